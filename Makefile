@@ -1,0 +1,51 @@
+# One command each; `make help` lists them. All of them use .venv, which `python3 bootstrap.py dev` makes and fills.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed[dev]
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint types format bench chaos binary docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## run the sample workflow from nothing to its end
+	@$(PYTHON) bootstrap.py demo
+
+test: ## all tests but chaos
+	@$(PYTHON) bootstrap.py test -q
+
+quick: $(INSTALLED) ## the fast tests only
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 -m "not slow and not chaos"
+
+lint: $(INSTALLED) ## ruff (rules and format) and the layering contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(INSTALLED) ## mypy strict and pyright strict on src
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(INSTALLED) ## put everything into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## the benchmarks, with their calibration
+	@$(BIN)/python -m benchmarks
+
+chaos: $(INSTALLED) ## minutes of kills and restarts, then the books are checked
+	@$(BIN)/python -m pytest -q -m chaos
+
+binary: $(INSTALLED) ## one executable file in dist/ that needs no Python
+	@$(BIN)/python tools/binary.py
+
+docs: $(INSTALLED) ## the pages and sources that are written from others
+	@$(BIN)/python tools/docs.py
+
+clean: ## what the other targets made, .venv included
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) bootstrap.py dev

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The shortest way in: makes .venv beside this file, installs Penstock into it, and runs the demo or the tests.
+
+    python3 bootstrap.py demo [options of `penstock demo`]
+    python3 bootstrap.py test [options of pytest]
+    python3 bootstrap.py dev              only installs, with all that tests and linters need
+
+Needs Python >= 3.11 and nothing else. Stays readable for older Pythons, so that they can say what is wrong. Installs
+again only when pyproject.toml changed. Must not touch anything outside this folder.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+NEEDED = (3, 11)
+NEWER = ("python3.14", "python3.13", "python3.12", "python3.11")
+TOP = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(TOP, ".venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+
+
+def main(words):
+    """Does not return when something is to be run: that takes this process's place, signals included."""
+    if not words or words[0] not in ("demo", "test", "dev"):
+        sys.exit(__doc__.strip())
+    if sys.version_info < NEEDED:
+        run_with_newer_python(words)
+    make_venv()
+    install("" if words[0] == "demo" else "[dev]")
+    if words[0] == "demo":
+        become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
+    if words[0] == "test":
+        os.chdir(TOP)
+        # Each worker process has a database of its own; more than four wait for each other's disk.
+        become([PYTHON, "-m", "pytest", "-n", "auto", "--maxprocesses=4"] + words[1:])
+
+
+def run_with_newer_python(words):
+    """Goes on under the newest Python there is, or says that there is none."""
+    for name in NEWER:
+        found = shutil.which(name)
+        if found:
+            become([found, os.path.abspath(__file__)] + words)
+    sys.exit("Penstock needs Python >= 3.11; this is %d.%d, and no newer one is on the PATH." % sys.version_info[:2])
+
+
+def make_venv():
+    """Makes .venv with pip in it, by whichever tool this machine has for that."""
+    if os.path.exists(PYTHON) and quiet([PYTHON, "-m", "pip", "--version"]):
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    print("Making a virtual environment in .venv", flush=True)
+    ways = [[sys.executable, "-m", "venv", VENV], [sys.executable, "-m", "virtualenv", "-q", VENV]]
+    if shutil.which("uv"):
+        ways.append(["uv", "venv", "-q", "--seed", "--python", sys.executable, VENV])
+    if any(quiet(way) for way in ways):
+        return
+    # Debian splits venv's pip off into python3-venv; its pip, if that is there, can fill an environment without one.
+    if quiet([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV]) and quiet(
+        [sys.executable, "-m", "pip", "--python", PYTHON, "install", "-q", "pip"]
+    ):
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    sys.exit(
+        "This Python can't make a virtual environment with pip in it (no ensurepip, pip, virtualenv or uv).\n"
+        "On Debian and Ubuntu: apt-get install python3-venv"
+    )
+
+
+def install(extra):
+    """Installs this folder, editable, unless that was done for the same pyproject.toml."""
+    with open(os.path.join(TOP, "pyproject.toml"), "rb") as file:
+        state = hashlib.sha256(file.read()).hexdigest()
+    done = [os.path.join(VENV, "installed" + name) for name in ("", "[dev]") if name.startswith(extra)]
+    if any(content(path) == state for path in done):
+        return
+    print("Installing Penstock and what it needs into .venv (the first time takes a minute)", flush=True)
+    pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", TOP + extra]
+    if subprocess.call(pip) != 0:
+        sys.exit("The installation failed; pip said why above.")
+    with open(os.path.join(VENV, "installed" + extra), "w") as file:
+        file.write(state)
+
+
+def content(path):
+    """The text of a file, or None."""
+    if not os.path.exists(path):
+        return None
+    with open(path) as file:
+        return file.read()
+
+
+def quiet(command):
+    """Whether it worked."""
+    try:
+        return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def become(command):
+    """Never returns."""
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

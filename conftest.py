@@ -1,0 +1,55 @@
+"""For all tests: leaves out what this machine can't run, and says so loudly at the end.
+
+A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; `chaos`
+tests run only when asked for (`make chaos`). Left out is not skipped: nothing hides among the dots.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from typing import Any
+
+import pytest
+
+TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",)}
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reasons = {
+        marker: f"no {' and no '.join(missing)} on this machine"
+        for marker, tools in TOOLS.items()
+        if (missing := [tool for tool in tools if shutil.which(tool) is None])
+    }
+    if "chaos" not in (config.option.markexpr or ""):
+        reasons["chaos"] = "takes minutes; make chaos runs it"
+    left_out = {item: marker for item in items for marker in reasons if item.get_closest_marker(marker)}
+    if left_out:
+        config.stash[LEFT_OUT].update(f"{marker}: {reasons[marker]}" for marker in left_out.values())
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)  # pytest-xdist: in its workers
+    if output is not None:
+        output["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # Every worker collects everything, so any one of them tells it all.
+    node.config.stash[LEFT_OUT] |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT]
+    if left_out:
+        terminalreporter.section("LEFT OUT", sep="!", yellow=True, bold=True)
+        for reason, count in sorted(left_out.items()):
+            terminalreporter.line(f"{count} tests were NOT run - {reason}", yellow=True)

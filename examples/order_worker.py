@@ -1,0 +1,80 @@
+"""The worker of `order-fulfilment.json`: one handler for each of its job types.
+
+    python examples/order_worker.py [http://127.0.0.1:8080]
+
+Start instances with variables like {"orderId": "A-1", "amount": 25, "items": ["book"]}. Stop it with Ctrl-C: it
+finishes the jobs it has and gives the rest back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+
+from penstock.worker import JobContext, NonRetryable, Retry, Worker
+
+ENGINE = sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else "http://127.0.0.1:8080"
+
+worker = Worker(ENGINE, concurrency=32)
+
+
+class Order(msgspec.Struct, rename="camel"):
+    """The part of the instance's variables that these handlers read."""
+
+    order_id: str
+    amount: int = 0
+    items: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass
+class Reservation:
+    """What a handler returns is merged into the variables."""
+
+    reservation: str
+    shelves: list[str] = field(default_factory=list)
+
+
+@worker.handler("order.validate")
+async def validate_order(order: Order) -> dict[str, object]:
+    """Refuse what can never be fulfilled: that failure is final, retries would not help."""
+    if order.amount < 0:
+        raise NonRetryable(f"order {order.order_id} has a negative amount: {order.amount}")
+    return {"validated": True}
+
+
+@worker.handler("stock.reserve", concurrency=8)
+async def reserve_stock(order: Order) -> Reservation:
+    """At most eight at once: the stock system takes no more connections."""
+    await anyio.sleep(0.01)
+    shelves = [f"shelf-{len(item)}" for item in order.items]
+    return Reservation(reservation=f"r-{order.order_id}", shelves=shelves)
+
+
+@worker.handler("payment.charge", timeout_s=30)
+async def charge_payment(order: Order, context: JobContext) -> dict[str, object]:
+    """The job's id is the key to the payment service: a job that is handed out twice is charged once."""
+    if order.items == ["flaky"] and context.attempt == 1:
+        raise Retry("the payment service asks to come back", after=0.1)
+    return {"paymentId": hashlib.sha256(context.id.encode()).hexdigest()[:12]}
+
+
+@worker.handler("parcel.ship")
+def ship_parcel(order: Order) -> dict[str, object]:
+    """A synchronous handler: it runs in a thread, the others go on meanwhile."""
+    time.sleep(0.01)
+    return {"trackingNumber": f"PS-{order.order_id}"}
+
+
+@worker.handler("customer.notify")
+async def notify_customer(context: JobContext) -> None:
+    """Nothing to add to the variables: nothing returned."""
+    context.log.debug("parcel %s is on its way", context.variables.get("trackingNumber"))
+
+
+if __name__ == "__main__":
+    worker.main()

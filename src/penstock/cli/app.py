@@ -1,0 +1,137 @@
+"""The commands and their options; what a command does is imported when it runs.
+
+Relies on typer. Must stay thin: options in, one call, exit code out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+app = typer.Typer(
+    name="penstock",
+    help="A durable workflow engine on PostgreSQL.\n\n"
+    "`penstock demo` shows it, `penstock serve` runs it: on the PostgreSQL named by WE_POSTGRES_DSN, or on an embedded "
+    "one when there is none. All settings: docs/configuration.md.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print local variables, secrets included
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="YAML file with settings. [default: /etc/workflow/engine.yaml if it exists]", metavar="FILE"),
+]
+DataDirOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Directory of the embedded PostgreSQL. [default: ~/.local/share/penstock/postgres, for root "
+        "/var/lib/penstock/postgres]",
+        metavar="DIR",
+    ),
+]
+LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    rest_port: Annotated[int | None, typer.Option(help="Port of REST. [default: 8080]")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="Port of gRPC. [default: 9090]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of the metrics. [default: 9091]")] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of all listeners. [default: 127.0.0.1 with the embedded PostgreSQL, else 0.0.0.0]",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    log_level: LogLevelOption = None,
+    processes: Annotated[int | None, typer.Option(help="Engine processes that share the ports. [default: 1]")] = None,
+) -> None:
+    """Run the engine until SIGTERM or Ctrl-C; requests in flight are answered first.
+
+    Options win over the environment (WE_REST_PORT, ...), which wins over the file. Exit code: 0 after a stop that was
+    asked for, 1 after a failure, 2 for wrong settings.
+    """
+    settings = _settings(
+        config,
+        data_dir=data_dir,
+        rest_port=rest_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        bind=bind,
+        log_level=log_level,
+        processes=processes,
+    )
+    from penstock.runtime import service
+
+    raise typer.Exit(service.run(settings))
+
+
+@app.command()
+def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_level: LogLevelOption = None) -> None:
+    """Bring the database to this version's schema and exit; harmless when it is there already.
+
+    `penstock serve` does the same at its start. This is for those who give the engine no right to change tables.
+    """
+    settings = _settings(config, data_dir=data_dir, log_level=log_level)
+    from penstock.runtime import migrate as runtime_migrate
+
+    raise typer.Exit(runtime_migrate.run(settings))
+
+
+@app.command()
+def demo(
+    instances: Annotated[int, typer.Option(help="How many orders to run.", min=1, max=100_000)] = 200,
+    data_dir: Annotated[
+        str | None,
+        typer.Option(help="Directory of the embedded PostgreSQL, kept. [default: a temporary one]", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Show a whole run: an engine on its embedded PostgreSQL, a workflow, a worker, the history of one instance.
+
+    Uses free ports and a temporary directory and leaves nothing behind. Settings of the environment don't count here.
+    """
+    from penstock.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(instances=instances, data_dir=data_dir))
+
+
+@app.command()
+def version() -> None:
+    """Print the version and exit."""
+    from penstock import __version__
+
+    typer.echo(f"penstock {__version__}")
+
+
+def _settings(config: Path | None, **options: object) -> Settings:
+    """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
+    from penstock.log import configure_logging, get_logger
+    from penstock.settings import SettingsError, load_settings, unknown_environment
+
+    try:
+        settings = load_settings(config_path=config, options=options)
+    except SettingsError as error:
+        _refuse(error.problems)
+    configure_logging(settings.log_level, settings.log_format)
+    unknown = unknown_environment()
+    if unknown:
+        get_logger(__name__).warning("environment variables that mean nothing to the engine", names=unknown)
+    return settings
+
+
+def _refuse(problems: list[str]) -> NoReturn:
+    typer.echo("penstock: the settings are wrong:", err=True)
+    for problem in problems:
+        typer.echo(f"  {problem}", err=True)
+    raise typer.Exit(2)

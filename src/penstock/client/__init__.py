@@ -1,0 +1,85 @@
+"""The Python client of a Penstock engine: start workflows, look at them, complete user tasks, signal, cancel.
+
+``Client`` is asynchronous (asyncio or Trio), ``SyncClient`` blocks. Imports nothing of the engine.
+"""
+
+from __future__ import annotations
+
+from penstock.client.blocking import SyncClient
+from penstock.client.client import Client
+from penstock.client.errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    ConnectionFailed,
+    DispatchModeConflict,
+    IdempotencyConflict,
+    InternalError,
+    JobCancelled,
+    LeaseLost,
+    NotFound,
+    NotImplementedByEngine,
+    PayloadTooLarge,
+    Problem,
+    TimedOut,
+    TooManyRequests,
+    Unavailable,
+    UnsupportedFormat,
+)
+from penstock.client.model import (
+    Attempt,
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    JobRef,
+    Lease,
+    Outcome,
+    Page,
+    StartRequest,
+    StartResult,
+    StepExecution,
+)
+from penstock.client.operation import Operation, Transport
+from penstock.client.rest import RestTransport
+
+__all__ = [
+    "Attempt",
+    "BadRequest",
+    "Client",
+    "ClientError",
+    "Completion",
+    "Conflict",
+    "ConnectionFailed",
+    "DefinitionSummary",
+    "DispatchModeConflict",
+    "FailedJob",
+    "Failure",
+    "IdempotencyConflict",
+    "Instance",
+    "InternalError",
+    "Job",
+    "JobCancelled",
+    "JobRef",
+    "Lease",
+    "LeaseLost",
+    "NotFound",
+    "NotImplementedByEngine",
+    "Operation",
+    "Outcome",
+    "Page",
+    "PayloadTooLarge",
+    "Problem",
+    "RestTransport",
+    "StartRequest",
+    "StartResult",
+    "StepExecution",
+    "SyncClient",
+    "TimedOut",
+    "TooManyRequests",
+    "Transport",
+    "Unavailable",
+    "UnsupportedFormat",
+]

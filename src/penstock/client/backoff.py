@@ -1,0 +1,27 @@
+"""Growing, jittered pauses between attempts, so that many clients do not come back at the same instant."""
+
+from __future__ import annotations
+
+import random
+
+FIRST_PAUSE_S = 0.1
+MAX_PAUSE_S = 5.0
+
+
+class Backoff:
+    """Pauses that double from ``first_s`` up to ``max_s``, each shortened by a random part of up to half."""
+
+    def __init__(self, first_s: float = FIRST_PAUSE_S, max_s: float = MAX_PAUSE_S) -> None:
+        self._first_s = first_s
+        self._max_s = max_s
+        self._next_s = first_s
+
+    def next_pause_s(self) -> float:
+        """The length of the next pause in seconds."""
+        pause_s = self._next_s
+        self._next_s = min(self._next_s * 2, self._max_s)
+        return pause_s * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Begin again with the shortest pause: something succeeded."""
+        self._next_s = self._first_s

@@ -1,0 +1,95 @@
+"""The client without await, for scripts and notebooks.
+
+One event loop runs in a thread of its own (anyio's blocking portal), with the asynchronous client in it: the same
+retries, time limits and errors. Not for use inside an event loop: it blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from anyio.from_thread import start_blocking_portal
+
+from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
+from penstock.client.client import Client
+from penstock.client.operation import Transport
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    """The method of ``SyncClient`` that runs a method of ``Client`` to its end."""
+
+    @functools.wraps(method)
+    def run(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.run(lambda client: method(client, *args, **kwargs))
+
+    return run
+
+
+class SyncClient:
+    """A blocking client of one engine. Arguments as for ``Client``.
+
+    Use it as ``with SyncClient(url) as client``, or call ``close()`` at the end. Safe to share between threads.
+    """
+
+    def __init__(
+        self,
+        engine: str | Transport,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+    ) -> None:
+        with ExitStack() as stack:
+            self._client = Client(engine, timeout_s=timeout_s, exchange_timeout_s=exchange_timeout_s)
+            self._portal = stack.enter_context(start_blocking_portal())
+            stack.callback(lambda: self._portal.call(self._client.aclose))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, call: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
+        """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
+        result: R = self._portal.call(call, self._client)
+        return result
+
+    def close(self) -> None:
+        """Close all connections and end the thread. May be called again."""
+        self._stack.close()
+
+    is_ready = _blocking(Client.is_ready)
+    wait_until_ready = _blocking(Client.wait_until_ready)
+    upload_definition = _blocking(Client.upload_definition)
+    get_definition = _blocking(Client.get_definition)
+    list_definitions = _blocking(Client.list_definitions)
+    start_instance = _blocking(Client.start_instance)
+    start_instances = _blocking(Client.start_instances)
+    get_instance = _blocking(Client.get_instance)
+    list_instances = _blocking(Client.list_instances)
+    get_history = _blocking(Client.get_history)
+    cancel_instance = _blocking(Client.cancel_instance)
+    wait_until_ended = _blocking(Client.wait_until_ended)
+    retry_instance = _blocking(Client.retry_instance)
+    complete_user_task = _blocking(Client.complete_user_task)
+    signal = _blocking(Client.signal)
+    poll_jobs = _blocking(Client.poll_jobs)
+    list_failed_jobs = _blocking(Client.list_failed_jobs)
+    complete_job = _blocking(Client.complete_job)
+    fail_job = _blocking(Client.fail_job)
+    heartbeat_job = _blocking(Client.heartbeat_job)
+    complete_jobs = _blocking(Client.complete_jobs)
+    fail_jobs = _blocking(Client.fail_jobs)
+    release_jobs = _blocking(Client.release_jobs)

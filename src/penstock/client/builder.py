@@ -1,0 +1,233 @@
+"""Workflow definitions written in Python: each call adds a step, in order; the first is the entry point.
+
+::
+
+    flow = WorkflowBuilder("order", "Order")
+    flow.service_task("charge", "payment.charge", retries=3)
+    flow.decision("large", {"amount > 1000": "review", "true": "ship"})
+    flow.user_task("review", boundary=[timer("P2D", "escalate")])
+    flow.service_task("ship", "parcel.ship", then="done")
+    flow.service_task("escalate", "mail.send", then="done")
+    flow.end("done")
+    await client.upload_definition(flow.document())
+
+A step without ``then`` goes on to the step that is added after it. Makes documents only: whether a definition
+is valid is told by the engine, which lists every problem at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+JsonObject = dict[str, Any]
+
+
+class _Following:
+    """The default of ``then``: the step that is added after this one."""
+
+
+FOLLOWING: Final = _Following()
+NextStep = str | None | _Following
+
+
+def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObject:
+    """A boundary timer: after ``duration`` (ISO 8601: ``PT30S``, ``P2D``) goes to the target step.
+
+    Interrupting, it closes the step it stands on; else it starts the target beside it.
+    """
+    return {"type": "TIMER", "duration": duration, "interrupting": interrupting, "targetStepId": target}
+
+
+def backoff(initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float = 0.2) -> JsonObject:
+    """Pauses between the retries of a service task, as ISO 8601 durations."""
+    return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
+
+
+class WorkflowBuilder:
+    """Collects the steps of one definition. Names default to ids."""
+
+    def __init__(
+        self,
+        definition_id: str,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        next_workflow: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._head = _given(
+            id=definition_id,
+            name=name or definition_id,
+            description=description,
+            autoStartNextWorkflow=True if next_workflow else None,
+            nextWorkflowId=next_workflow,
+        )
+        self._metadata = metadata
+        self._steps: list[JsonObject] = []
+        self._open: JsonObject | None = None
+
+    def service_task(
+        self,
+        step_id: str,
+        job_type: str,
+        *,
+        then: NextStep = FOLLOWING,
+        conditions: Mapping[str, str] | None = None,
+        retries: int = 0,
+        retry_backoff: JsonObject | None = None,
+        timeout: str | None = None,
+        boundary: Sequence[JsonObject] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """A job for a worker. ``conditions`` (expression → step) come before ``then``."""
+        return self._add(
+            _step(step_id, "SERVICE_TASK", name, description)
+            | _given(
+                jobType=job_type,
+                retryCount=retries or None,
+                retryBackoff=retry_backoff,
+                timeout=timeout,
+                conditionalNextSteps=dict(conditions) if conditions else None,
+                boundaryEvents=list(boundary) or None,
+            ),
+            then,
+        )
+
+    def user_task(
+        self,
+        step_id: str,
+        *,
+        then: NextStep = FOLLOWING,
+        conditions: Mapping[str, str] | None = None,
+        label: str | None = None,
+        boundary: Sequence[JsonObject] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Waits until a person (or a program) completes it."""
+        return self._add(
+            _step(step_id, "USER_TASK", name, description)
+            | _given(
+                jobType=label,
+                conditionalNextSteps=dict(conditions) if conditions else None,
+                boundaryEvents=list(boundary) or None,
+            ),
+            then,
+        )
+
+    def decision(
+        self,
+        step_id: str,
+        conditions: Mapping[str, str],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Goes to the step of the first expression that is true, in the order of the mapping."""
+        step = _step(step_id, "DECISION", name, description) | {"conditionalNextSteps": dict(conditions)}
+        return self._add(step, None)
+
+    def transformation(
+        self,
+        step_id: str,
+        assignments: Mapping[str, Any],
+        *,
+        then: NextStep = FOLLOWING,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Sets variables: JSON values or ``"${expression}"``, in order; later ones see earlier ones."""
+        step = _step(step_id, "TRANSFORMATION", name, description) | {"transformations": dict(assignments)}
+        return self._add(step, then)
+
+    def wait(
+        self,
+        step_id: str,
+        *,
+        then: NextStep = FOLLOWING,
+        conditions: Mapping[str, str] | None = None,
+        duration: str | None = None,
+        until: str | None = None,
+        boundary: Sequence[JsonObject] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``."""
+        return self._add(
+            _step(step_id, "WAIT", name, description)
+            | _given(
+                duration=duration,
+                until=until,
+                conditionalNextSteps=dict(conditions) if conditions else None,
+                boundaryEvents=list(boundary) or None,
+            ),
+            then,
+        )
+
+    def parallel(
+        self,
+        step_id: str,
+        branches: Sequence[str],
+        *,
+        join: str,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Starts every branch (its first step); they meet at the join."""
+        step = _step(step_id, "PARALLEL_GATEWAY", name, description)
+        return self._add(step | {"parallelNextSteps": list(branches), "joinStep": join}, None)
+
+    def join(
+        self,
+        step_id: str,
+        *,
+        then: NextStep = FOLLOWING,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Goes on when every branch of its gateway has arrived."""
+        return self._add(_step(step_id, "JOIN_GATEWAY", name, description), then)
+
+    def end(
+        self,
+        step_id: str = "end",
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Completes the instance."""
+        return self._add(_step(step_id, "END", name, description), None)
+
+    def document(self) -> JsonObject:
+        """The definition as JSON, for ``upload_definition``.
+
+        Raises:
+            ValueError: the last step is meant to go on to the step after it.
+        """
+        if self._open is not None:
+            raise ValueError(
+                f"no step follows {self._open['id']!r}: add one, or say where it goes (then=None: nowhere)"
+            )
+        document = self._head | {"steps": list(self._steps)}
+        return document if self._metadata is None else document | {"metadata": dict(self._metadata)}
+
+    def _add(self, step: JsonObject, next_step: NextStep) -> Self:
+        if self._open is not None:
+            self._open["nextStep"] = step["id"]
+        self._open = None
+        if isinstance(next_step, str):
+            step["nextStep"] = next_step
+        elif next_step is not None:
+            self._open = step
+        self._steps.append(step)
+        return self
+
+
+def _step(step_id: str, kind: str, name: str | None, description: str | None) -> JsonObject:
+    return _given(id=step_id, name=name or step_id, type=kind, description=description)
+
+
+def _given(**fields: object) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}

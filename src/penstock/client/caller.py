@@ -1,0 +1,86 @@
+"""Calls with a limit of time, repeated where that is safe: what all methods of the client stand on.
+
+Runs under asyncio and Trio (anyio). Relies on a ``Transport`` for single exchanges. What may be repeated is told by
+each operation (`operation.py`); nothing else decides about it.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from penstock.client.backoff import Backoff
+from penstock.client.errors import Unavailable
+from penstock.client.operation import CheckReady, Operation, Repeat, Transport
+from penstock.client.rest import RestTransport
+
+R = TypeVar("R")
+
+CALL_TIMEOUT_S = 30.0
+# An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`): one exchange gets longer.
+EXCHANGE_TIMEOUT_S = 15.0
+
+
+class Caller:
+    """Holds a transport and calls operations through it."""
+
+    def __init__(
+        self,
+        engine: str | Transport,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+    ) -> None:
+        self.transport: Transport = RestTransport(engine) if isinstance(engine, str) else engine
+        self._timeout_s = timeout_s
+        self._exchange_timeout_s = exchange_timeout_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self.transport.aclose()
+
+    async def call(self, operation: Operation[R], *, timeout_s: float | None = None) -> R:
+        """Send any operation, repeating it with growing pauses while that is safe and time is left.
+
+        Raises:
+            ClientError: by condition; the last one met when time ran out.
+        """
+        deadline = anyio.current_time() + (self._timeout_s if timeout_s is None else timeout_s) + operation.hold_s
+        backoff = Backoff()
+        while True:
+            left_s = max(0.0, deadline - anyio.current_time())
+            try:
+                exchange_s = min(left_s, self._exchange_timeout_s + operation.hold_s)
+                return await self.transport.call(operation, timeout_s=exchange_s)
+            except Unavailable as error:
+                pause_s = backoff.next_pause_s()
+                may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
+                if not may_repeat or anyio.current_time() + pause_s >= deadline:
+                    raise
+            await anyio.sleep(pause_s)
+
+    async def is_ready(self) -> bool:
+        """Whether the engine says that it is ready; False too when it can't be reached."""
+        try:
+            await self.transport.call(CheckReady(), timeout_s=self._exchange_timeout_s)
+        except Unavailable:
+            return False
+        return True
+
+    async def wait_until_ready(self, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Wait until the engine is ready.
+
+        Raises:
+            Unavailable: it was not within ``timeout_s`` seconds; says what the last look found.
+        """
+        await self.call(CheckReady(), timeout_s=timeout_s)

@@ -1,0 +1,22 @@
+"""The asynchronous client: one method per operation of an engine."""
+
+from __future__ import annotations
+
+from penstock.client.definitions import DefinitionCalls
+from penstock.client.instances import InstanceCalls
+from penstock.client.jobs import JobCalls
+
+
+class Client(DefinitionCalls, InstanceCalls, JobCalls):
+    """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
+
+    Args:
+        engine: the engine's URL (``http://127.0.0.1:8080``) or a ``Transport``, which is closed with the client.
+        timeout_s: how long one method may take, repeats included. The time a poll is held comes on top.
+        exchange_timeout_s: how long one exchange within a call may take before it is given up and maybe repeated.
+
+    Use it as ``async with Client(url) as client``, or call ``aclose()`` at the end. Safe to share between tasks.
+    Methods raise ``ClientError`` by condition (`errors.py`); what can pass by itself is an ``Unavailable``.
+
+    Every method is cancel-safe: a cancelled call may or may not have taken effect, and the client stays usable.
+    """

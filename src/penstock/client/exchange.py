@@ -1,0 +1,311 @@
+"""The wire contract's REST calls: for each operation its method, path, body, and how to read the answer.
+
+Pure: builds and reads, sends nothing. One function per operation and one table at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.client.model import (
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    Lease,
+    Outcome,
+    Page,
+    StartRequest,
+    StartResult,
+    StepExecution,
+)
+from penstock.client.operation import (
+    CancelInstance,
+    CheckReady,
+    CompleteJob,
+    CompleteJobs,
+    CompleteUserTask,
+    FailJob,
+    FailJobs,
+    GetDefinition,
+    GetHistory,
+    GetInstance,
+    HeartbeatJob,
+    ListDefinitions,
+    ListFailedJobs,
+    ListInstances,
+    Operation,
+    PollJobs,
+    ReleaseJobs,
+    RetryInstance,
+    Signal,
+    StartInstance,
+    StartInstances,
+    UploadDefinition,
+)
+
+
+class Exchange(NamedTuple):
+    """One HTTP request and how to read its answer. ``body`` is sent as JSON (bytes as they are)."""
+
+    method: str
+    path: str
+    answer: Callable[[bytes], Any]
+    body: object = None
+    query: Mapping[str, str | int | None] | None = None
+    idempotency_key: str | None = None
+
+
+def exchange_for(operation: Operation[Any]) -> Exchange:
+    """The HTTP exchange of an operation."""
+    return _EXCHANGES[type(operation)](operation)
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="")
+
+
+def _given(**fields: object) -> dict[str, object]:
+    """Only what was given: a request field that is null counts as absent, and is not sent."""
+    return {name: value for name, value in fields.items() if value is not None and value is not msgspec.UNSET}
+
+
+def _nothing(_content: bytes) -> None:
+    return None
+
+
+def _reader(kind: Any) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+class _Items(msgspec.Struct):
+    items: list[StepExecution] = []
+
+
+class _Jobs(msgspec.Struct):
+    jobs: list[Job] = []
+
+
+class _Outcomes(msgspec.Struct):
+    results: list[Outcome] = []
+
+
+class _StartResults(msgspec.Struct):
+    results: list[StartResult] = []
+
+
+_decode_items = msgspec.json.Decoder(_Items).decode
+_decode_jobs = msgspec.json.Decoder(_Jobs).decode
+_decode_outcomes = msgspec.json.Decoder(_Outcomes).decode
+_decode_started = msgspec.json.Decoder(_StartResults).decode
+_read_instance = _reader(Instance)
+_read_summary = _reader(DefinitionSummary)
+_read_document = _reader(dict[str, Any])
+_read_summaries = _reader(Page[DefinitionSummary])
+_read_instances = _reader(Page[Instance])
+_read_failed_jobs = _reader(Page[FailedJob])
+_read_lease = _reader(Lease)
+
+
+def _read_history(content: bytes) -> list[StepExecution]:
+    return _decode_items(content).items
+
+
+def _read_jobs(content: bytes) -> list[Job]:
+    return _decode_jobs(content).jobs
+
+
+def _read_outcomes(content: bytes) -> list[Outcome]:
+    return _decode_outcomes(content).results
+
+
+def _read_started(content: bytes) -> list[StartResult]:
+    return _decode_started(content).results
+
+
+def _start_body(request: StartRequest) -> dict[str, object]:
+    return _given(
+        definitionId=request.definition_id,
+        definitionVersion=request.definition_version,
+        variables=request.variables,
+        businessKey=request.business_key,
+        instanceKey=request.instance_key,
+    )
+
+
+def _completion_body(item: Completion) -> dict[str, object]:
+    return _given(attempt=item.attempt, variables=item.variables)
+
+
+def _failure_body(item: Failure) -> dict[str, object]:
+    return _given(
+        attempt=item.attempt,
+        retryable=item.retryable,
+        errorMessage=item.error_message,
+        retryAfterSeconds=item.retry_after_s,
+    )
+
+
+def _check_ready(_operation: CheckReady) -> Exchange:
+    return Exchange("GET", "/readyz", _nothing)
+
+
+def _upload_definition(operation: UploadDefinition) -> Exchange:
+    return Exchange("POST", "/v1/definitions", _read_summary, operation.document)
+
+
+def _get_definition(operation: GetDefinition) -> Exchange:
+    path = f"/v1/definitions/{_quoted(operation.id)}"
+    if operation.version is not None:
+        path += f"/versions/{operation.version}"
+    return Exchange("GET", path, _read_document)
+
+
+def _list_definitions(operation: ListDefinitions) -> Exchange:
+    query = {"keyword": operation.keyword, "page": operation.page, "pageSize": operation.page_size}
+    return Exchange("GET", "/v1/definitions", _read_summaries, query=query)
+
+
+def _start_instance(operation: StartInstance) -> Exchange:
+    request = operation.request
+    return Exchange(
+        "POST", "/v1/instances", _read_instance, _start_body(request), idempotency_key=request.idempotency_key
+    )
+
+
+def _start_instances(operation: StartInstances) -> Exchange:
+    items = [_start_body(item) | _given(idempotencyKey=item.idempotency_key) for item in operation.items]
+    return Exchange("POST", "/v1/instances/batch", _read_started, {"items": items})
+
+
+def _get_instance(operation: GetInstance) -> Exchange:
+    return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}", _read_instance)
+
+
+def _list_instances(operation: ListInstances) -> Exchange:
+    query = {
+        "definitionId": operation.definition_id,
+        "status": operation.status,
+        "businessKey": operation.business_key,
+        "page": operation.page,
+        "pageSize": operation.page_size,
+    }
+    return Exchange("GET", "/v1/instances", _read_instances, query=query)
+
+
+def _get_history(operation: GetHistory) -> Exchange:
+    return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}/history", _read_history)
+
+
+def _cancel_instance(operation: CancelInstance) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.id)}/cancel"
+    return Exchange("POST", path, _read_instance, _given(reason=operation.reason))
+
+
+def _retry_instance(operation: RetryInstance) -> Exchange:
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/retry", _read_instance)
+
+
+def _complete_user_task(operation: CompleteUserTask) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.instance_id)}/user-tasks/{_quoted(operation.step_id)}/complete"
+    body = _given(variables=operation.variables, completedBy=operation.completed_by)
+    return Exchange("POST", path, _nothing, body)
+
+
+def _signal(operation: Signal) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.instance_id)}/signals/{_quoted(operation.step_id)}"
+    query = {"buffer": "true"} if operation.buffer else None
+    return Exchange("POST", path, _nothing, operation.variables, query, operation.idempotency_key)
+
+
+def _poll_jobs(operation: PollJobs) -> Exchange:
+    body: dict[str, object] = {
+        "workerId": operation.worker_id,
+        "jobTypes": operation.job_types,
+        "maxJobs": operation.max_jobs,
+        "leaseSeconds": operation.lease_s,
+        "waitSeconds": operation.wait_s,
+    }
+    return Exchange("POST", "/v1/jobs/poll", _read_jobs, body)
+
+
+def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
+    query = {
+        "status": "FAILED",
+        "jobType": operation.job_type,
+        "page": operation.page,
+        "pageSize": operation.page_size,
+    }
+    return Exchange("GET", "/v1/jobs", _read_failed_jobs, query=query)
+
+
+def _complete_job(operation: CompleteJob) -> Exchange:
+    path = f"/v1/jobs/{_quoted(operation.completion.job_id)}/complete"
+    body = {"workerId": operation.worker_id} | _completion_body(operation.completion)
+    return Exchange("POST", path, _nothing, body)
+
+
+def _fail_job(operation: FailJob) -> Exchange:
+    path = f"/v1/jobs/{_quoted(operation.failure.job_id)}/fail"
+    body = {"workerId": operation.worker_id} | _failure_body(operation.failure)
+    return Exchange("POST", path, _nothing, body)
+
+
+def _heartbeat_job(operation: HeartbeatJob) -> Exchange:
+    path = f"/v1/jobs/{_quoted(operation.job.job_id)}/heartbeat"
+    body = _given(
+        workerId=operation.worker_id,
+        attempt=operation.job.attempt,
+        leaseSeconds=operation.lease_s,
+        checkpoint=operation.checkpoint,
+        progress=operation.progress,
+    )
+    return Exchange("POST", path, _read_lease, body)
+
+
+def _complete_jobs(operation: CompleteJobs) -> Exchange:
+    results = [{"jobId": item.job_id} | _completion_body(item) for item in operation.results]
+    body = {"workerId": operation.worker_id, "results": results}
+    return Exchange("POST", "/v1/jobs/complete", _read_outcomes, body)
+
+
+def _fail_jobs(operation: FailJobs) -> Exchange:
+    results = [{"jobId": item.job_id} | _failure_body(item) for item in operation.results]
+    body = {"workerId": operation.worker_id, "results": results}
+    return Exchange("POST", "/v1/jobs/fail", _read_outcomes, body)
+
+
+def _release_jobs(operation: ReleaseJobs) -> Exchange:
+    jobs = [_given(jobId=job.job_id, attempt=job.attempt) for job in operation.jobs]
+    return Exchange("POST", "/v1/jobs/release", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
+
+
+_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+    CheckReady: _check_ready,
+    UploadDefinition: _upload_definition,
+    GetDefinition: _get_definition,
+    ListDefinitions: _list_definitions,
+    StartInstance: _start_instance,
+    StartInstances: _start_instances,
+    GetInstance: _get_instance,
+    ListInstances: _list_instances,
+    GetHistory: _get_history,
+    CancelInstance: _cancel_instance,
+    RetryInstance: _retry_instance,
+    CompleteUserTask: _complete_user_task,
+    Signal: _signal,
+    ListFailedJobs: _list_failed_jobs,
+    PollJobs: _poll_jobs,
+    CompleteJob: _complete_job,
+    FailJob: _fail_job,
+    HeartbeatJob: _heartbeat_job,
+    CompleteJobs: _complete_jobs,
+    FailJobs: _fail_jobs,
+    ReleaseJobs: _release_jobs,
+}

@@ -1,0 +1,277 @@
+"""The client's calls about workflow instances: start, read, wait, cancel, user tasks, signals."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import anyio
+import msgspec
+
+from penstock.client.backoff import Backoff
+from penstock.client.caller import Caller
+from penstock.client.encoding import optional_object
+from penstock.client.errors import ClientError, Conflict, TimedOut, Unavailable
+from penstock.client.model import Instance, Page, StartRequest, StartResult, StepExecution
+from penstock.client.operation import (
+    CancelInstance,
+    CompleteUserTask,
+    GetHistory,
+    GetInstance,
+    ListInstances,
+    RetryInstance,
+    Signal,
+    StartInstance,
+    StartInstances,
+)
+
+START_CHUNK_ITEMS = 200
+LIST_PAGE_ITEMS = 200
+FIRST_LOOK_PAUSE_S = 0.05
+MAX_LOOK_PAUSE_S = 1.0
+
+
+class InstanceCalls(Caller):
+    """Start instances, look at them and act on them.
+
+    ``variables`` is a mapping, dataclass, msgspec struct or pydantic model: anything with the form of a JSON object.
+    """
+
+    async def start_instance(
+        self,
+        definition_id: str,
+        variables: object = None,
+        *,
+        version: int | None = None,
+        business_key: str | None = None,
+        instance_key: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Instance:
+        """Start an instance of the latest or the given version.
+
+        Repeated safely: without an ``idempotency_key`` the client makes one for this call. Give your own to make
+        the start idempotent beyond this call (the engine keeps keys for 24 h). An ``instance_key`` is unique among the
+        open instances of the definition: while there is one with it, that one is returned.
+
+        Raises:
+            NotFound: no such definition or version.
+            IdempotencyConflict: the key was used with another request.
+        """
+        request = StartRequest(
+            definition_id=definition_id,
+            definition_version=version,
+            variables=optional_object(variables),
+            business_key=business_key,
+            instance_key=instance_key,
+            idempotency_key=idempotency_key or _new_idempotency_key(),
+        )
+        return await self.call(StartInstance(request=request))
+
+    async def start_instances(self, requests: Sequence[StartRequest]) -> list[StartResult]:
+        """Start many instances; one result per request, in their order. Sent in parts of 200.
+
+        Each result holds an instance or an error (``result.unwrap()`` raises it): one refused request stops no
+        other. What was ``unavailable`` is repeated while time is left. Raises only for what can't be encoded.
+        """
+        keyed = [
+            request
+            if request.idempotency_key is not None
+            else msgspec.structs.replace(request, idempotency_key=_new_idempotency_key())
+            for request in requests
+        ]
+        results: list[StartResult] = []
+        for first in range(0, len(keyed), START_CHUNK_ITEMS):
+            results += await self._start_chunk(keyed[first : first + START_CHUNK_ITEMS])
+        return results
+
+    async def _start_chunk(self, chunk: Sequence[StartRequest]) -> list[StartResult]:
+        results: list[StartResult | None] = [None] * len(chunk)
+        open_items = list(range(len(chunk)))
+        deadline = anyio.current_time() + self._timeout_s
+        backoff = Backoff()
+        while True:
+            left_s = max(0.0, deadline - anyio.current_time())
+            try:
+                operation = StartInstances(items=[chunk[index] for index in open_items])
+                answers = await self.call(operation, timeout_s=left_s)
+            except ClientError as error:
+                answers = [StartResult(error=error.code, reason=error.reason)] * len(open_items)
+            for index, answer in zip(open_items, answers, strict=True):
+                results[index] = answer
+            open_items = [
+                index for index, answer in zip(open_items, answers, strict=True) if answer.error == "unavailable"
+            ]
+            pause_s = backoff.next_pause_s()
+            if not open_items or anyio.current_time() + pause_s >= deadline:
+                return [result for result in results if result is not None]
+            await anyio.sleep(pause_s)
+
+    async def get_instance(self, instance_id: str) -> Instance:
+        """The instance as it is now.
+
+        Raises:
+            NotFound: no such instance.
+        """
+        return await self.call(GetInstance(id=instance_id))
+
+    async def list_instances(
+        self,
+        *,
+        definition_id: str | None = None,
+        status: str | None = None,
+        business_key: str | None = None,
+        page: int = 0,
+        page_size: int = 20,
+    ) -> Page[Instance]:
+        """One page of the instances that match all given filters, newest first. Pages count from 0."""
+        return await self.call(
+            ListInstances(
+                definition_id=definition_id, status=status, business_key=business_key, page=page, page_size=page_size
+            )
+        )
+
+    async def iterate_instances(
+        self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
+    ) -> AsyncIterator[Instance]:
+        """All instances that match, newest first, read page by page.
+
+        Instances that start meanwhile push others to later pages: each id is yielded once all the same.
+        """
+        seen: set[str] = set()
+        page_number = 0
+        while True:
+            page = await self.list_instances(
+                definition_id=definition_id,
+                status=status,
+                business_key=business_key,
+                page=page_number,
+                page_size=LIST_PAGE_ITEMS,
+            )
+            for instance in page.items:
+                if instance.id not in seen:
+                    seen.add(instance.id)
+                    yield instance
+            if len(page.items) < LIST_PAGE_ITEMS:
+                return
+            page_number += 1
+
+    async def get_history(self, instance_id: str) -> list[StepExecution]:
+        """All step executions of an instance in the order of entry.
+
+        Raises:
+            NotFound: no such instance.
+        """
+        return await self.call(GetHistory(id=instance_id))
+
+    async def cancel_instance(self, instance_id: str, *, reason: str | None = None) -> Instance:
+        """Cancel an instance; its workers learn it at their next heartbeat.
+
+        When the answer of an earlier try was lost and the instance turns out to be cancelled, that is success.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it has ended already.
+        """
+        try:
+            return await self.call(CancelInstance(id=instance_id, reason=reason))
+        except Unavailable as error:
+            if not error.maybe_applied:
+                raise
+            lost = error
+        instance = await self.get_instance(instance_id)
+        if instance.status == "CANCELLED":
+            return instance
+        if instance.ended:
+            raise Conflict(f"instance {instance_id} is {instance.status}") from lost
+        raise lost
+
+    async def retry_instance(self, instance_id: str) -> Instance:
+        """Reopen the failed step of a failed instance, with a full count of retries. Not repeated on a lost answer.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it has not failed.
+        """
+        return await self.call(RetryInstance(id=instance_id))
+
+    async def wait_until_ended(
+        self, instance_id: str, *, timeout_s: float | None = None, on_change: Callable[[Instance], None] | None = None
+    ) -> Instance:
+        """Look at an instance again and again (at most once a second) until it has ended.
+
+        ``on_change`` is called with every state that differs from the one before, the first included.
+
+        Raises:
+            NotFound: no such instance.
+            TimedOut: it has not ended within ``timeout_s`` seconds (None waits for ever).
+        """
+        deadline = anyio.current_time() + timeout_s if timeout_s is not None else None
+        pause_s = FIRST_LOOK_PAUSE_S
+        seen: Instance | None = None
+        while True:
+            instance = await self.get_instance(instance_id)
+            if on_change is not None and instance != seen:
+                on_change(instance)
+            seen = instance
+            if instance.ended:
+                return instance
+            if deadline is not None and anyio.current_time() + pause_s > deadline:
+                raise TimedOut(f"instance {instance_id} is still {instance.status} after {timeout_s:g} s")
+            await anyio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, MAX_LOOK_PAUSE_S)
+
+    async def complete_user_task(
+        self,
+        instance_id: str,
+        step_id: str,
+        variables: object = None,
+        *,
+        completed_by: str | None = None,
+    ) -> None:
+        """Complete the open user task of a step. Not repeated when an answer was lost.
+
+        Raises:
+            NotFound: no such instance, or no open task there.
+            Conflict: the instance has ended.
+            BadRequest: the step is of another type.
+        """
+        await self.call(
+            CompleteUserTask(
+                instance_id=instance_id,
+                step_id=step_id,
+                variables=optional_object(variables),
+                completed_by=completed_by,
+            )
+        )
+
+    async def signal(
+        self,
+        instance_id: str,
+        step_id: str,
+        variables: object = None,
+        *,
+        idempotency_key: str | None = None,
+        buffer: bool = False,
+    ) -> None:
+        """Signal a waiting step; its variables are merged. Repeated safely, as with ``start_instance``.
+
+        With ``buffer`` a signal that comes before its wait is open is kept until then.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: the instance does not wait there, or has ended.
+            BadRequest: the step is of another type.
+        """
+        await self.call(
+            Signal(
+                instance_id=instance_id,
+                step_id=step_id,
+                variables=optional_object(variables),
+                idempotency_key=idempotency_key or _new_idempotency_key(),
+                buffer=buffer,
+            )
+        )
+
+
+def _new_idempotency_key() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,121 @@
+"""The client's calls about jobs. ``penstock.worker`` makes them for you; here they are for other designs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.client.caller import Caller
+from penstock.client.encoding import optional_object
+from penstock.client.model import Completion, FailedJob, Failure, Job, JobRef, Lease, Outcome, Page
+from penstock.client.operation import (
+    CompleteJob,
+    CompleteJobs,
+    FailJob,
+    FailJobs,
+    HeartbeatJob,
+    ListFailedJobs,
+    PollJobs,
+    ReleaseJobs,
+)
+
+
+class JobCalls(Caller):
+    """Lease jobs and report what became of them, one at a time or many in one call."""
+
+    async def poll_jobs(
+        self, worker_id: str, job_types: Sequence[str], *, max_jobs: int = 10, lease_s: int = 30, wait_s: int = 0
+    ) -> list[Job]:
+        """Lease up to ``max_jobs`` jobs (≤ 1000) for ``lease_s`` (5 to 3600) seconds.
+
+        ``wait_s`` (0 to 60) holds the call until there is a job.
+
+        Raises:
+            DispatchModeConflict: the engine dispatches through Kafka.
+        """
+        return await self.call(
+            PollJobs(worker_id=worker_id, job_types=job_types, max_jobs=max_jobs, lease_s=lease_s, wait_s=wait_s)
+        )
+
+    async def list_failed_jobs(
+        self, *, job_type: str | None = None, page: int = 0, page_size: int = 20
+    ) -> Page[FailedJob]:
+        """One page of the jobs that failed for good, newest first. Pages count from 0."""
+        return await self.call(ListFailedJobs(job_type=job_type, page=page, page_size=page_size))
+
+    async def complete_job(
+        self, job_id: str, worker_id: str, variables: object = None, *, attempt: int | None = None
+    ) -> None:
+        """Complete a job and merge its variables. Idempotent.
+
+        Raises:
+            NotFound: no such job.
+            LeaseLost: the worker does not hold it (any more).
+            JobCancelled: its instance has ended; only with ``attempt``.
+        """
+        completion = Completion(job_id=job_id, attempt=attempt, variables=optional_object(variables))
+        await self.call(CompleteJob(worker_id=worker_id, completion=completion))
+
+    async def fail_job(
+        self,
+        job_id: str,
+        worker_id: str,
+        error_message: str,
+        *,
+        retryable: bool = True,
+        attempt: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """Report a failure: retried while the step has retries left, else the instance fails.
+
+        Raises:
+            NotFound: no such job.
+            LeaseLost, JobCancelled: as ``complete_job``, only with ``attempt``.
+        """
+        failure = Failure(
+            job_id=job_id,
+            retryable=retryable,
+            error_message=error_message,
+            attempt=attempt,
+            retry_after_s=retry_after_s,
+        )
+        await self.call(FailJob(worker_id=worker_id, failure=failure))
+
+    async def heartbeat_job(
+        self,
+        job_id: str,
+        worker_id: str,
+        *,
+        attempt: int | None = None,
+        lease_s: int | None = None,
+        checkpoint: object = msgspec.UNSET,
+        progress: object = msgspec.UNSET,
+    ) -> Lease:
+        """Extend a lease; store a checkpoint (≤ 256 kB) for the next attempt, show progress.
+
+        Raises:
+            LeaseLost: the worker does not hold the job (any more).
+            JobCancelled: its instance has ended.
+        """
+        return await self.call(
+            HeartbeatJob(
+                worker_id=worker_id,
+                job=JobRef(job_id=job_id, attempt=attempt),
+                lease_s=lease_s,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
+        )
+
+    async def complete_jobs(self, worker_id: str, results: Sequence[Completion]) -> list[Outcome]:
+        """Complete many jobs in one call; one outcome per item, one bad item never fails its neighbours."""
+        return await self.call(CompleteJobs(worker_id=worker_id, results=results))
+
+    async def fail_jobs(self, worker_id: str, results: Sequence[Failure]) -> list[Outcome]:
+        """Report many failures in one call; one outcome per item."""
+        return await self.call(FailJobs(worker_id=worker_id, results=results))
+
+    async def release_jobs(self, worker_id: str, jobs: Sequence[JobRef]) -> list[Outcome]:
+        """Give leased jobs back at once, without using up a retry; one outcome per item."""
+        return await self.call(ReleaseJobs(worker_id=worker_id, jobs=jobs))

@@ -1,0 +1,199 @@
+"""What the engine answers, typed: the nouns of the wire contract as msgspec structs.
+
+Field names are snake case here and camelCase on the wire. Fields that a newer engine adds are ignored. Whole
+numbers inside ``variables`` are exact at any size. Times are aware datetimes in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.client.errors import error_for
+
+T = TypeVar("T")
+
+Variables = dict[str, Any]
+
+TERMINAL_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+class _Wire(msgspec.Struct, rename="camel", frozen=True):
+    """Base of all structs: camelCase on the wire."""
+
+
+class DefinitionSummary(_Wire, frozen=True):
+    """One version of a definition, without its steps."""
+
+    id: str
+    version: int
+    name: str = ""
+    description: str | None = None
+    uploaded_at: datetime | None = None
+
+
+class Instance(_Wire, frozen=True):
+    """A workflow instance as it was at one moment."""
+
+    id: str
+    definition_id: str
+    definition_version: int
+    status: str
+    current_step_ids: list[str] = []
+    variables: Variables = {}
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    failure_reason: str | None = None
+    business_key: str | None = None
+    instance_key: str | None = None
+    parent_instance_id: str | None = None
+    progress: dict[str, Any] = {}
+    """What workers last reported about open steps, by step id."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the instance is completed, failed or cancelled."""
+        return self.status in TERMINAL_STATUSES
+
+
+class Attempt(_Wire, frozen=True):
+    """One hand-out of a job to a worker."""
+
+    attempt: int
+    worker: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    status: str | None = None
+    reason: str | None = None
+
+
+class StepExecution(_Wire, frozen=True):
+    """One entry into a step. ``attempt_number`` counts entries into the same step; retries are in ``attempts``."""
+
+    id: str
+    instance_id: str
+    step_id: str
+    step_type: str
+    attempt_number: int
+    status: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    failure_reason: str | None = None
+    attempts: list[Attempt] = []
+
+
+class Job(_Wire, frozen=True):
+    """A job leased to a worker. ``attempt`` fences what is reported about it."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str = ""
+    step_execution_id: str = ""
+    retries_remaining: int = 0
+    variables: Variables = {}
+    lock_expires_at: datetime | None = None
+    worker_id: str | None = None
+    locked_at: datetime | None = None
+    created_at: datetime | None = None
+    attempt: int | None = None
+    checkpoint: Any = None
+
+
+class FailedJob(_Wire, frozen=True):
+    """A job that failed for good: no retries left, not retryable, or its lease expired too often."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str
+    failed_at: datetime
+    reason: str | None = None
+    worker_id: str | None = None
+
+
+class Page(_Wire, Generic[T], frozen=True):
+    """One page of a list. ``total`` counts all pages; it is an estimate where ``total_is_estimate`` says so.
+
+    It is None for lists that are not counted.
+    """
+
+    items: list[T]
+    total: int | None = None
+    total_is_estimate: bool = False
+
+
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance to start. Version None is the latest. Without an idempotency key the client makes one."""
+
+    definition_id: str
+    definition_version: int | None = None
+    variables: Mapping[str, Any] | msgspec.Raw | None = None
+    business_key: str | None = None
+    instance_key: str | None = None
+    """Unique among the open instances of a definition id: a second start returns the first instance."""
+    idempotency_key: str | None = None
+
+
+class StartResult(_Wire, frozen=True):
+    """What became of one item of a batch start: the instance, or the error code and reason."""
+
+    instance: Instance | None = None
+    error: str | None = None
+    reason: str | None = None
+
+    def unwrap(self) -> Instance:
+        """The instance.
+
+        Raises:
+            ClientError: the item was refused; the class says why.
+        """
+        if self.instance is None:
+            raise error_for(self.error, self.reason or "the engine gave no reason")
+        return self.instance
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a finished job. With ``attempt`` the report is fenced exactly and may be repeated safely."""
+
+    job_id: str
+    attempt: int | None = None
+    variables: Mapping[str, Any] | msgspec.Raw | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The failure of a job. ``retry_after_s`` asks for a pause before the next attempt."""
+
+    job_id: str
+    retryable: bool
+    error_message: str
+    attempt: int | None = None
+    retry_after_s: float | None = None
+
+
+class JobRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A job by its id and, for exact fencing, the attempt that is meant."""
+
+    job_id: str
+    attempt: int | None = None
+
+
+class Outcome(_Wire, frozen=True):
+    """What became of one item of a batch report.
+
+    ``outcome`` is ``ok``, ``already-completed``, ``lease-lost``, ``cancelled``, ``not-found``, ``invalid`` (see
+    ``reason``) or ``unavailable``.
+    """
+
+    job_id: str
+    outcome: str
+    reason: str | None = None
+
+
+class Lease(_Wire, frozen=True):
+    """The end of a lease that a heartbeat extended, by the engine's clock."""
+
+    lock_expires_at: datetime

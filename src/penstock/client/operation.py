@@ -1,0 +1,268 @@
+"""The calls that an engine answers, as values: what to send, what comes back, and when to ask again.
+
+Transports turn an operation into one exchange on their wire; `client.py` decides about repeating it. Pure data:
+no I/O here. ``Operation[R]`` carries the type of its answer, so that ``Transport.call`` is typed for all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from penstock.client.model import (
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    JobRef,
+    Lease,
+    Outcome,
+    Page,
+    StartRequest,
+    StartResult,
+    StepExecution,
+)
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+JsonObject = Mapping[str, Any] | msgspec.Raw
+
+
+class Repeat(enum.Enum):
+    """When an operation may be sent again after a call that did not get its answer."""
+
+    ALWAYS = "always"
+    """Sending it twice has the effect of sending it once."""
+
+    IF_NOT_APPLIED = "if-not-applied"
+    """Only when the first request surely had no effect (``Unavailable.maybe_applied`` is False)."""
+
+
+class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """Base of all operations."""
+
+    @property
+    def repeat(self) -> Repeat:
+        """When the operation may be sent again."""
+        return Repeat.ALWAYS
+
+    @property
+    def hold_s(self) -> float:
+        """How long the engine itself may hold the call before it answers (long polls)."""
+        return 0.0
+
+
+class Transport(Protocol):
+    """A way to reach an engine. One call is one exchange: no retries in here."""
+
+    async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
+        """Send the operation and wait for its answer.
+
+        Cancel-safe: a cancelled call may or may not have taken effect.
+
+        Raises:
+            ClientError: by condition; TimedOut after ``timeout_s`` seconds.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class CheckReady(Operation[None], frozen=True):
+    """Ask whether the engine is ready; Unavailable when it is not."""
+
+
+class UploadDefinition(Operation[DefinitionSummary], frozen=True):
+    """Upload a definition (JSON). The same content again gives the version that exists."""
+
+    document: bytes
+
+
+class GetDefinition(Operation[dict[str, Any]], frozen=True):
+    """Read a definition back; version None is the latest."""
+
+    id: str
+    version: int | None = None
+
+
+class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
+    """List the latest versions."""
+
+    keyword: str | None = None
+    page: int = 0
+    page_size: int = 20
+
+
+class StartInstance(Operation[Instance], frozen=True):
+    """Start an instance; repeatable because the request carries an idempotency key."""
+
+    request: StartRequest
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED if self.request.idempotency_key is None else Repeat.ALWAYS
+
+
+class StartInstances(Operation[list[StartResult]], frozen=True):
+    """Start many instances in one call."""
+
+    items: Sequence[StartRequest]
+
+    @property
+    def repeat(self) -> Repeat:
+        keyless = any(item.idempotency_key is None for item in self.items)
+        return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
+
+
+class GetInstance(Operation[Instance], frozen=True):
+    """Read an instance."""
+
+    id: str
+
+
+class ListInstances(Operation[Page[Instance]], frozen=True):
+    """List instances, newest first."""
+
+    definition_id: str | None = None
+    status: str | None = None
+    business_key: str | None = None
+    page: int = 0
+    page_size: int = 20
+
+
+class GetHistory(Operation[list[StepExecution]], frozen=True):
+    """Read the step executions of an instance in the order of entry."""
+
+    id: str
+
+
+class CancelInstance(Operation[Instance], frozen=True):
+    """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again."""
+
+    id: str
+    reason: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class RetryInstance(Operation[Instance], frozen=True):
+    """Reopen the failed step of a failed instance. A second one is a conflict, as with cancel."""
+
+    id: str
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class CompleteUserTask(Operation[None], frozen=True):
+    """Complete the open user task of a step. A repeat may complete the next round of a loop: not repeatable."""
+
+    instance_id: str
+    step_id: str
+    variables: JsonObject | None = None
+    completed_by: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class Signal(Operation[None], frozen=True):
+    """Signal a waiting step; repeatable because of the idempotency key."""
+
+    instance_id: str
+    step_id: str
+    variables: JsonObject | None = None
+    idempotency_key: str | None = None
+    buffer: bool = False
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED if self.idempotency_key is None else Repeat.ALWAYS
+
+
+class PollJobs(Operation[list[Job]], frozen=True):
+    """Lease jobs. When an answer is lost, its jobs come back at the end of their lease, repeated call or not."""
+
+    worker_id: str
+    job_types: Sequence[str]
+    max_jobs: int
+    lease_s: int
+    wait_s: int = 0
+
+    @property
+    def hold_s(self) -> float:
+        return self.wait_s
+
+
+class ListFailedJobs(Operation[Page[FailedJob]], frozen=True):
+    """List jobs that failed for good, newest first."""
+
+    job_type: str | None = None
+    page: int = 0
+    page_size: int = 20
+
+
+class CompleteJob(Operation[None], frozen=True):
+    """Complete a job: the second of two equal completions changes nothing and succeeds."""
+
+    worker_id: str
+    completion: Completion
+
+
+class FailJob(Operation[None], frozen=True):
+    """Fail a job. Without ``attempt`` a repeat could hit the worker's next attempt at the same job."""
+
+    worker_id: str
+    failure: Failure
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED if self.failure.attempt is None else Repeat.ALWAYS
+
+
+class HeartbeatJob(Operation[Lease], frozen=True):
+    """Extend a lease; may store a checkpoint for the next attempt and show progress."""
+
+    worker_id: str
+    job: JobRef
+    lease_s: int | None = None
+    checkpoint: object = msgspec.UNSET
+    progress: object = msgspec.UNSET
+
+
+class CompleteJobs(Operation[list[Outcome]], frozen=True):
+    """Complete many jobs in one call; one outcome per item."""
+
+    worker_id: str
+    results: Sequence[Completion]
+
+
+class FailJobs(Operation[list[Outcome]], frozen=True):
+    """Fail many jobs in one call; one outcome per item."""
+
+    worker_id: str
+    results: Sequence[Failure]
+
+    @property
+    def repeat(self) -> Repeat:
+        fenced = all(item.attempt is not None for item in self.results)
+        return Repeat.ALWAYS if fenced else Repeat.IF_NOT_APPLIED
+
+
+class ReleaseJobs(Operation[list[Outcome]], frozen=True):
+    """Give leased jobs back to the queue at once, without using up a retry."""
+
+    worker_id: str
+    jobs: Sequence[JobRef]

@@ -1,0 +1,132 @@
+"""The REST transport: operations as HTTP exchanges (httpx, which runs under asyncio and Trio alike).
+
+Relies on `exchange.py` for what each operation looks like on this wire. Must not retry, sleep or log: that is
+`client.py`'s part.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import anyio
+import httpx
+import msgspec
+
+from penstock.client.encoding import to_json
+from penstock.client.errors import ClientError, ConnectionFailed, InternalError, Problem, TimedOut, error_for
+from penstock.client.exchange import Exchange, exchange_for
+from penstock.client.operation import Operation
+
+R = TypeVar("R")
+
+MAX_CONNECTIONS = 100
+CONNECT_TIMEOUT_S = 5.0
+MAX_SHOWN_REASON_CHARS = 500
+
+
+class RestTransport:
+    """Calls an engine over HTTP/1.1 with kept-alive connections.
+
+    Args:
+        base_url: where the engine listens, e.g. ``http://127.0.0.1:8080``.
+        headers: sent with every request, e.g. ``{"Authorization": "…"}``.
+        verify: how to check a TLS certificate: True (the system's authorities) or an SSL context.
+        http: an own httpx client (proxies, custom transports); its base_url must be set. It is closed with this.
+
+    Proxy settings in the environment are not read: an engine is an inner service. Give ``http`` to use a proxy.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        verify: bool | ssl.SSLContext = True,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        if http is None:
+            if not base_url.startswith(("http://", "https://")):
+                raise ValueError(f"not an http:// or https:// URL: {base_url!r}")
+            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+            http = httpx.AsyncClient(
+                base_url=base_url,
+                headers=dict(headers or {}),
+                verify=verify,
+                limits=limits,
+                trust_env=False,
+                # The whole exchange has one limit of time, set per call; httpx's own count each read anew.
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            )
+        self._http = http
+
+    async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
+        """One exchange. See ``Transport.call``."""
+        exchange = exchange_for(operation)
+        request = self._request(exchange)
+        response: httpx.Response | None = None
+        try:
+            with anyio.move_on_after(timeout_s):
+                response = await self._http.send(request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise ConnectionFailed(_text(error, "no connection"), maybe_applied=False) from error
+        except httpx.TransportError as error:
+            raise ConnectionFailed(_text(error, "the connection broke")) from error
+        except httpx.RequestError as error:
+            raise InternalError(_text(error, "unreadable answer")) from error
+        if response is None:
+            raise TimedOut(f"no answer to {exchange.method} {exchange.path} within {timeout_s:g} s")
+        if response.is_success:
+            return cast(R, _read(exchange, response))
+        raise _error(response)
+
+    async def aclose(self) -> None:
+        """Close all connections. Requests in flight fail."""
+        await self._http.aclose()
+
+    def _request(self, exchange: Exchange) -> httpx.Request:
+        headers: dict[str, str] = {}
+        content: bytes | None = None
+        if exchange.body is not None:
+            content = exchange.body if isinstance(exchange.body, bytes) else to_json(exchange.body)
+            headers["Content-Type"] = "application/json"
+        if exchange.idempotency_key is not None:
+            headers["Idempotency-Key"] = exchange.idempotency_key
+        query = {name: value for name, value in (exchange.query or {}).items() if value is not None}
+        return self._http.build_request(
+            exchange.method, exchange.path, content=content, headers=headers, params=query or None
+        )
+
+
+def _text(error: Exception, otherwise: str) -> str:
+    return f"{otherwise}: {error}" if str(error) else otherwise
+
+
+def _read(exchange: Exchange, response: httpx.Response) -> Any:
+    try:
+        return exchange.answer(response.content)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InternalError(
+            f"unreadable answer to {exchange.method} {exchange.path}: {error}", status=response.status_code
+        ) from error
+
+
+class _ErrorObject(msgspec.Struct):
+    """The contract's error object; a 410 has ``hint`` in place of a reason."""
+
+    error: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    hint: str | None = None
+    problems: list[Problem] | None = None
+
+
+def _error(response: httpx.Response) -> ClientError:
+    status = response.status_code
+    try:
+        answer = msgspec.json.decode(response.content, type=_ErrorObject)
+    except (msgspec.MsgspecError, ValueError):  # a proxy's page, or an empty body
+        answer = _ErrorObject(reason=response.text[:MAX_SHOWN_REASON_CHARS].strip())
+    reason = answer.reason or answer.message or answer.hint or response.reason_phrase or f"HTTP {status}"
+    return error_for(answer.error, reason, status, answer.problems or ())

@@ -1,0 +1,560 @@
+"""*Advance*, the pure function at the heart: one event on one instance gives the rows to write.
+
+It is given the definition, the instance's tokens and variables as they are under the instance's lock, the event, and
+everything that is not data: the time, new ids, new positions, a random number. It does no I/O and keeps nothing, so
+the same inputs give the same outcome; the caller may throw an outcome away and ask again (`PositionsExhausted`).
+
+Rules, with their source in `docs/guarantees.md`:
+
+* **Branches.** A gateway's token waits as FORKED while its branches run as tokens of their own. A branch *arrives* at
+  the join, *leaves* when it steps out of the gateway's block, or ends in a dead end. The join fires when no branch is
+  left inside and at least one arrived; else the gateway's token ends too.
+* **Side tokens** come from non-interrupting timers, belong to no gateway, and end at a join.
+* **END** completes the instance and closes everything else (SKIPPED).
+* **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import structs
+
+from penstock.core.definition import Definition, Step, StepType
+from penstock.core.effect import (
+    RETRY_TIMER,
+    WAIT_TIMER,
+    AuditRow,
+    Chain,
+    HistoryRow,
+    JobRef,
+    Outcome,
+    Timer,
+)
+from penstock.core.event import (
+    CancelRequested,
+    Event,
+    JobCompleted,
+    JobDeadLettered,
+    JobFailed,
+    RetryRequested,
+    Started,
+    TaskCompleted,
+    TimerFired,
+)
+from penstock.core.expression import Expression, ExpressionError
+from penstock.core.retry import backoff_s
+from penstock.core.state import (
+    INTERRUPTED_REASON,
+    HistoryKind,
+    Instance,
+    InstanceStatus,
+    Token,
+    TokenState,
+    Trigger,
+    change_status,
+    move,
+)
+from penstock.core.wait import WaitError, wait_ends_at
+
+
+class PositionsExhausted(Exception):
+    """The block of positions was too small: take a larger one and advance again."""
+
+
+class Inputs(msgspec.Struct):
+    """What `advance` can't make itself. ``positions`` ascend; ``buffered`` maps a WAIT's index to its kept signals."""
+
+    now: datetime
+    new_id: Callable[[], int]
+    positions: deque[int]
+    jitter: float = 0.0  # in [0, 1)
+    next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
+    max_automatic_steps: int = 1000
+    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = msgspec.field(default_factory=dict)
+
+
+class _StepFailed(Exception):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def advance(
+    definition: Definition,
+    instance: Instance,
+    tokens: Sequence[Token],
+    variables: Mapping[str, object] | None,
+    event: Event,
+    inputs: Inputs,
+) -> Outcome:
+    """Decide what ``event`` does.
+
+    ``tokens`` are all tokens of the instance (they are changed in place; pass copies to keep the old ones), ordered
+    by id. ``variables`` may be None where the definition needs none. The caller has checked the fence and that the
+    token of the event is open; a FAILED instance takes only `RetryRequested`, the others only an ACTIVE one.
+    """
+    return _Run(definition, instance, tokens, variables, inputs).apply(event)
+
+
+class _Run:
+    def __init__(
+        self,
+        definition: Definition,
+        instance: Instance,
+        tokens: Sequence[Token],
+        variables: Mapping[str, object] | None,
+        inputs: Inputs,
+    ) -> None:
+        self.definition = definition
+        self.instance = instance
+        self.tokens = {token.id: token for token in tokens}
+        self.fresh: set[int] = set()
+        self.touched: dict[int, Token] = {}
+        self.removed: list[int] = []
+        self.variables = None if variables is None else dict(variables)
+        self.inputs = inputs
+        self.out = Outcome(instance)
+        self.entering: deque[tuple[Token, int]] = deque()
+        self.used_signals: set[int] = set()
+
+    # -- events
+
+    def apply(self, event: Event) -> Outcome:
+        match event:
+            case Started():
+                self.start()
+            case JobCompleted():
+                self.finish_step(self.tokens[event.token_id], worker=event.worker, output=event.output)
+            case TaskCompleted():
+                self.finish_step(self.tokens[event.token_id], worker=event.by, output=event.output)
+            case JobFailed():
+                self.job_failed(event)
+            case JobDeadLettered():
+                self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times")
+            case TimerFired():
+                self.timer_fired(self.tokens[event.token_id], event.index)
+            case CancelRequested():
+                self.end_instance(InstanceStatus.CANCELLED, event.reason)
+            case RetryRequested():
+                self.reopen()
+        self.run()
+        return self.finish()
+
+    def start(self) -> None:
+        assert not self.tokens
+        root = Token(
+            id=self.instance.id,
+            instance_id=self.instance.id,
+            seq=0,
+            step=0,
+            state=TokenState.READY,
+            entered_at=self.inputs.now,
+        )
+        self.add(root)
+        self.entering.append((root, 0))
+
+    def job_failed(self, event: JobFailed) -> None:
+        token = self.tokens[event.token_id]
+        step = self.definition.steps[token.step]
+        if not event.retryable or token.failures >= step.retry_count:
+            self.fail(token, event.error, worker=event.worker)
+            return
+        self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error)
+        self.dequeue(token)
+        token.failures += 1
+        delay_s = event.retry_after_s
+        if delay_s is None:
+            delay_s = backoff_s(step.backoff, token.failures, self.inputs.jitter)
+        token.claimed_by = token.claimed_at = token.lease_until = None
+        self.touch(token)
+        if delay_s > 0:
+            move(token, Trigger.BACK_OFF)
+            self.arm(token, RETRY_TIMER, delay_s)
+        else:
+            move(token, Trigger.RETRY)
+            self.queue(token, step)
+
+    def timer_fired(self, token: Token, index: int) -> None:
+        step = self.definition.steps[token.step]
+        fired = Timer(self.inputs.now, token.id, token.seq, index)
+        if index == RETRY_TIMER:
+            self.out.fired.append(fired)
+            move(token, Trigger.BACKOFF_OVER)
+            self.touch(token)
+            self.queue(token, step)
+        elif index == WAIT_TIMER:
+            self.finish_step(token)
+        else:
+            boundary = step.boundaries[index]
+            self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step, detail=boundary.duration))
+            if boundary.interrupting:
+                self.close(token, HistoryKind.INTERRUPTED, reason=INTERRUPTED_REASON)
+                self.entering.append((token, boundary.target))
+            else:
+                self.out.fired.append(fired)
+                side = self.new_token(boundary.target, side=True)
+                self.entering.append((side, boundary.target))
+
+    def reopen(self) -> None:
+        """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were."""
+        change_status(self.instance, InstanceStatus.ACTIVE)
+        self.out.reopened = True
+        for token in list(self.tokens.values()):
+            self.fresh.add(token.id)
+            self.touch(token)
+            if token.is_open:
+                self.entering.append((token, token.step))
+
+    # -- moving through the graph
+
+    def run(self) -> None:
+        """Enter steps until every token waits for somebody."""
+        while self.entering and not self.out.ended:
+            token, index = self.entering.popleft()
+            try:
+                self.enter(token, index)
+            except _StepFailed as failed:
+                self.fail(token, failed.reason)
+
+    def enter(self, token: Token, index: int) -> None:
+        step = self.definition.steps[index]
+        parent = None if token.parent_id is None else self.tokens[token.parent_id]
+        if parent is not None:
+            join = self.definition.steps[parent.step].join
+            if index == join:
+                self.remove(token)
+                self.branch_gone(parent, arrived=1)
+                return
+            if index not in self.definition.inside(parent.step):
+                token.parent_id = None
+                self.branch_gone(parent, arrived=0)
+        if step.type is StepType.JOIN_GATEWAY and token.side:
+            self.end_token(token)
+            return
+        self.place(token, step)
+        match step.type:
+            case StepType.SERVICE_TASK:
+                move(token, Trigger.ENTER_JOB)
+                if step.timeout_s is not None:
+                    token.timeout_at = self.inputs.now + timedelta(seconds=step.timeout_s)
+                self.queue(token, step)
+                self.arm_boundaries(token, step)
+            case StepType.USER_TASK:
+                move(token, Trigger.ENTER_PARKED)
+                self.arm_boundaries(token, step)
+            case StepType.WAIT:
+                self.wait(token, step)
+            case StepType.JOIN_GATEWAY:
+                raise _StepFailed(f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own")
+            case _:
+                self.automatic(token, step)
+
+    def automatic(self, token: Token, step: Step) -> None:
+        self.out.steps_run += 1
+        if self.out.steps_run > self.inputs.max_automatic_steps:
+            raise _StepFailed(
+                f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
+            )
+        match step.type:
+            case StepType.DECISION:
+                target = self.decide(step)
+                self.record(token, HistoryKind.COMPLETED)
+                self.entering.append((token, target))
+            case StepType.TRANSFORMATION:
+                output = self.transform(step)
+                self.record(token, HistoryKind.COMPLETED, output=output)
+                self.count_delta(token)
+                assert step.next is not None
+                self.entering.append((token, step.next))
+            case StepType.PARALLEL_GATEWAY:
+                self.record(token, HistoryKind.COMPLETED)
+                move(token, Trigger.FORK)
+                token.pending, token.arrived = len(step.branches), 0
+                for head in step.branches:
+                    self.entering.append((self.new_token(head, parent_id=token.id), head))
+            case _:
+                assert step.type is StepType.END
+                self.record(token, HistoryKind.COMPLETED)
+                self.complete(token)
+
+    def wait(self, token: Token, step: Step) -> None:
+        try:
+            ends_at = wait_ends_at(step, self.variables, self.inputs.now)
+        except (ExpressionError, WaitError) as error:
+            raise _StepFailed(f"step '{step.id}': {error}") from None
+        move(token, Trigger.ENTER_PARKED)
+        for signal_id, output in self.inputs.buffered.get(step.index, ()):
+            if signal_id not in self.used_signals:
+                self.used_signals.add(signal_id)
+                self.out.consumed_signals.append(signal_id)
+                self.out.steps_run += 1  # a loop through a WAIT that finds signals is bounded too
+                if self.out.steps_run > self.inputs.max_automatic_steps:
+                    raise _StepFailed(f"step '{step.id}': too many automatic steps in one advance")
+                self.finish_step(token, output=output)
+                return
+        if ends_at is not None:
+            self.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
+        self.arm_boundaries(token, step)
+
+    def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
+        """A task is done: conditions first, then `nextStep`, else a dead end.
+
+        The delta is merged before the conditions are read. When none holds, the step itself is FAILED, with its
+        delta kept, so that `retry` runs it again.
+        """
+        step = self.definition.steps[token.step]
+        output = self.merge(token, output)
+        try:
+            target = self.decide(step) if step.conditions else step.next
+        except _StepFailed as failed:
+            self.fail(token, failed.reason, worker=worker, output=output)
+            return
+        self.close(token, HistoryKind.COMPLETED, worker=worker, output=output)
+        if target is None:
+            self.end_token(token)
+        else:
+            self.entering.append((token, target))
+
+    def merge(self, token: Token, output: bytes | None) -> bytes | None:
+        """Take a delta into the variables; None when it changes nothing."""
+        delta = None if output is None else msgspec.json.decode(output, type=dict[str, object])
+        if not delta:
+            return None
+        self.count_delta(token)
+        if self.variables is not None:
+            self.variables.update(delta)
+        return output
+
+    def branch_gone(self, gateway: Token, *, arrived: int) -> None:
+        """A branch of ``gateway`` arrived at the join (1) or left the block (0)."""
+        gateway.pending -= 1
+        gateway.arrived += arrived
+        assert gateway.pending >= 0, "a branch was counted twice"
+        self.touch(gateway)
+        if gateway.pending:
+            return
+        if not gateway.arrived:
+            self.end_token(gateway)
+            return
+        join = self.definition.steps[self.definition.steps[gateway.step].join or 0]
+        self.place(gateway, join)
+        self.record(gateway, HistoryKind.COMPLETED)
+        self.out.steps_run += 1
+        assert join.next is not None
+        gateway.pending = gateway.arrived = 0
+        self.entering.append((gateway, join.next))
+
+    def end_token(self, token: Token) -> None:
+        """The token has nowhere to go. The root is kept as the instance's lock, others vanish."""
+        parent_id = token.parent_id
+        if token.is_root:
+            token.parent_id = None
+            move(token, Trigger.END)
+            self.touch(token)
+        else:
+            self.remove(token)
+        if parent_id is not None:
+            self.branch_gone(self.tokens[parent_id], arrived=0)
+
+    # -- expressions
+
+    def decide(self, step: Step) -> int:
+        scope = self.scope()
+        for condition, target in step.conditions:
+            result = self.evaluate(step, condition, scope)
+            if not isinstance(result, bool):
+                raise _StepFailed(
+                    f"step '{step.id}': condition `{condition.source}` gave {msgspec.json.encode(result)[:100].decode()},"
+                    " not true or false"
+                )
+            if result:
+                return target
+        raise _StepFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
+
+    def transform(self, step: Step) -> bytes:
+        scope = self.scope()
+        delta: dict[str, object] = {}
+        for name, value in step.transformations:
+            delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
+            scope[name] = delta[name]  # later entries see earlier ones
+        return msgspec.json.encode(delta)
+
+    def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:
+        try:
+            return expression.evaluate(scope, self.inputs.now)
+        except ExpressionError as error:
+            raise _StepFailed(f"step '{step.id}': {error}") from None
+
+    def scope(self) -> dict[str, object]:
+        assert self.variables is not None, "the definition needs variables that were not read"
+        return self.variables
+
+    # -- ends
+
+    def complete(self, token: Token) -> None:
+        definition = self.definition
+        if definition.auto_start_next and definition.next_workflow_id is not None:
+            if not self.inputs.next_known:
+                reason = f"NextWorkflowNotFound: {definition.next_workflow_id}"
+                self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
+                return
+            self.out.chain = Chain(definition.next_workflow_id)
+        self.end_instance(InstanceStatus.COMPLETED, None)
+
+    def fail(
+        self, token: Token, reason: str, *, worker: str | None = None, output: bytes | None = None
+    ) -> None:
+        """The step of ``token`` failed for good, and the instance with it."""
+        self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, output=output)
+        self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
+
+    def end_instance(self, status: InstanceStatus, reason: str | None, culprit: Token | None = None) -> None:
+        """Close everything that is open. ``culprit``: the token whose step was closed already, re-entered by `retry`."""
+        entering = {token.id: index for token, index in self.entering}
+        self.entering.clear()
+        if status is InstanceStatus.FAILED:
+            self.out.snapshot = [
+                self.keep_for_retry(token, token is culprit, entering.get(token.id)) for token in self.tokens.values()
+            ]
+        for token in sorted(self.tokens.values(), key=lambda token: token.seq):
+            if token is not culprit and token.is_open and token.id not in entering:
+                self.close(token, HistoryKind.SKIPPED, reason=reason)
+            self.remove(token)
+        change_status(self.instance, status, reason)
+        self.out.ended = True
+        self.out.queued.clear()  # nothing that this very advance queued or armed survives the end
+        self.out.armed.clear()
+
+    @staticmethod
+    def keep_for_retry(token: Token, culprit: bool, entering: int | None) -> Token:
+        """The token as `retry` finds it: open steps READY (entered anew), gateways with their counts."""
+        kept = structs.replace(
+            token, attempt=0, failures=0, expiries=0, claimed_by=None, claimed_at=None, lease_until=None, timeout_at=None
+        )
+        if entering is not None:
+            kept.step = entering
+        if culprit or entering is not None or token.is_open:
+            kept.state = TokenState.READY
+        return kept
+
+    # -- rows
+
+    def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
+        token = Token(
+            id=self.inputs.new_id(),
+            instance_id=self.instance.id,
+            seq=0,
+            step=step,
+            state=TokenState.READY,
+            entered_at=self.inputs.now,
+            parent_id=parent_id,
+            side=side,
+        )
+        self.add(token)
+        return token
+
+    def add(self, token: Token) -> None:
+        self.tokens[token.id] = token
+        self.fresh.add(token.id)
+        self.touched[token.id] = token
+
+    def touch(self, token: Token) -> None:
+        self.touched[token.id] = token
+
+    def remove(self, token: Token) -> None:
+        del self.tokens[token.id]
+        self.touched.pop(token.id, None)
+        if token.id not in self.fresh:
+            self.removed.append(token.id)
+
+    def place(self, token: Token, step: Step) -> None:
+        """Begin a new execution of ``step`` on ``token``."""
+        token.seq = self.position()
+        token.step = step.index
+        token.entered_at = self.inputs.now
+        token.attempt = token.failures = token.expiries = 0
+        token.claimed_by = token.claimed_at = token.lease_until = token.timeout_at = None
+        self.touch(token)
+
+    def close(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        """End the open execution of ``token``: its history row, its place in the queue, its timers."""
+        self.record(token, kind, worker=worker, reason=reason, output=output)
+        self.dequeue(token)
+        if self.has_timers(token):
+            self.out.disarmed.append((token.id, token.seq))
+
+    def count_delta(self, token: Token) -> None:
+        token.unfolded += 1
+        self.touch(token)
+
+    def has_timers(self, token: Token) -> bool:
+        step = self.definition.steps[token.step]
+        return bool(step.boundaries) or token.state is TokenState.BACKOFF or step.duration is not None or step.until is not None
+
+    def record(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        row = HistoryRow(
+            position=self.position(),
+            token_id=token.id,
+            seq=token.seq,
+            step=token.step,
+            kind=kind,
+            started_at=token.entered_at,
+            ended_at=self.inputs.now,
+            attempt=token.attempt,
+            claimed_at=token.claimed_at,
+            worker=worker if worker is not None else token.claimed_by,
+            reason=reason,
+            output=output,
+        )
+        self.out.history.append(row)
+
+    def queue(self, token: Token, step: Step) -> None:
+        assert step.job_type is not None
+        self.out.queued.append(JobRef(step.job_type, token.id, token.seq))
+
+    def dequeue(self, token: Token) -> None:
+        """Take the job out of the queue if it is there (a late result, or an end, finds it READY)."""
+        if token.state is TokenState.READY:
+            job_type = self.definition.steps[token.step].job_type
+            if job_type is not None:
+                self.out.dequeued.append(JobRef(job_type, token.id, token.seq))
+
+    def arm_boundaries(self, token: Token, step: Step) -> None:
+        for index, boundary in enumerate(step.boundaries):
+            self.arm(token, index, boundary.seconds)
+
+    def arm(self, token: Token, index: int, delay_s: float) -> None:
+        fire_at = self.inputs.now + timedelta(seconds=delay_s)
+        self.out.armed.append(Timer(fire_at, token.id, token.seq, index))
+
+    def position(self) -> int:
+        if not self.inputs.positions:
+            raise PositionsExhausted
+        return self.inputs.positions.popleft()
+
+    def finish(self) -> Outcome:
+        out = self.out
+        for token in self.touched.values():
+            (out.inserted if token.id in self.fresh else out.updated).append(token)
+        out.deleted = self.removed
+        out.dead_end = not out.ended and all(token.state is TokenState.ENDED for token in self.tokens.values())
+        return out

@@ -1,0 +1,192 @@
+"""The model of a workflow definition: what an upload becomes and everything that advances instances reads.
+
+Relies on `parsing.parse_definition` as the only maker: a Definition that exists has passed every rule of the
+contract, so readers here and elsewhere don't check again. Steps point at each other by index, because an index is
+what the store keeps and what graph sets are made of. Must not do I/O, and must not change once made: one object is
+shared by all instances of a version.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+
+from penstock.core import graph
+from penstock.core.expression import Expression
+from penstock.errors import BadRequest
+
+
+class StepType(enum.StrEnum):
+    """The eight kinds of step. The value is the name on the wire."""
+
+    SERVICE_TASK = "SERVICE_TASK"
+    USER_TASK = "USER_TASK"
+    DECISION = "DECISION"
+    TRANSFORMATION = "TRANSFORMATION"
+    WAIT = "WAIT"
+    PARALLEL_GATEWAY = "PARALLEL_GATEWAY"
+    JOIN_GATEWAY = "JOIN_GATEWAY"
+    END = "END"
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """One boundary timer of a step."""
+
+    duration: str
+    """ISO 8601 text as it was given."""
+    seconds: float
+    """The same in seconds, more than 0."""
+    interrupting: bool
+    target: int
+    """Index of the target step."""
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """How long a failed attempt waits for its retry: ``min(max, initial * multiplier ** n)``, spread by ``jitter``."""
+
+    initial_s: float
+    multiplier: float
+    max_s: float
+    jitter: float
+    """0 to 1: the share of the wait that is random."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step. Fields that its type does not use are None or empty, whatever the upload said there."""
+
+    index: int
+    id: str
+    name: str
+    type: StepType
+    description: str | None
+    next: int | None
+    """Index of `nextStep`."""
+    conditions: tuple[tuple[Expression, int], ...]
+    """`conditionalNextSteps` in the order of the JSON object."""
+    transformations: tuple[tuple[str, object | Expression], ...]
+    """(name, literal JSON value or compiled expression), in order."""
+    branches: tuple[int, ...]
+    """`parallelNextSteps`; the same step twice is two branches."""
+    join: int | None
+    job_type: str | None
+    """SERVICE_TASK: as given. USER_TASK: the label, by default the step's id."""
+    delegate_class: str | None
+    retry_count: int
+    boundaries: tuple[Boundary, ...]
+    backoff: Backoff | None
+    timeout_s: float | None
+    duration: float | Expression | None
+    """WAIT: seconds, or an expression that gives ISO 8601 text."""
+    until: Expression | str | None
+    """WAIT: RFC 3339 text, or an expression that gives it."""
+
+
+class Definition(msgspec.Struct, frozen=True, dict=True):
+    """One valid definition. ``dict=True`` holds the lookups below, made at first use and not part of equality."""
+
+    id: str
+    name: str
+    description: str | None
+    auto_start_next: bool
+    next_workflow_id: str | None
+    steps: tuple[Step, ...]
+    """``steps[0]`` is the entry; ``steps[i].index == i``."""
+    metadata: object | None
+    content: str
+    """Canonical JSON text: the given fields in a fixed order, without `version`. Two uploads are the same content
+    when this is equal, and parsing it gives an equal Definition."""
+    single_token: bool
+    """No parallel gateway and no non-interrupting boundary event: an instance never has two open steps."""
+
+    def step(self, step_id: str) -> Step | None:
+        """The step with this id, or None."""
+        return self._steps_by_id.get(step_id)
+
+    def inside(self, gateway: int) -> frozenset[int]:
+        """Indexes of the steps inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch
+        token that enters a step which is neither in here nor the join has left the block."""
+        cached = self._insides.get(gateway)
+        if cached is None:
+            cached = self._insides[gateway] = self._blocks.inside(gateway)
+        return cached
+
+    @cached_property
+    def _steps_by_id(self) -> dict[str, Step]:
+        return {step.id: step for step in self.steps}
+
+    @cached_property
+    def _insides(self) -> dict[int, frozenset[int]]:
+        return {}
+
+    @cached_property
+    def _blocks(self) -> graph.Blocks:
+        gateways = {
+            step.index: graph.Gateway(heads=step.branches, join=step.join)
+            for step in self.steps
+            if step.type is StepType.PARALLEL_GATEWAY
+        }
+        return graph.find_blocks([step_successors(step) for step in self.steps], gateways)
+
+
+def step_successors(step: Step) -> list[int]:
+    """Indexes of every step that this one can lead to, each once."""
+    found = [step.next, step.join, *step.branches]
+    found += [target for _, target in step.conditions]
+    found += [boundary.target for boundary in step.boundaries]
+    return list(dict.fromkeys(target for target in found if target is not None))
+
+
+class DefinitionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one definition may cost. Far above what people write; they keep a hostile upload cheap."""
+
+    body_max_bytes: int = 4 * 1024 * 1024
+    """Of the upload, and of the canonical text made of it. 10,000 steps of 400 bytes."""
+    nesting_max_levels: int = 100
+    """Arrays and objects within each other, in the whole body."""
+    number_max_digits: int = 1_000
+    """Of a whole number. Decimals are IEEE doubles."""
+    steps_max_count: int = 10_000
+    gateways_max_count: int = 1_000
+    """Parallel gateways: bounds the analysis of their blocks."""
+    id_max_chars: int = 256
+    """Of definition, step and next workflow ids, job types and names of transformations."""
+    name_max_chars: int = 1_000
+    """Of names and `delegateClass`."""
+    description_max_chars: int = 10_000
+    expression_max_chars: int = 10_000
+    expressions_max_chars: int = 500_000
+    """Of all expressions together, each different one counted once. Compiling takes 1 to 4 µs a character."""
+    conditions_max_count: int = 1_000
+    """Per step, like the next three."""
+    transformations_max_count: int = 1_000
+    branches_max_count: int = 1_000
+    boundary_events_max_count: int = 100
+    metadata_max_bytes: int = 256 * 1024
+    """Of its JSON text without white space."""
+    retry_max_count: int = 2_147_483_647
+    """int32, which is what gRPC clients can hold."""
+    problems_max_count: int = 1_000
+    """Problems in one answer; how many more there are is said in the last one."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing wrong with an upload."""
+
+    path: str
+    """Such as ``steps[3].boundaryEvents[0].duration``; empty for the body as a whole."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+class InvalidDefinition(BadRequest):
+    """The upload breaks rules. ``problems`` holds every one that was found, ``reason`` tells all of them."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems
+        self.problems = list(problems)
+        super().__init__("invalid definition: " + "; ".join(map(str, problems)))

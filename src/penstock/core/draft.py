@@ -1,0 +1,363 @@
+"""Reads one step of an upload: from its JSON object to a draft that still names other steps by id.
+
+The rules that concern one step alone are here: which fields each type uses and needs, their types and ranges, its
+expressions and durations. A field that the type does not use must have the right JSON type and is then left out of
+the draft. What concerns several steps is in validation.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import msgspec
+
+from penstock.core.definition import Backoff, DefinitionLimits, StepType
+from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
+from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.field_reader import FieldReader, Problems, kind_of
+from penstock.core.strict_json import join_path, quote
+
+BACKOFF_MULTIPLIER_MAX: Final = 100
+BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
+BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
+
+_TASK: Final = frozenset({"nextStep", "conditionalNextSteps", "boundaryEvents"})
+_USES: Final[dict[StepType, frozenset[str]]] = {
+    StepType.SERVICE_TASK: _TASK | {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout"},
+    StepType.USER_TASK: _TASK | {"jobType"},
+    StepType.DECISION: frozenset({"conditionalNextSteps"}),
+    StepType.TRANSFORMATION: frozenset({"transformations", "nextStep"}),
+    StepType.WAIT: _TASK | {"duration", "until"},
+    StepType.PARALLEL_GATEWAY: frozenset({"parallelNextSteps", "joinStep"}),
+    StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
+    StepType.END: frozenset(),
+}
+_NEEDS: Final[dict[StepType, frozenset[str]]] = {
+    StepType.SERVICE_TASK: frozenset({"jobType"}),
+    StepType.USER_TASK: frozenset(),
+    StepType.DECISION: frozenset({"conditionalNextSteps"}),
+    StepType.TRANSFORMATION: frozenset({"transformations", "nextStep"}),
+    StepType.WAIT: frozenset({"nextStep"}),
+    StepType.PARALLEL_GATEWAY: frozenset({"parallelNextSteps", "joinStep"}),
+    StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
+    StepType.END: frozenset(),
+}
+# Of a step whose type is unknown: enough to follow its references, so that one wrong type is not told as a wave of
+# unreachable steps.
+_USES_UNKNOWN: Final = _TASK | {"parallelNextSteps", "joinStep"}
+
+
+class BoundaryDraft(msgspec.Struct, frozen=True):
+    duration: str
+    seconds: float
+    interrupting: bool
+    target: str | None
+
+
+class StepDraft(msgspec.Struct, kw_only=True):
+    """What could be read of a step. Only when no problem was found are all parts there."""
+
+    index: int
+    given: dict[str, object]
+    id: str | None = None
+    name: str | None = None
+    type: StepType | None = None
+    description: str | None = None
+    next: str | None = None
+    conditions: list[tuple[str, Expression | None, str | None]] = []
+    """(source, compiled, target id)"""
+    transformations: list[tuple[str, object | Expression]] = []
+    branches: list[str | None] = []
+    join: str | None = None
+    job_type: str | None = None
+    delegate_class: str | None = None
+    retry_count: int = 0
+    boundaries: list[BoundaryDraft] = []
+    backoff: Backoff | None = None
+    timeout_s: float | None = None
+    duration: float | Expression | None = None
+    until: Expression | str | None = None
+
+    @property
+    def path(self) -> str:
+        return f"steps[{self.index}]"
+
+
+class StepReader:
+    """Reads steps into drafts, all against the same limits and into the same list of problems."""
+
+    def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:
+        self._limits = limits
+        self._problems = problems
+        # Steps tend to ask the same questions, "true" first of all.
+        self._compiled: dict[str, Expression | str] = {}
+        self._compiled_chars = 0
+
+    def read(self, value: object, index: int) -> StepDraft:
+        """The draft of ``steps[index]``."""
+        path = f"steps[{index}]"
+        if not isinstance(value, dict):
+            self._problems.add(path, f"must be an object, not {kind_of(value)}")
+            return StepDraft(index=index, given={})
+        reader = FieldReader(cast("dict[str, object]", value), path, self._problems)
+        draft = StepDraft(index=index, given=reader.given)
+        limits = self._limits
+        draft.id = reader.text("id", required=True, max_chars=limits.id_max_chars)
+        draft.name = reader.text("name", required=True, max_chars=limits.name_max_chars)
+        draft.type = self._type(reader)
+        draft.description = reader.text("description", max_chars=limits.description_max_chars)
+        # In the order of the canonical form.
+        self._read_task_fields(reader, draft)
+        self._read_wait_fields(reader, draft)
+        self._read_flow_fields(reader, draft)
+        self._read_boundaries(reader, draft)
+        reader.refuse_unknown()
+        return draft
+
+    def _type(self, reader: FieldReader) -> StepType | None:
+        name = reader.text("type", required=True, max_chars=self._limits.id_max_chars)
+        if name is None:
+            return None
+        try:
+            return StepType(name)
+        except ValueError:
+            reader.refuse("type", f"unknown step type {quote(name)}; the types are {', '.join(StepType)}")
+            return None
+
+    def _read_task_fields(self, reader: FieldReader, draft: StepDraft) -> None:
+        limits = self._limits
+        job_type = reader.text("jobType", required=_needs(draft, "jobType"), max_chars=limits.id_max_chars)
+        if _uses(draft, "jobType"):
+            draft.job_type = job_type or draft.id
+        delegate_class = reader.text("delegateClass", max_chars=limits.name_max_chars)
+        if _uses(draft, "delegateClass"):
+            draft.delegate_class = delegate_class
+        retry_count = reader.whole_number("retryCount")
+        if retry_count is not None and _uses(draft, "retryCount"):
+            if 0 <= retry_count <= limits.retry_max_count:
+                draft.retry_count = retry_count
+            else:
+                reader.refuse("retryCount", f"must lie between 0 and {limits.retry_max_count}")
+        backoff = reader.fields("retryBackoff")
+        if backoff is not None:
+            draft.backoff = self._backoff(reader, backoff, used=_uses(draft, "retryBackoff"))
+        timeout = reader.text("timeout", max_chars=limits.expression_max_chars)
+        if timeout is not None and _uses(draft, "timeout"):
+            draft.timeout_s = self._seconds(timeout, reader.at("timeout"))
+
+    def _backoff(self, outer: FieldReader, fields: dict[str, object], *, used: bool) -> Backoff | None:
+        reader = FieldReader(fields, outer.at("retryBackoff"), self._problems)
+        max_chars = self._limits.id_max_chars
+        initial = reader.text("initial", required=used, max_chars=max_chars)
+        multiplier = reader.number("multiplier")
+        longest = reader.text("max", max_chars=max_chars)
+        jitter = reader.number("jitter")
+        reader.refuse_unknown()
+        outer.given["retryBackoff"] = reader.given
+        if not used:
+            return None
+        initial_s = None if initial is None else self._seconds(initial, reader.at("initial"))
+        max_s = None if longest is None else self._seconds(longest, reader.at("max"))
+        if multiplier is not None and not 1 <= multiplier <= BACKOFF_MULTIPLIER_MAX:
+            reader.refuse("multiplier", f"must lie between 1 and {BACKOFF_MULTIPLIER_MAX}")
+        if jitter is not None and not 0 <= jitter <= 1:
+            reader.refuse("jitter", "must lie between 0 and 1")
+        if initial_s is None:
+            return None
+        if max_s is not None and max_s < initial_s:
+            reader.refuse("max", "must not be shorter than initial")
+        return Backoff(
+            initial_s=initial_s,
+            multiplier=BACKOFF_DEFAULT_MULTIPLIER if multiplier is None else float(multiplier),
+            max_s=max(BACKOFF_DEFAULT_MAX_S, initial_s) if max_s is None else max_s,
+            jitter=0.0 if jitter is None else float(jitter),
+        )
+
+    def _read_wait_fields(self, reader: FieldReader, draft: StepDraft) -> None:
+        max_chars = self._limits.expression_max_chars
+        duration = reader.text("duration", max_chars=max_chars)
+        until = reader.text("until", max_chars=max_chars)
+        if not _uses(draft, "duration"):
+            return
+        if duration is not None and until is not None:
+            reader.refuse("until", "a wait has either duration or until, not both")
+        if duration is not None:
+            path = reader.at("duration")
+            is_expression = _is_expression(duration)
+            draft.duration = self._compile(duration, path) if is_expression else self._seconds(duration, path)
+        if until is not None and _is_expression(until):
+            draft.until = self._compile(until, reader.at("until"))
+        elif until is not None:
+            draft.until = until
+            try:
+                parse_timestamp(until)
+            except TimestampError as error:
+                reader.refuse("until", str(error))
+
+    def _read_flow_fields(self, reader: FieldReader, draft: StepDraft) -> None:
+        id_max_chars = self._limits.id_max_chars
+        next_step = reader.text("nextStep", required=_needs(draft, "nextStep"), max_chars=id_max_chars)
+        if _uses(draft, "nextStep"):
+            draft.next = next_step
+        self._read_conditions(reader, draft)
+        self._read_transformations(reader, draft)
+        self._read_branches(reader, draft)
+        join = reader.text("joinStep", required=_needs(draft, "joinStep"), max_chars=id_max_chars)
+        if _uses(draft, "joinStep"):
+            draft.join = join
+
+    def _read_conditions(self, reader: FieldReader, draft: StepDraft) -> None:
+        name = "conditionalNextSteps"
+        needed = _needs(draft, name)
+        fields = reader.fields(name, required=needed)
+        if fields is None:
+            return
+        checked = _checks(draft, name)
+        if needed and not fields:
+            reader.refuse(name, "must have at least one condition")
+        if len(fields) > self._limits.conditions_max_count:
+            reader.refuse(name, f"more than {self._limits.conditions_max_count} conditions")
+            return
+        conditions: list[tuple[str, Expression | None, str | None]] = []
+        for source, target in fields.items():
+            path = join_path(reader.at(name), source)
+            step_id = self._step_id(target, path, required=checked)
+            expression = self._compile(source, path) if checked else None
+            conditions.append((source, expression, step_id))
+        if _uses(draft, name):
+            draft.conditions = conditions
+
+    def _read_transformations(self, reader: FieldReader, draft: StepDraft) -> None:
+        name = "transformations"
+        fields = reader.fields(name, required=_needs(draft, name))
+        if fields is None or not _uses(draft, name):
+            return
+        limits = self._limits
+        if not fields:
+            reader.refuse(name, "must have at least one entry")
+        if len(fields) > limits.transformations_max_count:
+            reader.refuse(name, f"more than {limits.transformations_max_count} entries")
+            return
+        transformations: list[tuple[str, object | Expression]] = []
+        for variable, value in fields.items():
+            path = join_path(reader.at(name), variable)
+            if len(variable) > limits.id_max_chars:
+                self._problems.add(path, f"the name is longer than {limits.id_max_chars} characters")
+            if isinstance(value, str) and _is_expression(value):
+                transformations.append((variable, self._compile(value, path)))
+            else:
+                transformations.append((variable, value))
+        draft.transformations = transformations
+
+    def _read_branches(self, reader: FieldReader, draft: StepDraft) -> None:
+        name = "parallelNextSteps"
+        needed = _needs(draft, name)
+        items = reader.items(name, required=needed)
+        if items is None:
+            return
+        if needed and len(items) < 2:
+            reader.refuse(name, "must have at least two branches")
+        if len(items) > self._limits.branches_max_count:
+            reader.refuse(name, f"more than {self._limits.branches_max_count} branches")
+            return
+        path = reader.at(name)
+        branches = [self._step_id(item, join_path(path, place), required=needed) for place, item in enumerate(items)]
+        if _uses(draft, name):
+            draft.branches = branches
+
+    def _read_boundaries(self, reader: FieldReader, draft: StepDraft) -> None:
+        name = "boundaryEvents"
+        items = reader.items(name)
+        if items is None:
+            return
+        if len(items) > self._limits.boundary_events_max_count:
+            reader.refuse(name, f"more than {self._limits.boundary_events_max_count} boundary events")
+            return
+        boundaries: list[BoundaryDraft] = []
+        canonical: list[object] = []
+        for place, item in enumerate(items):
+            path = join_path(reader.at(name), place)
+            if not isinstance(item, dict):
+                self._problems.add(path, f"must be an object, not {kind_of(item)}")
+                boundaries.append(BoundaryDraft(duration="", seconds=0, interrupting=False, target=None))
+                continue
+            event = FieldReader(cast("dict[str, object]", item), path, self._problems)
+            boundaries.append(self._boundary(event, checked=_checks(draft, name)))
+            canonical.append(event.given)
+        reader.given[name] = canonical
+        if _uses(draft, name):
+            draft.boundaries = boundaries
+
+    def _boundary(self, reader: FieldReader, *, checked: bool) -> BoundaryDraft:
+        max_chars = self._limits.id_max_chars
+        kind = reader.text("type", required=checked, max_chars=max_chars)
+        if checked and kind is not None and kind != "TIMER":
+            reader.refuse("type", f"must be TIMER, not {quote(kind)}")
+        duration = reader.text("duration", required=checked, max_chars=max_chars)
+        interrupting = reader.flag("interrupting")
+        target = reader.text("targetStepId", required=checked, max_chars=max_chars)
+        reader.refuse_unknown()
+        seconds = self._seconds(duration, reader.at("duration")) if checked and duration is not None else None
+        return BoundaryDraft(duration=duration or "", seconds=seconds or 0.0, interrupting=interrupting, target=target)
+
+    def _step_id(self, value: object, path: str, *, required: bool) -> str | None:
+        """A reference that is a value of an object or array and so has no field of its own."""
+        if value is None or value == "":
+            if required:
+                self._problems.add(path, "required: the id of a step")
+            return None
+        if not isinstance(value, str):
+            self._problems.add(path, f"must be a string, not {kind_of(value)}")
+            return None
+        if len(value) > self._limits.id_max_chars:
+            self._problems.add(path, f"longer than {self._limits.id_max_chars} characters")
+            return None
+        return value
+
+    def _seconds(self, text: str, path: str) -> float | None:
+        try:
+            return parse_duration(text)
+        except DurationError as error:
+            self._problems.add(path, str(error))
+            return None
+
+    def _compile(self, source: str, path: str) -> Expression | None:
+        if len(source) > self._limits.expression_max_chars:
+            self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
+            return None
+        compiled = self._compiled.get(source)
+        if compiled is None:
+            self._compiled_chars += len(source)
+            if self._compiled_chars > self._limits.expressions_max_chars:
+                limit = self._limits.expressions_max_chars
+                self._problems.add("steps", f"the expressions are longer than {limit} characters together")
+                return None
+            compiled = self._compiled[source] = _parse(source)
+        if isinstance(compiled, str):
+            self._problems.add(path, compiled)
+            return None
+        return compiled
+
+
+def _parse(source: str) -> Expression | str:
+    """The compiled expression, or why there is none."""
+    try:
+        return parse(source)
+    except ExpressionError as error:
+        return str(error)
+
+
+def _is_expression(text: str) -> bool:
+    return text.startswith("${") and text.endswith("}")
+
+
+def _uses(draft: StepDraft, field: str) -> bool:
+    return field in (_USES_UNKNOWN if draft.type is None else _USES[draft.type])
+
+
+def _checks(draft: StepDraft, field: str) -> bool:
+    return draft.type is not None and _uses(draft, field)
+
+
+def _needs(draft: StepDraft, field: str) -> bool:
+    return draft.type is not None and field in _NEEDS[draft.type]

@@ -1,0 +1,91 @@
+"""What `advance` decided: the rows to write. Plain data; the store writes it in one transaction."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from penstock.core.state import HistoryKind, Instance, Token
+
+# Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own.
+RETRY_TIMER = -1  # the end of a retry's back-off
+WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
+
+
+class HistoryRow(msgspec.Struct, frozen=True):
+    """A closed step execution, or an ended attempt of a job that goes on."""
+
+    position: int  # orders rows, and with them the variable deltas, of one instance
+    token_id: int
+    seq: int
+    step: int
+    kind: HistoryKind
+    started_at: datetime
+    ended_at: datetime
+    attempt: int
+    claimed_at: datetime | None = None
+    worker: str | None = None
+    reason: str | None = None
+    output: bytes | None = None  # the variable delta, a JSON object
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A timer of one step execution."""
+
+    fire_at: datetime
+    token_id: int
+    seq: int
+    index: int
+
+
+class JobRef(msgspec.Struct, frozen=True):
+    """A job in the queue: which type, which execution."""
+
+    job_type: str
+    token_id: int
+    seq: int
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """Something that neither the instance nor its history records."""
+
+    kind: str
+    token_id: int | None = None
+    step: int | None = None
+    actor: str | None = None
+    detail: str | None = None
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """The next workflow to start in the same transaction."""
+
+    definition_id: str
+
+
+class Outcome(msgspec.Struct):
+    """Everything that one event changes in one instance.
+
+    ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and
+    ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a
+    worker (the engine may hand them off instead). ``snapshot`` are the tokens a failure closed, for `retry`.
+    """
+
+    instance: Instance
+    ended: bool = False
+    reopened: bool = False
+    dead_end: bool = False  # the last token ended without END: the instance stays active with no open step
+    inserted: list[Token] = msgspec.field(default_factory=list)
+    updated: list[Token] = msgspec.field(default_factory=list)
+    deleted: list[int] = msgspec.field(default_factory=list)
+    queued: list[JobRef] = msgspec.field(default_factory=list)
+    dequeued: list[JobRef] = msgspec.field(default_factory=list)
+    armed: list[Timer] = msgspec.field(default_factory=list)
+    disarmed: list[tuple[int, int]] = msgspec.field(default_factory=list)  # (token, seq): all timers of it
+    fired: list[Timer] = msgspec.field(default_factory=list)  # one timer of an execution that stays open
+    history: list[HistoryRow] = msgspec.field(default_factory=list)
+    audit: list[AuditRow] = msgspec.field(default_factory=list)
+    consumed_signals: list[int] = msgspec.field(default_factory=list)
+    chain: Chain | None = None
+    snapshot: list[Token] | None = None
+    steps_run: int = 0

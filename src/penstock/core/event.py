@@ -1,0 +1,68 @@
+"""What can happen to an instance: the inputs of `advance`. Plain data, decided upon nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+Variables = Mapping[str, object]
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The instance was created with its start variables."""
+
+
+class JobCompleted(msgspec.Struct, frozen=True, tag=True):
+    """A worker finished the job; the fence was checked under the token's lock."""
+
+    token_id: int
+    worker: str
+    output: bytes | None  # the variable delta as a JSON object; None or b"{}" when nothing changes
+
+
+class JobFailed(msgspec.Struct, frozen=True, tag=True):
+    """A worker gave up on the job."""
+
+    token_id: int
+    worker: str
+    retryable: bool
+    error: str
+    retry_after_s: float | None = None  # the worker's own wish, instead of the step's back-off
+
+
+class JobDeadLettered(msgspec.Struct, frozen=True, tag=True):
+    """The job's lease expired as often as is allowed."""
+
+    token_id: int
+    expiries: int
+
+
+class TaskCompleted(msgspec.Struct, frozen=True, tag=True):
+    """A user task was completed, or a wait signalled, through the API."""
+
+    token_id: int
+    by: str | None
+    output: bytes | None
+
+
+class TimerFired(msgspec.Struct, frozen=True, tag=True):
+    """A timer of the token's present step is due. ``index``: see `effect.Timer`."""
+
+    token_id: int
+    index: int
+
+
+class CancelRequested(msgspec.Struct, frozen=True, tag=True):
+    """Somebody cancelled the instance."""
+
+    reason: str | None
+
+
+class RetryRequested(msgspec.Struct, frozen=True, tag=True):
+    """Somebody wants a failed instance to go on; the tokens are those that the failure closed."""
+
+
+Event = (
+    Started | JobCompleted | JobFailed | JobDeadLettered | TaskCompleted | TimerFired | CancelRequested | RetryRequested
+)

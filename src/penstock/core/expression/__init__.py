@@ -1,0 +1,15 @@
+"""The expression language of definitions: expr's side-effect-free core, as our own parser and evaluator.
+
+`parse` makes an `Expression`, `Expression.evaluate` runs it; everything that can go wrong is an `ExpressionError`.
+Read in this order: lexer, nodes, parser, compiler; then what the compiler calls: values, operators, access,
+predicates, functions (with chronology, notation, regex); result is the way out. The language itself is described
+in docs/expressions.md.
+"""
+
+from __future__ import annotations
+
+from penstock.core.expression.expression import Expression, parse
+from penstock.core.expression.failure import ExpressionError
+from penstock.core.expression.limits import DEFAULT, Limits
+
+__all__ = ["DEFAULT", "Expression", "ExpressionError", "Limits", "parse"]

@@ -1,0 +1,74 @@
+"""An expression: parsed and compiled once, evaluated any number of times.
+
+The whole of the package as the rest of the engine sees it. Pure: no I/O, no clock (`now` comes in), no randomness,
+no logging; the same expression on the same variables at the same `now` gives the same result or the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from penstock.core.expression.compiler import Compiler
+from penstock.core.expression.failure import ExpressionError, Fault
+from penstock.core.expression.frame import Frame, Run
+from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.parser import Parser
+from penstock.core.expression.result import leave
+
+NO_STACK: Final = "nested too deeply for what is left of the interpreter's stack"
+"""Only a caller that is itself hundreds of calls deep can meet it: `depth_levels` stops an expression long before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Made by `parse`. Immutable; two are equal when their source is."""
+
+    source: str
+    """The text it was parsed from, untouched."""
+
+    names: frozenset[str] = field(compare=False, repr=False)
+    """The variables it reads; each must be defined when it is evaluated."""
+
+    _positions: tuple[tuple[str, int], ...] = field(compare=False, repr=False)
+    _slots: int = field(compare=False, repr=False)
+    _run: Run = field(compare=False, repr=False)
+    _limits: Limits = field(compare=False, repr=False)
+
+    def evaluate(self, variables: Mapping[str, object], now: datetime, limits: Limits | None = None) -> object:
+        """The result as a JSON value that shares nothing with ``variables``.
+
+        ``variables`` are JSON values; ``now`` has an offset. ``limits`` are those of `parse` when not given.
+        Raises `ExpressionError`. Runs to the end without suspending, within milliseconds.
+        """
+        assert now.tzinfo is not None, "now needs an offset"
+        for name, position in self._positions:
+            if name not in variables:
+                raise ExpressionError(f"{name} is not defined", position, self.source)
+        bounds = self._limits if limits is None else limits
+        frame = Frame(variables, now, bounds, self._slots)
+        try:
+            return leave(self._run(frame), bounds)
+        except Fault as fault:
+            raise ExpressionError(fault.reason, max(fault.position, 0), self.source) from None
+        except RecursionError:
+            raise ExpressionError(NO_STACK, 0, self.source) from None
+
+
+def parse(source: str, limits: Limits = DEFAULT) -> Expression:
+    """Parse and compile ``source``.
+
+    Raises `ExpressionError` for wrong syntax, unknown functions, wrong numbers of arguments, bad regular expressions
+    that stand in it, and what is over ``limits``.
+    """
+    try:
+        parser = Parser(source, limits)
+        node = parser.parse()
+        run = Compiler(limits).compile(node)
+    except Fault as fault:
+        raise ExpressionError(fault.reason, max(fault.position, 0), source) from None
+    except RecursionError:
+        raise ExpressionError(NO_STACK, 0, source) from None
+    return Expression(source, frozenset(parser.names), tuple(parser.names.items()), parser.slots, run, limits)

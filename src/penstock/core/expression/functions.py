@@ -1,0 +1,365 @@
+"""The table of functions without a predicate.
+
+Each takes the frame and its arguments, evaluated, and checks their types. Relies on `values`, `notation`,
+`chronology`. Must not call the clock: `now()` is the time that came in with the evaluation.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+from penstock.core.expression import chronology, notation
+from penstock.core.expression.failure import Fault
+from penstock.core.expression.frame import Frame
+from penstock.core.expression.values import (
+    Ordering,
+    array,
+    is_array,
+    is_map,
+    is_number,
+    kind,
+    mapping,
+    number,
+    ordered,
+    text,
+    type_name,
+    whole,
+)
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER_MAX_CHARS: Final = 4_300
+"""Of a number as text; Python reads no longer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """``maximum`` is None when there is no most."""
+
+    call: Callable[..., object]
+    minimum: int
+    maximum: int | None
+
+    @property
+    def arity(self) -> str:
+        """How many arguments it takes, for a person."""
+        if self.maximum is None:
+            return f"at least {_arguments(self.minimum)}"
+        if self.minimum == self.maximum:
+            return _arguments(self.minimum)
+        return f"{self.minimum} to {_arguments(self.maximum)}"
+
+
+def _arguments(count: int) -> str:
+    return "1 argument" if count == 1 else f"{count} arguments"
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _abs(frame: Frame, value: object) -> object:
+    return abs(number(value, "the argument of abs"))
+
+
+def _ceil(frame: Frame, value: object) -> object:
+    return _rounded(value, "ceil", math.ceil)
+
+
+def _floor(frame: Frame, value: object) -> object:
+    return _rounded(value, "floor", math.floor)
+
+
+def _round(frame: Frame, value: object) -> object:
+    return _rounded(value, "round", _half_away)
+
+
+def _rounded(value: object, name: str, rounding: Callable[[float], int]) -> object:
+    """A decimal stays one, as in expr: `type(ceil(1.5))` is float. A whole number is kept, whatever its size."""
+    given = number(value, f"the argument of {name}")
+    return given if type(given) is int else float(rounding(given))
+
+
+def _half_away(value: float) -> int:
+    """To the nearest, halves away from zero (Go); Python's `round` takes them to the even one."""
+    below = math.floor(abs(value))
+    nearest = below + (abs(value) - below >= 0.5)
+    return nearest if value >= 0 else -nearest
+
+
+def _int(frame: Frame, value: object) -> object:
+    if type(value) is str:
+        frame.charge_chars(len(value))
+        if len(value) > NUMBER_MAX_CHARS or not _WHOLE.fullmatch(value):
+            raise Fault(f"{value[:40]!a} is no whole number")
+        return frame.new_integer(int(value))
+    return frame.new_integer(int(number(value, "the argument of int")))
+
+
+def _float(frame: Frame, value: object) -> object:
+    if type(value) is str:
+        frame.charge_chars(len(value))
+        if len(value) > NUMBER_MAX_CHARS or not _DECIMAL.fullmatch(value):
+            raise Fault(f"{value[:40]!a} is no number")
+        result = float(value)
+    else:
+        try:
+            result = float(number(value, "the argument of float"))
+        except OverflowError:
+            result = math.inf
+    if math.isinf(result):
+        raise Fault("the number is too large for a decimal number")
+    return result
+
+
+def _min(frame: Frame, *arguments: object) -> object:
+    return _extreme(frame, "min", operator.lt, arguments)
+
+
+def _max(frame: Frame, *arguments: object) -> object:
+    return _extreme(frame, "max", operator.gt, arguments)
+
+
+def _extreme(frame: Frame, name: str, better: Ordering, arguments: tuple[object, ...]) -> object:
+    """Of numbers, dates or durations, and of such in arrays; nil when there is none."""
+    best: object = None
+    for candidate in _leaves(frame, list(arguments), 0):
+        if not is_number(candidate) and not isinstance(candidate, _TIMES):
+            raise Fault(f"{name} takes numbers, or arrays of numbers, not {kind(candidate)}")
+        if best is None or ordered(frame, candidate, best, name, better):
+            best = candidate
+    return best
+
+
+def _leaves(frame: Frame, items: list[object], level: int) -> list[object]:
+    frame.charge(2 * len(items))
+    if level > frame.limits.value_levels:
+        raise Fault(f"a value is nested more than {frame.limits.value_levels} levels deep")
+    leaves: list[object] = []
+    for item in items:
+        if is_array(item):
+            leaves.extend(_leaves(frame, item, level + 1))
+        else:
+            leaves.append(item)
+    return leaves
+
+
+# --- strings ----------------------------------------------------------------------------------------------------------
+
+
+def _upper(frame: Frame, value: object) -> object:
+    source = text(value, "the argument of upper")
+    return _by_character(frame, source, str.upper, _upper_character)
+
+
+def _lower(frame: Frame, value: object) -> object:
+    source = text(value, "the argument of lower")
+    return _by_character(frame, source, str.lower, lambda character: character.lower()[0])
+
+
+def _by_character(frame: Frame, source: str, ascii_case: Callable[[str], str], case: Callable[[str], str]) -> str:
+    """Character by character, as Go does: the length stays, `ß` has no capital, a sigma has no special end form."""
+    frame.new_text_chars(len(source))
+    if source.isascii():
+        return ascii_case(source)
+    frame.charge(len(source))
+    return "".join(map(case, source))
+
+
+def _upper_character(character: str) -> str:
+    for changed in (character.upper(), character.title()):
+        if len(changed) == 1:
+            return changed
+    return character
+
+
+def _trim(frame: Frame, value: object, characters: object = None) -> object:
+    source = text(value, "the first argument of trim")
+    frame.charge_chars(2 * len(source))
+    if characters is None:
+        return source.strip()
+    cut = text(characters, "the second argument of trim")
+    frame.charge(len(source) * len(cut) // 512)
+    return source.strip(cut) if cut else source
+
+
+def _split(frame: Frame, value: object, separator: object, limit: object = -1) -> object:
+    source = text(value, "the first argument of split")
+    between = text(separator, "the second argument of split")
+    most = whole(limit, "the third argument of split")
+    if most == 0:
+        return []
+    frame.charge_search(len(source), len(between))
+    # Counted before the pieces exist, so that a hostile separator makes no more than the limit allows.
+    pieces = (source.count(between) + 1 if between else len(source)) if most < 0 else min(most, len(source) + 1)
+    frame.new_array_items(pieces)
+    frame.charge(pieces // 2)
+    if between:
+        return source.split(between, most - 1 if most > 0 else -1)
+    if most < 0 or most >= len(source):
+        return list(source)
+    return [*source[: most - 1], source[most - 1 :]]
+
+
+def _join(frame: Frame, value: object, separator: object = "") -> object:
+    between = text(separator, "the second argument of join")
+    items = array(value, "the first argument of join")
+    frame.charge(len(items) // 2)
+    pieces = [text(item, "an element that is joined") for item in items]
+    frame.new_text_chars(sum(map(len, pieces)) + len(between) * max(0, len(pieces) - 1))
+    return between.join(pieces)
+
+
+def _replace(frame: Frame, value: object, old: object, new: object, limit: object = -1) -> object:
+    source = text(value, "the first argument of replace")
+    before, after = text(old, "the second argument of replace"), text(new, "the third argument of replace")
+    most = whole(limit, "the fourth argument of replace")
+    frame.charge_search(len(source), len(before))
+    found = source.count(before)
+    times = found if most < 0 else min(found, most)
+    frame.new_text_chars(len(source) + times * (len(after) - len(before)))
+    frame.charge(times // 4)
+    return source.replace(before, after, times)
+
+
+def _string(frame: Frame, value: object) -> object:
+    return notation.to_text(frame, value)
+
+
+def _to_json(frame: Frame, value: object) -> object:
+    return notation.to_json(frame, value)
+
+
+def _from_json(frame: Frame, value: object) -> object:
+    return notation.from_json(frame, text(value, "the argument of fromJSON"))
+
+
+def _to_base64(frame: Frame, value: object) -> object:
+    source = text(value, "the argument of toBase64")
+    frame.new_text_chars(len(source) * 4 // 3)
+    try:
+        encoded = base64.b64encode(source.encode()).decode("ascii")
+    except UnicodeEncodeError:
+        raise Fault("toBase64 needs whole characters") from None
+    frame.new_text_chars(len(encoded))
+    return encoded
+
+
+def _from_base64(frame: Frame, value: object) -> object:
+    source = text(value, "the argument of fromBase64")
+    frame.new_text_chars(len(source))
+    try:
+        return base64.b64decode(source, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        raise Fault("the argument of fromBase64 is no text in base64") from None
+
+
+# --- arrays and maps --------------------------------------------------------------------------------------------------
+
+
+def _len(frame: Frame, value: object) -> object:
+    if type(value) is str or is_array(value) or is_map(value):
+        return len(value)
+    raise Fault(f"len needs a string, an array or a map, not {kind(value)}")
+
+
+def _first(frame: Frame, value: object) -> object:
+    items = array(value, "the argument of first")
+    return items[0] if items else None
+
+
+def _last(frame: Frame, value: object) -> object:
+    items = array(value, "the argument of last")
+    return items[-1] if items else None
+
+
+def _sort(frame: Frame, value: object, order: object = "asc") -> object:
+    items = array(value, "the first argument of sort")
+    if order not in ("asc", "desc"):
+        raise Fault('the second argument of sort must be "asc" or "desc"')
+    frame.new_array_items(len(items))
+    frame.charge(len(items) * (4 + len(items).bit_length()) // 4)
+    if len(items) > 1:
+        # Once every neighbour can be ordered all can: the types that can't mix are told apart here, not in the sort.
+        for left, right in itertools.pairwise(items):
+            ordered(frame, left, right, "sort", operator.lt)
+    comparable = cast("list[Any]", items)
+    return sorted(comparable, reverse=order == "desc")
+
+
+def _reverse(frame: Frame, value: object) -> object:
+    items = array(value, "the argument of reverse")
+    frame.new_array_items(len(items))
+    return items[::-1]
+
+
+def _keys(frame: Frame, value: object) -> object:
+    entries = mapping(value, "the argument of keys")
+    return _sorted_keys(frame, entries)
+
+
+def _values(frame: Frame, value: object) -> object:
+    entries = mapping(value, "the argument of values")
+    return [entries[key] for key in _sorted_keys(frame, entries)]
+
+
+def _sorted_keys(frame: Frame, entries: dict[str, object]) -> list[str]:
+    """In order: expr's is random, and what a database keeps is another one than what a client sent."""
+    frame.new_array_items(len(entries))
+    frame.charge(len(entries))
+    return sorted(entries)
+
+
+# --- types and time ---------------------------------------------------------------------------------------------------
+
+
+def _type(frame: Frame, value: object) -> object:
+    return type_name(value)
+
+
+def _now(frame: Frame) -> object:
+    return frame.now
+
+
+_TIMES: Final = (datetime, timedelta)
+
+FUNCTIONS: Final[dict[str, Function]] = {
+    "abs": Function(_abs, 1, 1),
+    "ceil": Function(_ceil, 1, 1),
+    "floor": Function(_floor, 1, 1),
+    "round": Function(_round, 1, 1),
+    "int": Function(_int, 1, 1),
+    "float": Function(_float, 1, 1),
+    "min": Function(_min, 1, None),
+    "max": Function(_max, 1, None),
+    "upper": Function(_upper, 1, 1),
+    "lower": Function(_lower, 1, 1),
+    "trim": Function(_trim, 1, 2),
+    "split": Function(_split, 2, 3),
+    "join": Function(_join, 1, 2),
+    "replace": Function(_replace, 3, 4),
+    "string": Function(_string, 1, 1),
+    "toJSON": Function(_to_json, 1, 1),
+    "fromJSON": Function(_from_json, 1, 1),
+    "toBase64": Function(_to_base64, 1, 1),
+    "fromBase64": Function(_from_base64, 1, 1),
+    "len": Function(_len, 1, 1),
+    "first": Function(_first, 1, 1),
+    "last": Function(_last, 1, 1),
+    "sort": Function(_sort, 1, 2),
+    "reverse": Function(_reverse, 1, 1),
+    "keys": Function(_keys, 1, 1),
+    "values": Function(_values, 1, 1),
+    "type": Function(_type, 1, 1),
+    "now": Function(_now, 0, 0),
+    "date": Function(chronology.date, 1, 2),
+    "duration": Function(chronology.duration, 1, 1),
+}

@@ -1,0 +1,178 @@
+"""Source text to tokens.
+
+Relies on Python's `re` with one pattern that never backtracks over more than a token. Must not know precedence or
+names of functions: words that are operators are marked here, their meaning is the parser's.
+
+The contract's rewriting before parsing happens here and in the parser, on tokens and never on text, so that a
+`${` or a `#` inside a string stays what it is and every position points into the text that the author wrote.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from typing import NamedTuple
+
+from penstock.core.expression.failure import Fault
+from penstock.core.expression.limits import Limits
+
+
+class Kind(enum.Enum):
+    """What a token is. ``OPERATOR`` holds symbols, brackets and the words in `OPERATOR_WORDS`."""
+
+    NUMBER = enum.auto()
+    TEXT = enum.auto()
+    NAME = enum.auto()
+    OPERATOR = enum.auto()
+    END = enum.auto()
+
+
+class Token(NamedTuple):
+    """``value`` is the number or string of a literal, and None for the others."""
+
+    kind: Kind
+    text: str
+    position: int
+    value: object = None
+
+
+OPERATOR_WORDS = frozenset({"in", "not", "and", "or", "matches", "contains", "startsWith", "endsWith", "let"})
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[ \t\r\n]+|//[^\n]*)
+    | (?P<number>0[xX][0-9a-fA-F_]*|0[bB][01_]*|0[oO][0-7_]*
+        |(?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9_]*)?)
+    | (?P<symbol>\$\{|\*\*|==|!=|<=|>=|&&|\|\||\?\?|\?\.|\.\.|[-+*/%^!<>?:.,|\#()\[\]{};=])
+    | (?P<name>(?:[^\W\d]|\$)[\w$]*)
+    | (?P<text>"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"|'[^'\\\n]*(?:\\[^\n][^'\\\n]*)*')
+    | (?P<raw>`[^`]*`)
+    """,
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(
+    r"\\(?:([abfnrtv\\'\"])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|U([0-9a-fA-F]{8})|([0-7]{3}))?"
+)
+_SIMPLE_ESCAPES = {
+    "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
+    "\\": "\\", "'": "'", '"': '"',
+}  # fmt: skip
+_BASES = {"x": 16, "X": 16, "b": 2, "B": 2, "o": 8, "O": 8}
+_SURROGATES = range(0xD800, 0xE000)
+_MAX_CODE_POINT = 0x10FFFF
+
+
+def tokenize(source: str, limits: Limits) -> list[Token]:
+    """The tokens of ``source``, the last of kind ``END``. Raises `Fault` with the position of what is wrong."""
+    if len(source) > limits.source_chars:
+        raise Fault(f"the expression has {len(source)} characters, more than {limits.source_chars}", 0)
+    tokens: list[Token] = []
+    position = 0
+    end = len(source)
+    while position < end:
+        if source.startswith("/*", position):
+            position = _after_comment(source, position)
+            continue
+        match = _TOKEN.match(source, position)
+        if match is None:
+            raise Fault(_unreadable(source, position), position)
+        if match.lastgroup != "space":
+            if len(tokens) >= limits.tokens:
+                raise Fault(f"the expression has more than {limits.tokens} tokens", position)
+            tokens.append(_token(match, limits))
+        position = match.end()
+    tokens.append(Token(Kind.END, "", end))
+    return tokens
+
+
+def _token(match: re.Match[str], limits: Limits) -> Token:
+    text = match.group()
+    position = match.start()
+    group = match.lastgroup
+    if group == "symbol":
+        return Token(Kind.OPERATOR, text, position)
+    if group == "name":
+        return Token(Kind.OPERATOR if text in OPERATOR_WORDS else Kind.NAME, text, position)
+    if group == "number":
+        following = match.string[match.end() : match.end() + 1]
+        if following.isalnum() or following in {"_", "$"}:
+            raise Fault(f"bad number: {text}{following}", position)
+        return Token(Kind.NUMBER, text, position, _number(text, position, limits))
+    if group == "raw":
+        return Token(Kind.TEXT, text, position, text[1:-1])
+    return Token(Kind.TEXT, text, position, _unescape(text[1:-1], position + 1))
+
+
+def _number(text: str, position: int, limits: Limits) -> int | float:
+    digits = text.replace("_", "")
+    base = _BASES.get(digits[1:2], 10) if digits[0] == "0" else 10
+    # A digit of base 16 holds four bits: what is longer than this can't fit, and int() of it would be slow.
+    if len(digits) > limits.integer_bits + 2:
+        raise Fault("a number this long is over the limit", position)
+    try:
+        if base != 10:
+            whole = int(digits[2:], base)
+        elif digits.isdigit():
+            whole = int(digits)
+        else:
+            return _decimal(digits, position)
+    except ValueError:
+        raise Fault(f"bad number: {text[:40]}", position) from None
+    if whole.bit_length() > limits.integer_bits:
+        raise Fault(f"a whole number of more than {limits.integer_bits} bits", position)
+    return whole
+
+
+def _decimal(digits: str, position: int) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise Fault("the number is too large", position)
+    return value
+
+
+def _unescape(body: str, position: int) -> str:
+    if "\\" not in body:
+        return body
+    pieces: list[str] = []
+    done = 0
+    while (at := body.find("\\", done)) >= 0:
+        match = _ESCAPE.match(body, at)
+        assert match is not None  # the pattern's tail is optional: a backslash always matches
+        pieces.append(body[done:at])
+        pieces.append(_escaped(match, position + at))
+        done = match.end()
+    pieces.append(body[done:])
+    return "".join(pieces)
+
+
+def _escaped(match: re.Match[str], position: int) -> str:
+    simple, *codes = match.groups()
+    if simple is not None:
+        return _SIMPLE_ESCAPES[simple]
+    two, four, braced, eight, octal = codes
+    if octal is not None:
+        code = int(octal, 8)
+    else:
+        digits = two or four or braced or eight
+        if digits is None:
+            raise Fault("unknown escape in a string", position)
+        code = int(digits, 16)
+    if code in _SURROGATES or code > _MAX_CODE_POINT:
+        raise Fault("an escape that is no character", position)
+    return chr(code)
+
+
+def _after_comment(source: str, position: int) -> int:
+    close = source.find("*/", position + 2)
+    if close < 0:
+        raise Fault("the comment is not closed", position)
+    return close + 2
+
+
+def _unreadable(source: str, position: int) -> str:
+    character = source[position]
+    if character in "\"'`":
+        return "the string is not closed"
+    shown = character if character.isprintable() else f"U+{ord(character):04X}"
+    return f"unexpected character {shown}"

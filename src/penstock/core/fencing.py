@@ -1,0 +1,80 @@
+"""Who may still act on a job: one pure judgement for complete, fail and heartbeat, whatever arrives late or twice.
+
+The rules and their order are those of `docs/guarantees.md` ("Fencing"). The store reads `Facts` by key, under the
+token's lock where something may be written; nobody else decides such a question.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from penstock.core.state import CLOSING_KINDS, HistoryKind, InstanceStatus, TokenState
+
+
+class CallKind(enum.Enum):
+    """What the caller wants."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"
+    HEARTBEAT = "heartbeat"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The call that is judged. ``explicit``: made through a batch call, whose answers name every outcome."""
+
+    kind: CallKind
+    worker: str
+    attempt: int | None = None
+    explicit: bool = False
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of one step execution. Without ``instance`` there is no such instance."""
+
+    instance: InstanceStatus | None = None
+    closed: HistoryKind | None = None  # how the execution ended; None while it is open
+    closed_attempt: int = 0
+    state: TokenState | None = None  # of the token, while it stands on this very execution
+    holder: str | None = None
+    attempt: int = 0
+    failed_by_caller: bool = False  # an applied `fail` of the latest ended attempt came from this worker
+
+
+class Verdict(enum.Enum):
+    """The answer. ``judge`` gives APPLY where the call is to be carried out; DONE says that it was."""
+
+    APPLY = "apply"
+    DONE = "ok"
+    ALREADY = "already-completed"
+    LEASE_LOST = "lease-lost"
+    CANCELLED = "cancelled"
+    NOT_FOUND = "not-found"
+    IGNORED = "ignored"  # answered with success, counted and logged
+
+
+def judge(call: Call, facts: Facts) -> Verdict:
+    """The first rule that fits decides."""
+    if facts.instance is None or (facts.closed is None and facts.state is None):
+        return Verdict.NOT_FOUND
+    heartbeat = call.kind is CallKind.HEARTBEAT
+    if facts.closed is HistoryKind.COMPLETED:  # 1
+        if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
+            return Verdict.LEASE_LOST
+        return Verdict.ALREADY
+    if facts.instance is not InstanceStatus.ACTIVE or facts.closed in CLOSING_KINDS:  # 2
+        if heartbeat or call.explicit or call.attempt is not None:
+            return Verdict.CANCELLED
+        return Verdict.ALREADY
+    if call.attempt is not None and call.attempt != facts.attempt:  # 3
+        return Verdict.LEASE_LOST
+    if facts.state in (TokenState.LOCKED, TokenState.READY) and facts.holder == call.worker:  # 4
+        return Verdict.APPLY
+    if facts.state is TokenState.DISPATCHED:  # 5
+        return Verdict.APPLY
+    if call.kind is CallKind.FAIL and facts.failed_by_caller:  # 6
+        return Verdict.ALREADY
+    if call.kind is CallKind.FAIL and call.attempt is None:  # 7
+        return Verdict.IGNORED
+    return Verdict.LEASE_LOST

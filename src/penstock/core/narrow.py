@@ -1,0 +1,61 @@
+"""Which completions are *narrow*: they touch their own token only and need neither variables nor other tokens.
+
+Such a completion is one row update with the fence in its WHERE, and hundreds of them one statement. Everything else
+goes through `advance` under the locks of the whole instance. Pure, computed once per definition.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.definition import Definition, Step, StepType
+
+
+class NarrowPlan(msgspec.Struct, frozen=True):
+    """What follows a step: the next step, or with ``ends`` the END that completes a single-token instance."""
+
+    next_step: int
+    ends: bool
+    is_job: bool
+
+
+def narrow_plans(definition: Definition) -> tuple[NarrowPlan | None, ...]:
+    """One entry per step, None for steps whose completion is wide."""
+    blocks = [
+        definition.inside(step.index) for step in definition.steps if step.type is StepType.PARALLEL_GATEWAY
+    ]
+    return tuple(_plan(definition, step, blocks) for step in definition.steps)
+
+
+def narrow_start(definition: Definition) -> bool:
+    """Whether the first step is a job that needs nothing but its token."""
+    first = definition.steps[0]
+    return first.type is StepType.SERVICE_TASK and _is_plain(first)
+
+
+def _is_plain(step: Step) -> bool:
+    """Entering and leaving the step arms and disarms nothing."""
+    return not step.boundaries and step.timeout_s is None and step.duration is None and step.until is None
+
+
+def _plan(definition: Definition, step: Step, blocks: list[frozenset[int]]) -> NarrowPlan | None:
+    if step.type is not StepType.SERVICE_TASK or step.next is None or step.conditions or not _is_plain(step):
+        return None
+    target = definition.steps[step.next]
+    if target.type is StepType.END:
+        if definition.single_token and not definition.auto_start_next:
+            return NarrowPlan(target.index, ends=True, is_job=False)
+        return None
+    if target.type not in (StepType.SERVICE_TASK, StepType.USER_TASK) or not _is_plain(target):
+        return None  # also WAIT: a kept signal may be there for it
+    if any(step.index in block and target.index not in block for block in blocks):
+        return None  # the branch leaves its gateway's block
+    return NarrowPlan(target.index, ends=False, is_job=target.type is StepType.SERVICE_TASK)
+
+
+def needs_variables(definition: Definition) -> bool:
+    """Whether any advance of the definition may have to read variables."""
+    return definition.auto_start_next or any(
+        step.conditions or step.type is StepType.TRANSFORMATION or step.duration is not None or step.until is not None
+        for step in definition.steps
+    )

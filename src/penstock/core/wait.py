@@ -1,0 +1,53 @@
+"""When a WAIT with `duration` or `until` goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from penstock.core.definition import Step
+from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
+from penstock.core.expression import Expression
+
+
+class WaitError(Exception):
+    """An expression gave something that is no duration or no time."""
+
+
+def wait_ends_at(step: Step, variables: Mapping[str, object] | None, now: datetime) -> datetime | None:
+    """The end of the wait, None when it has none (only a signal or a boundary timer ends it).
+
+    A duration is seconds from ``now`` (a number) or ISO 8601 text; an end is RFC 3339 text. An end that has passed is
+    due at once.
+    """
+    if step.duration is not None:
+        value = _value(step.duration, variables, now)
+        try:
+            seconds = parse_duration(value) if isinstance(value, str) else _seconds(value)
+            return now + timedelta(seconds=seconds)
+        except (DurationError, OverflowError) as error:
+            raise WaitError(f"wait `duration`: {error}") from None
+    if step.until is not None:
+        value = _value(step.until, variables, now)
+        if not isinstance(value, str):
+            raise WaitError(f"wait `until` must be RFC 3339 text, got {type(value).__name__}")
+        try:
+            return parse_timestamp(value)
+        except TimestampError as error:
+            raise WaitError(f"wait `until`: {error}") from None
+    return None
+
+
+def _value(source: object, variables: Mapping[str, object] | None, now: datetime) -> object:
+    if isinstance(source, Expression):
+        assert variables is not None, "the wait needs variables that were not read"
+        return source.evaluate(variables, now)
+    return source
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WaitError(f"wait `duration` must be a number of seconds or ISO 8601 text, got {type(value).__name__}")
+    if value < 0:
+        raise WaitError("wait `duration` is negative")
+    return float(value)

@@ -1,0 +1,75 @@
+"""The audit trail of one instance: joined from its row, its history and the audit table. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.definition import StepType
+from penstock.core.state import HistoryKind
+from penstock.engine import ids
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.vocabulary import AuditRecord, InstanceView
+from penstock.store.instances import HistoryEntry
+from penstock.store.wide import AuditEntry
+
+_KINDS = {
+    HistoryKind.COMPLETED: "STEP_COMPLETED",
+    HistoryKind.FAILED: "STEP_FAILED",
+    HistoryKind.SKIPPED: "STEP_SKIPPED",
+    HistoryKind.INTERRUPTED: "STEP_INTERRUPTED",
+    HistoryKind.ATTEMPT_FAILED: "JOB_RETRIED",
+    HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
+    HistoryKind.ATTEMPT_RELEASED: "JOB_RELEASED",
+    HistoryKind.ATTEMPT_REDISPATCHED: "JOB_REDISPATCHED",
+}
+
+
+def audit_records(
+    id: int,
+    view: InstanceView,
+    loaded: LoadedDefinition,
+    history: Sequence[HistoryEntry],
+    rows: Sequence[AuditEntry],
+) -> list[AuditRecord]:
+    """All records, oldest first. A dispatch is recorded by the attempt it began."""
+    steps = loaded.definition.steps
+    kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
+    records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id)]
+    for entry in history:
+        execution = ids.show_job(id, entry.token, entry.seq)
+        step = steps[entry.step]
+        if entry.claimed_at is not None and step.type is StepType.SERVICE_TASK:
+            records.append(
+                AuditRecord(
+                    at=entry.claimed_at,
+                    kind="JOB_DISPATCHED",
+                    step_id=step.id,
+                    step_execution_id=execution,
+                    actor=entry.worker,
+                    detail=f"attempt {entry.attempt}",
+                )
+            )
+        if entry.kind is not None and entry.ended_at is not None:
+            records.append(
+                AuditRecord(
+                    at=entry.ended_at,
+                    kind=_KINDS[HistoryKind(entry.kind)],
+                    step_id=step.id,
+                    step_execution_id=execution,
+                    actor=entry.worker,
+                    detail=entry.reason,
+                )
+            )
+    records.extend(
+        AuditRecord(
+            at=row.at,
+            kind=row.kind,
+            step_id=None if row.step is None else steps[row.step].id,
+            actor=row.actor,
+            detail=row.detail,
+        )
+        for row in rows
+    )
+    if view.completed_at is not None:
+        records.append(AuditRecord(at=view.completed_at, kind=f"INSTANCE_{view.status}", detail=view.failure_reason))
+    return sorted(records, key=lambda record: record.at)

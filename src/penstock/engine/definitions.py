@@ -1,0 +1,154 @@
+"""Definitions: upload, list, get; and the cache of parsed versions that everything else advances with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import datetime
+
+from penstock.core.definition import Definition, StepType
+from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
+from penstock.core.parsing import parse_definition
+from penstock.engine.paging import page_bounds
+from penstock.engine.vocabulary import DefinitionPage, DefinitionSummary, StoredDefinition
+from penstock.errors import NotFound
+from penstock.metrics import Metrics
+from penstock.store import definitions as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.definitions import DefinitionRow
+
+
+class LoadedDefinition:
+    """A parsed version with what the engine precomputes of it. Immutable, shared by all instances."""
+
+    __slots__ = ("definition", "job_types", "key", "narrow_start", "needs_variables", "plans", "uploaded_at", "version")
+
+    def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
+        self.key = row.key
+        self.version = row.version
+        self.uploaded_at: datetime = row.uploaded_at
+        self.definition = definition
+        self.job_types: tuple[int | None, ...] = tuple(
+            job_type_ids[step.job_type] if step.type is StepType.SERVICE_TASK and step.job_type else None
+            for step in definition.steps
+        )
+        self.plans: tuple[NarrowPlan | None, ...] = narrow_plans(definition)
+        self.narrow_start = narrow_start(definition)
+        self.needs_variables = needs_variables(definition)
+
+    def job_type_of(self, step: int) -> int | None:
+        """The id of a step's job type; None for steps that make no job."""
+        return self.job_types[step]
+
+
+class Definitions:
+    """The operations on definitions. All are idempotent."""
+
+    def __init__(self, database: Database, metrics: Metrics, *, cache_max_items: int, audit: bool) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._audit = audit
+        self._cache_max_items = cache_max_items
+        self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
+        self._by_version: dict[tuple[str, int], int] = {}
+        self.job_type_ids: dict[str, int] = {}
+
+    async def upload(self, definition: Definition) -> DefinitionSummary:
+        """Store a definition; the same content as the latest version's gives that version again."""
+        async with self._database.connection() as connection:
+            types = await self._job_types(connection, definition)
+            row, new = await store.save(
+                connection,
+                id=definition.id,
+                name=definition.name,
+                description=definition.description,
+                content=definition.content,
+                audit=self._audit,
+            )
+        self._keep(LoadedDefinition(row, definition, types))
+        if new:
+            self._metrics.definitions_uploaded.inc()
+        return DefinitionSummary(
+            id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
+        )
+
+    async def list(self, keyword: str | None, page: int, page_size: int) -> DefinitionPage:
+        """Latest versions in order of id. Raises BadRequest for a negative page."""
+        page_size, offset = page_bounds(page, page_size)
+        async with self._database.connection() as connection:
+            rows, total = await store.page(connection, keyword, page_size, offset)
+        items = [
+            DefinitionSummary(
+                id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
+            )
+            for row in rows
+        ]
+        return DefinitionPage(items=items, page=page, page_size=page_size, total=total)
+
+    async def get(self, id: str, version: int = 0) -> StoredDefinition:
+        """A version, 0 for the latest. Raises NotFound."""
+        async with self._database.connection() as connection:
+            loaded = await self.find(connection, id, version)
+        if loaded is None:
+            raise self.unknown(id, version)
+        return StoredDefinition(definition=loaded.definition, version=loaded.version, uploaded_at=loaded.uploaded_at)
+
+    @staticmethod
+    def unknown(id: str, version: int) -> NotFound:
+        """The error for a definition or version that is not there."""
+        return NotFound(f"definition '{id[:256]}'" + (f" version {version}" if version else "") + " is unknown")
+
+    # -- the cache
+
+    async def find(self, connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
+        """A version by id, 0 for the latest (which is asked of the database: another engine may have a newer one)."""
+        if version:
+            key = self._by_version.get((id, version))
+            if key is not None and key in self._by_key:
+                return self._touch(key)
+        if not 0 <= version < 1 << 31:
+            return None
+        row = await store.find(connection, id, version)
+        return None if row is None else await self._load(connection, row)
+
+    async def by_key(self, connection: TrioConnection, key: int) -> LoadedDefinition:
+        """The version that an instance refers to."""
+        if key in self._by_key:
+            return self._touch(key)
+        return await self._load(connection, await store.by_key(connection, key))
+
+    def cached(self, key: int) -> LoadedDefinition | None:
+        """As `by_key`, only from memory."""
+        return self._touch(key) if key in self._by_key else None
+
+    async def resolve_job_types(self, connection: TrioConnection, names: list[str]) -> None:
+        """Look up the ids of job types that are not known yet. Those that do not exist stay unknown."""
+        missing = [name for name in names if name not in self.job_type_ids]
+        if missing:
+            self.job_type_ids.update(await store.job_type_ids(connection, missing))
+
+    async def _load(self, connection: TrioConnection, row: DefinitionRow) -> LoadedDefinition:
+        if row.key in self._by_key:
+            return self._touch(row.key)
+        definition = parse_definition(row.content.encode())
+        return self._keep(LoadedDefinition(row, definition, await self._job_types(connection, definition)))
+
+    async def _job_types(self, connection: TrioConnection, definition: Definition) -> dict[str, int]:
+        names = {s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type}
+        if any(name not in self.job_type_ids for name in names):
+            self.job_type_ids.update(await store.ensure_job_types(connection, sorted(names)))
+        return {name: self.job_type_ids[name] for name in names}
+
+    def _keep(self, loaded: LoadedDefinition) -> LoadedDefinition:
+        self._by_key[loaded.key] = loaded
+        self._by_version[loaded.definition.id, loaded.version] = loaded.key
+        if len(self._by_key) > self._cache_max_items:
+            _, old = self._by_key.popitem(last=False)
+            self._by_version.pop((old.definition.id, old.version), None)
+        return loaded
+
+    def _touch(self, key: int) -> LoadedDefinition:
+        self._by_key.move_to_end(key)
+        return self._by_key[key]
+
+

@@ -1,0 +1,107 @@
+"""The engine as a whole: its parts, put together once, and its readiness.
+
+Holds no task of its own: `runtime` runs `batchers()` and the services in its nursery. REST, gRPC and Kafka call the
+operations of the parts and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from penstock.engine.definitions import Definitions
+from penstock.engine.ids import IdSource
+from penstock.engine.instances import Instances
+from penstock.engine.items import FoldItem, TimerItem
+from penstock.engine.jobs import Jobs
+from penstock.engine.narrow import NarrowLane
+from penstock.engine.payload import PayloadLimits
+from penstock.engine.polls import Polls
+from penstock.engine.starts import Starts
+from penstock.engine.tasks import Tasks
+from penstock.engine.timers import Timers
+from penstock.engine.variables import VariablesCache
+from penstock.engine.wide import WideLane
+from penstock.errors import TooManyRequests, Unavailable
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store.batch import Batcher
+from penstock.store.database import Database
+
+
+class Engine:
+    """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``."""
+
+    def __init__(self, database: Database, settings: Settings, metrics: Metrics, engine_number: int) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.limits = PayloadLimits.of(settings)
+        self.database = database
+        self.ids = IdSource(engine_number)
+        cache = VariablesCache(settings.variables_cache_max_bytes)
+        self.definitions = Definitions(
+            database,
+            metrics,
+            cache_max_items=settings.definition_cache_max_items,
+            audit=settings.audit_log_enabled,
+        )
+        self.polls = Polls(database, self.definitions, settings, metrics, cache)
+        self.timers = Timers(database, self._fire)
+        self.wide = WideLane(
+            database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
+        )
+        self.narrow = NarrowLane(database, settings, metrics, self.polls, cache, self._fold)
+        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
+        self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
+        self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
+        self.tasks = Tasks(database, self.definitions, self.wide)
+        self._folding: set[int] = set()
+        self._stopping = False
+
+    def batchers(self) -> list[Batcher[Any]]:
+        """The flushers to run, each in a task of its own."""
+        return [
+            self.narrow.batcher,
+            self.wide.batcher,
+            self.starts.batcher,
+            self.starts.keyed,
+            self.polls.claims,
+            self.polls.releases,
+            self.jobs.beats,
+            self.jobs.looks,
+        ]
+
+    async def ready(self) -> None:
+        """Returns when the engine can serve. Raises Unavailable with the reason when it can't."""
+        if self._stopping:
+            raise Unavailable("the engine is shutting down")
+        try:
+            await self.database.fetch("now")
+        except psycopg.Error as error:
+            raise Unavailable("the database does not answer") from error
+
+    def drain(self) -> None:
+        """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""
+        self._stopping = True
+        self.polls.draining = True
+        self.polls.waiters.wake_all()
+
+    def on_queued(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with the job type whenever a job was committed to the queue (wake-ups of other engines)."""
+        self.polls.on_queued = listener
+
+    async def _fire(self, instance: int, timer: tuple[int, int, int]) -> bool:
+        return bool(await self.wide.submit(TimerItem(instance, timer)))
+
+    def _fold(self, instance: int) -> None:
+        """Queue a fold; a hint that is lost comes again with the next completion."""
+        if instance in self._folding or len(self._folding) > 1000:
+            return
+        self._folding.add(instance)
+        item = FoldItem(instance, lambda: self._folding.discard(instance))
+        try:
+            self.wide.batcher.submit_nowait(item)
+        except TooManyRequests:
+            self._folding.discard(instance)

@@ -1,0 +1,78 @@
+"""Ids: made here, 64 bits, ordered by time; shown as opaque text.
+
+41 bits of milliseconds since 2025, 10 bits of the engine's number, 12 bits of a counter. The number is a leased row
+(`runtime/membership`); if two engines ever had the same, or the clock went back across a restart, the primary key
+refuses the clash and the caller takes new ids. Must not read the database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.errors import NotFound
+from penstock.store.jobs import JobKey
+
+EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
+_NUMBER_BITS, _COUNTER_BITS = 10, 12
+_COUNTER_MAX = (1 << _COUNTER_BITS) - 1
+_MAX = (1 << 63) - 1
+_TEXT_MAX_CHARS = 64
+
+
+class IdSource:
+    """Makes ids. Never repeats one within a process, also when the clock goes back or more than 4,096 fall in a ms."""
+
+    def __init__(self, number: int, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        if not 0 <= number < 1 << _NUMBER_BITS:
+            raise ValueError(f"engine number {number}")
+        self.number = number
+        self._clock_ms = clock_ms
+        self._last_ms = 0
+        self._counter = 0
+
+    def next(self) -> int:
+        """A new id, greater than every one before it."""
+        now = self._clock_ms() - EPOCH_MS
+        if now > self._last_ms:
+            self._last_ms, self._counter = now, 0
+        elif self._counter < _COUNTER_MAX:
+            self._counter += 1
+        else:  # more ids than the millisecond has: borrow from the next one
+            self._last_ms, self._counter = self._last_ms + 1, 0
+        return self._last_ms << (_NUMBER_BITS + _COUNTER_BITS) | self.number << _COUNTER_BITS | self._counter
+
+
+def show_instance(id: int) -> str:
+    """The text of an instance id."""
+    return f"{id:x}"
+
+
+def read_instance(text: str) -> int:
+    """The number of an instance id; NotFound for whatever never was one."""
+    return _hex(text, "instance", text)
+
+
+def show_job(instance: int, token: int, seq: int) -> str:
+    """The text of a job id, which also is the step execution's."""
+    return f"{instance:x}-{token:x}-{seq:x}"
+
+
+def read_job(text: str) -> JobKey:
+    """The three numbers of a job id; NotFound for whatever never was one."""
+    parts = text.split("-") if len(text) <= _TEXT_MAX_CHARS else ()
+    if len(parts) != 3:
+        raise NotFound(f"job '{text[:_TEXT_MAX_CHARS]}' is unknown")
+    return JobKey(*(_hex(part, "job", text) for part in parts))
+
+
+def _hex(part: str, what: str, text: str) -> int:
+    # int() also takes signs, blanks, underscores and upper case: an id has one text only
+    if 0 < len(part) <= 16 and part.isalnum() and part.isascii():
+        try:
+            number = int(part, 16)
+        except ValueError:
+            number = -1
+        if 0 <= number <= _MAX and f"{number:x}" == part:
+            return number
+    raise NotFound(f"{what} '{text[:_TEXT_MAX_CHARS]}' is unknown")

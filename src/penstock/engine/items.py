@@ -1,0 +1,232 @@
+"""The wide lane's items: one class per thing that can be done with an instance, each only says what it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.core.definition import Step, StepType
+from penstock.core.effect import RETRY_TIMER, AuditRow, Outcome
+from penstock.core.event import (
+    CancelRequested,
+    Event,
+    JobCompleted,
+    JobDeadLettered,
+    JobFailed,
+    RetryRequested,
+    TaskCompleted,
+    TimerFired,
+)
+from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.core.state import InstanceStatus, Token, TokenState
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.wide import Settled, WideItem, WritesOnly
+from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
+from penstock.store.jobs import JobKey, Known
+from penstock.store.wide import SQL, LockedInstance, Statement
+
+
+class CompleteItem(WideItem):
+    """A completion that needs the whole instance. Answers a Verdict."""
+
+    __slots__ = ("call", "output")
+
+    def __init__(self, job: JobKey, call: Call, output: bytes | None) -> None:
+        super().__init__(job.instance, job=job, worker=call.worker)
+        self.call = call
+        self.output = output
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        assert known is not None
+        assert self.job is not None
+        verdict = judge(self.call, known.facts)
+        if verdict is not Verdict.APPLY:
+            raise Settled(verdict)
+        return JobCompleted(self.job.token, self.call.worker, self.output)
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        return Verdict.DONE
+
+
+class FailItem(WideItem):
+    """A failure. Answers a Verdict."""
+
+    __slots__ = ("call", "error", "retry_after_s", "retryable")
+
+    def __init__(self, job: JobKey, call: Call, *, retryable: bool, error: str, retry_after_s: float | None) -> None:
+        super().__init__(job.instance, job=job, worker=call.worker)
+        self.call = call
+        self.retryable = retryable
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        assert known is not None
+        assert self.job is not None
+        verdict = judge(self.call, known.facts)
+        if verdict is not Verdict.APPLY:
+            raise Settled(verdict)
+        return JobFailed(self.job.token, self.call.worker, self.retryable, self.error, self.retry_after_s)
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        return Verdict.DONE
+
+
+class DeadLetterItem(WideItem):
+    """A job whose lease expired as often as is allowed."""
+
+    __slots__ = ("attempt", "expiries", "key")
+
+    def __init__(self, key: JobKey, attempt: int, expiries: int) -> None:
+        super().__init__(key.instance)
+        self.key = key
+        self.attempt = attempt
+        self.expiries = expiries
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        token = next((token for token in locked.tokens if token.id == self.key.token), None)
+        if token is None or token.seq != self.key.seq or token.attempt != self.attempt:
+            raise Settled(None)
+        if token.state is not TokenState.LOCKED:
+            raise Settled(None)
+        return JobDeadLettered(token.id, self.expiries)
+
+
+class CancelItem(WideItem):
+    """Cancel an instance."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, instance: int, reason: str | None) -> None:
+        super().__init__(instance)
+        self.reason = reason
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        if locked.instance.status is not InstanceStatus.ACTIVE:
+            raise Conflict(f"the instance is {locked.instance.status.name} already")
+        return CancelRequested(self.reason)
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        outcome.audit.append(AuditRow("CANCELLED", detail=self.reason))
+        return None
+
+
+class RetryItem(WideItem):
+    """Let a failed instance go on."""
+
+    __slots__ = ()
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        if locked.instance.status is not InstanceStatus.FAILED:
+            raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
+        if locked.snapshot is None:
+            raise Conflict("the failure left nothing that could be retried")
+        locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
+        return RetryRequested()
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        outcome.audit.append(AuditRow("RETRIED"))
+        return None
+
+
+class TaskItem(WideItem):
+    """Complete the oldest open execution of a user task, or signal that of a wait."""
+
+    __slots__ = ("by", "kind", "output", "step_id")
+
+    def __init__(self, instance: int, step_id: str, kind: StepType, output: bytes | None, by: str | None) -> None:
+        super().__init__(instance)
+        self.step_id = step_id
+        self.kind = kind
+        self.output = output
+        self.by = by
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        signal = self.kind is StepType.WAIT
+        step = loaded.definition.step(self.step_id)
+        if locked.instance.status is not InstanceStatus.ACTIVE:
+            raise Conflict(f"the instance is {locked.instance.status.name}")
+        if step is None:
+            text = f"step '{self.step_id[:256]}' is unknown"
+            raise Conflict(text) if signal else NotFound(text)
+        if step.type is not self.kind:
+            raise BadRequest(f"step '{step.id}' is a {step.type.value}, not a {self.kind.value}")
+        token = _oldest(locked.tokens, step)
+        if token is None:
+            return self.not_open(locked, step)
+        return TaskCompleted(token.id, self.by, self.output)
+
+    def not_open(self, locked: LockedInstance, step: Step) -> Event:
+        """No execution of the step is open."""
+        if self.kind is StepType.WAIT:
+            raise Conflict(f"the instance is not parked at '{step.id}'")
+        raise NotFound(f"user task '{step.id}' is not open")
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        step = loaded.definition.step(self.step_id)
+        kind = "SIGNALLED" if self.kind is StepType.WAIT else "USER_TASK_COMPLETED"
+        outcome.audit.append(AuditRow(kind, step=None if step is None else step.index, actor=self.by))
+        return None
+
+
+class TimerItem(WideItem):
+    """A timer is due. Answers whether it fired."""
+
+    __slots__ = ()
+
+    def __init__(self, instance: int, timer: tuple[int, int, int]) -> None:
+        super().__init__(instance, timer=timer)
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        assert self.timer is not None
+        token_id, seq, index = self.timer
+        token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
+        if not armed:
+            raise Settled(False)
+        if locked.instance.status is not InstanceStatus.ACTIVE or token is None or not token.is_open:
+            raise Settled(False)
+        if index == RETRY_TIMER and token.state is not TokenState.BACKOFF:
+            raise Settled(False)
+        return TimerFired(token_id, index)
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        return True
+
+
+class FoldItem(WideItem):
+    """Move the variable deltas of an instance into its overlay. No event: done by statements alone."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, instance: int, done: Callable[[], None]) -> None:
+        super().__init__(instance)
+        self._done = done
+
+    def answer(self, answer: Any) -> None:
+        self._done()
+        super().answer(answer)
+
+    def refuse(self, error: PenstockError) -> None:
+        self._done()
+        super().refuse(error)
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        if locked.instance.status is not InstanceStatus.ACTIVE:
+            raise Settled(None)
+        raise WritesOnly
+
+    def statements(self) -> list[Statement]:
+        ids = "{" + str(self.instance) + "}"
+        return [(SQL["fold"], (ids,)), (SQL["unfolded_reset"], (ids,))]
+
+
+def call(kind: CallKind, request: Any) -> Call:
+    """The judged form of a `JobAction`."""
+    return Call(kind, request.worker_id, request.attempt, request.explicit)
+
+
+def _oldest(tokens: list[Token], step: Step) -> Token | None:
+    parked = [token for token in tokens if token.step == step.index and token.state is TokenState.PARKED]
+    return min(parked, key=lambda token: token.seq, default=None)

@@ -1,0 +1,397 @@
+"""Operations on jobs: poll, complete, fail, heartbeat, release, and their batch forms."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.flush import apply_safely
+from penstock.engine.items import CompleteItem, FailItem
+from penstock.engine.narrow import NarrowCompletion, NarrowLane
+from penstock.engine.paging import NAME_MAX_CHARS, page_bounds
+from penstock.engine.payload import check_text
+from penstock.engine.polls import Polls, ReleaseItem
+from penstock.engine.vocabulary import (
+    Completion,
+    DeadJob,
+    DeadJobPage,
+    Failure,
+    Heartbeat,
+    HeartbeatAnswer,
+    ItemOutcome,
+    Job,
+    JobAction,
+    PollRequest,
+    Release,
+)
+from penstock.engine.waiters import Waiter
+from penstock.engine.wide import WideLane
+from penstock.errors import BadRequest, DispatchModeConflict, JobCancelled, LeaseLost, NotFound, PenstockError
+from penstock.log import RateLimitedLog, get_logger
+from penstock.metrics import Metrics
+from penstock.settings import DispatchMode, Settings
+from penstock.store import jobs as store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.jobs import JobKey, Known
+
+JOB_TYPES_MAX = 1000
+MAX_JOBS_DEFAULT = 10
+
+A = TypeVar("A", bound=JobAction)
+R = TypeVar("R")
+_ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
+
+
+class LookItem(Item[Known]):
+    """A question for the facts about one job."""
+
+    __slots__ = ("job", "worker")
+
+    def __init__(self, job: JobKey, worker: str) -> None:
+        super().__init__()
+        self.job = job
+        self.worker = worker
+
+
+class BeatItem(Item["Verdict | HeartbeatAnswer"]):
+    """A heartbeat."""
+
+    __slots__ = ("call", "extension", "job", "tries")
+
+    def __init__(self, job: JobKey, call: Call, extension: store.Extension) -> None:
+        super().__init__()
+        self.job = job
+        self.call = call
+        self.extension = extension
+        self.tries = 0
+
+
+class Jobs:
+    """The operations on jobs. All but `poll` are idempotent; see `core.fencing` for what a repeated call is told."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        polls: Polls,
+        narrow: NarrowLane,
+        wide: WideLane,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._metrics = metrics
+        self._definitions = definitions
+        self._polls = polls
+        self._narrow = narrow
+        self._wide = wide
+        size, queue = settings.batch_max_items, settings.batch_queue_max_items
+        self.looks: Batcher[LookItem] = Batcher("look-up", self._look, max_items=size, max_queue_items=queue)
+        self.beats: Batcher[BeatItem] = Batcher(
+            "heartbeat",
+            self._beat,
+            max_items=size,
+            max_queue_items=queue,
+            key=lambda item: item.job.token,
+            on_batch=metrics.batch_items["heartbeat"].observe,
+        )
+
+    async def poll(self, request: PollRequest) -> list[Job]:
+        """Jobs of the wanted types under lease, oldest first; waits for up to ``wait_seconds`` when there is none.
+
+        Cancel-safe: what was leased to a cancelled poll goes back to the queue at once. Raises BadRequest.
+        """
+        settings = self._settings
+        if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+            raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+        check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
+        if not request.worker_id:
+            raise BadRequest("workerId: is required")
+        types = tuple(dict.fromkeys(request.job_types))
+        if not types or len(types) > JOB_TYPES_MAX:
+            raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
+        for name in types:
+            check_text(name, "jobTypes", NAME_MAX_CHARS)
+        maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
+        waiter = Waiter(request.worker_id, types, min(maximum, settings.poll_max_jobs), self._lease_s(request.lease_seconds))
+        with self._metrics.poll_seconds.time():
+            jobs = await self._polls.wait_jobs(waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds))
+        return jobs
+
+    def _lease_s(self, seconds: float) -> float:
+        settings = self._settings
+        if seconds <= 0:
+            return settings.lease_default_seconds
+        return min(max(seconds, settings.lease_min_seconds), settings.lease_max_seconds)
+
+    # -- single calls
+
+    async def complete(self, request: Completion) -> None:
+        """Finish a job. Raises NotFound, LeaseLost, JobCancelled, Unavailable (nothing was changed then)."""
+        self._raise(CallKind.COMPLETE, request.job_id, await self._complete(request))
+
+    async def fail(self, request: Failure) -> None:
+        """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
+        self._raise(CallKind.FAIL, request.job_id, await self._fail(request))
+
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
+        """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
+        answer = await self._heartbeat(request)
+        if isinstance(answer, Verdict):
+            self._raise(CallKind.HEARTBEAT, request.job_id, answer)
+            raise LeaseLost(f"job '{request.job_id}': the lease is lost")
+        return answer
+
+    # -- batch calls
+
+    async def complete_many(self, requests: Sequence[Completion]) -> list[ItemOutcome]:
+        """Finish jobs; one outcome each, in order. A bad item never fails its neighbours."""
+        outcomes: list[ItemOutcome | None] = [None] * len(requests)
+        queued: list[tuple[int, NarrowCompletion]] = []
+        others: list[int] = []
+        for index, request in enumerate(requests):  # no task each: 15 µs saved per job of a leased batch
+            try:
+                item = self._narrow_nowait(request)
+            except PenstockError as error:
+                outcomes[index] = _failed(request.job_id, error)
+            else:
+                queued.append((index, item)) if item is not None else others.append(index)
+        for index, outcome in zip(
+            others, await _each([requests[index] for index in others], self._complete_outcome), strict=True
+        ):
+            outcomes[index] = outcome
+        for index, item in queued:
+            try:
+                verdict = await item.wait_answer()
+                if verdict is Verdict.APPLY:
+                    verdict = await self._wide.submit(CompleteItem(item.job, item.call, item.output))
+            except PenstockError as error:
+                outcomes[index] = _failed(requests[index].job_id, error)
+            else:
+                outcomes[index] = _outcome(requests[index].job_id, verdict)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def fail_many(self, requests: Sequence[Failure]) -> list[ItemOutcome]:
+        """Report failures; one outcome each, in order."""
+        return await _each(requests, self._fail_outcome)
+
+    async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[ItemOutcome | HeartbeatAnswer]:
+        """Extend leases; the new end or an outcome each, in order."""
+        return await _each(requests, self._beat_outcome)
+
+    async def release_many(self, requests: Sequence[Release]) -> list[ItemOutcome]:
+        """Give jobs back to the queue; no retry is spent. ``lease-lost`` for those the caller does not hold."""
+        return await _each(requests, self._release_outcome)
+
+    async def failed(self, page: int, page_size: int) -> DeadJobPage:
+        """Jobs that failed for good and failed their instance, newest first."""
+        page_size, offset = page_bounds(page, page_size)
+        async with self._database.connection() as connection:
+            rows = await store.failed_jobs(connection, page_size, offset)
+            items: list[DeadJob] = []
+            for row in rows:
+                step = (await self._definitions.by_key(connection, row.definition)).definition.steps[row.step]
+                items.append(
+                    DeadJob(
+                        id=ids.show_job(row.instance, row.token, row.seq),
+                        job_type=step.job_type or "",
+                        instance_id=ids.show_instance(row.instance),
+                        step_id=step.id,
+                        failed_at=row.failed_at,
+                        reason=row.reason,
+                        worker_id=row.worker,
+                    )
+                )
+        return DeadJobPage(items=items, page=page, page_size=page_size)
+
+    # -- one item
+
+    async def _complete(self, request: Completion) -> Verdict:
+        job, call = self._read(request, CallKind.COMPLETE)
+        lease = self._polls.leases.find(job.token, job.seq)
+        loaded: LoadedDefinition | None = None if lease is None else lease.loaded
+        step = None if lease is None else lease.step
+        if loaded is None or step is None:
+            known = await self.looks.submit(LookItem(job, call.worker), within_s=self._settings.outage_wait_seconds)
+            verdict = judge(call, known.facts)
+            if verdict is not Verdict.APPLY:
+                return verdict
+            loaded, step = await self._load(known)
+        plan = loaded.plans[step]
+        if plan is not None:
+            item = NarrowCompletion(job, call, request.variables, loaded, step, plan)
+            verdict = await self._narrow.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
+            if verdict is not Verdict.APPLY:
+                return verdict
+        answer = await self._wide.submit(CompleteItem(job, call, request.variables))
+        assert isinstance(answer, Verdict)
+        return answer
+
+    async def _load(self, known: Known) -> tuple[LoadedDefinition, int]:
+        assert known.definition is not None
+        assert known.step is not None
+        loaded = self._definitions.cached(known.definition)
+        if loaded is None:
+            async with self._database.connection() as connection:
+                loaded = await self._definitions.by_key(connection, known.definition)
+        return loaded, known.step
+
+    async def _fail(self, request: Failure) -> Verdict:
+        job, call = self._read(request, CallKind.FAIL)
+        item = FailItem(
+            job,
+            call,
+            retryable=request.retryable,
+            error=request.error_message,
+            retry_after_s=request.retry_after_seconds,
+        )
+        try:
+            answer = await self._wide.submit(item)
+        except NotFound:
+            answer = Verdict.NOT_FOUND
+        assert isinstance(answer, Verdict)
+        if answer is Verdict.IGNORED:
+            self._metrics.fails_ignored.inc()
+            _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
+        return answer
+
+    async def _heartbeat(self, request: Heartbeat) -> Verdict | HeartbeatAnswer:
+        job, call = self._read(request, CallKind.HEARTBEAT)
+        extension = store.Extension(
+            job.token, job.seq, call.attempt, call.worker, self._lease_s(request.lease_seconds), request.checkpoint,
+            request.progress,
+        )  # fmt: skip
+        return await self.beats.submit(BeatItem(job, call, extension), within_s=self._settings.outage_wait_seconds)
+
+    def _read(self, request: JobAction, kind: CallKind) -> tuple[JobKey, Call]:
+        check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
+        if not request.worker_id:
+            raise BadRequest("workerId: is required")
+        return ids.read_job(request.job_id), Call(kind, request.worker_id, request.attempt, request.explicit)
+
+    def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
+        match verdict:
+            case Verdict.NOT_FOUND:
+                raise NotFound(f"job '{job_id}' is unknown")
+            case Verdict.LEASE_LOST:
+                self._metrics.lock_conflicts.inc()
+                raise LeaseLost(f"job '{job_id}': the lease is lost, or was never held by this worker")
+            case Verdict.CANCELLED:
+                raise JobCancelled(f"job '{job_id}': its instance ended or its step was interrupted")
+            case _:
+                return
+
+    # -- one item of a batch call
+
+    def _narrow_nowait(self, request: Completion) -> NarrowCompletion | None:
+        """Queue a completion whose job is known here and narrow; None for the others."""
+        job, call = self._read(request, CallKind.COMPLETE)
+        lease = self._polls.leases.find(job.token, job.seq)
+        if lease is None or lease.loaded is None:
+            return None
+        plan = lease.loaded.plans[lease.step]
+        if plan is None:
+            return None
+        item = NarrowCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
+        self._narrow.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        return item
+
+    async def _complete_outcome(self, request: Completion) -> ItemOutcome:
+        try:
+            return _outcome(request.job_id, await self._complete(request))
+        except PenstockError as error:
+            return _failed(request.job_id, error)
+
+    async def _fail_outcome(self, request: Failure) -> ItemOutcome:
+        try:
+            return _outcome(request.job_id, await self._fail(request))
+        except PenstockError as error:
+            return _failed(request.job_id, error)
+
+    async def _beat_outcome(self, request: Heartbeat) -> ItemOutcome | HeartbeatAnswer:
+        try:
+            answer = await self._heartbeat(request)
+        except PenstockError as error:
+            return _failed(request.job_id, error)
+        return _outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
+
+    async def _release_outcome(self, request: Release) -> ItemOutcome:
+        try:
+            job, call = self._read(request, CallKind.HEARTBEAT)
+            lease = store.Lease(job.token, job.seq, call.attempt, call.worker)
+            freed = await self._polls.releases.submit(
+                ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds
+            )
+        except PenstockError as error:
+            return _failed(request.job_id, error)
+        return ItemOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
+
+    # -- their statements
+
+    async def _look(self, items: list[LookItem]) -> None:
+        await apply_safely(self._database, self._metrics, "look-up", items, self._look_batch)
+
+    async def _look_batch(self, connection: TrioConnection, items: list[LookItem], again: bool) -> None:
+        found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
+        for item, known in zip(items, found, strict=True):
+            item.answer(known)
+
+    async def _beat(self, items: list[BeatItem]) -> None:
+        await apply_safely(self._database, self._metrics, "heartbeat", items, self._beat_batch)
+
+    async def _beat_batch(self, connection: TrioConnection, items: list[BeatItem], again: bool) -> None:
+        items.sort(key=lambda item: (item.job.instance, item.job.token))
+        rows = await store.extend(connection, [item.extension for item in items])
+        extended = {(row.token, row.seq): row for row in rows}
+        refused: list[BeatItem] = []
+        for item in items:
+            row = extended.get((item.job.token, item.job.seq))
+            if row is None:
+                refused.append(item)
+                continue
+            self._polls.leases.extend(row.token, row.seq, trio.current_time() + item.extension.lease_s)
+            item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
+        if refused:
+            found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
+            for item, known in zip(refused, found, strict=True):
+                verdict = judge(item.call, known.facts)
+                item.tries += 1
+                if verdict is not Verdict.APPLY:
+                    item.answer(verdict)
+                elif item.tries > 3:
+                    item.answer(Verdict.LEASE_LOST)
+
+
+async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list[R]:
+    """Run ``one`` on every request at once; results in order."""
+    results: dict[int, R] = {}
+
+    async def run(index: int, request: A) -> None:
+        results[index] = await one(request)
+
+    async with trio.open_nursery() as nursery:
+        for index, request in enumerate(requests):
+            nursery.start_soon(run, index, request)
+    return [results[index] for index in range(len(requests))]
+
+
+def _outcome(job_id: str, verdict: Verdict) -> ItemOutcome:
+    return ItemOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
+
+
+def _failed(job_id: str, error: PenstockError) -> ItemOutcome:
+    match error.code:
+        case "not-found":
+            return ItemOutcome(job_id=job_id, outcome="not-found")
+        case "unavailable" | "resource-exhausted":
+            return ItemOutcome(job_id=job_id, outcome="unavailable", reason=error.reason)
+        case _:
+            return ItemOutcome(job_id=job_id, outcome="invalid", reason=error.reason)

@@ -1,0 +1,73 @@
+"""The leases that this engine granted, in memory: what each job is, and when its lease ends.
+
+A hint and a timetable, never the truth: the fence is the token's row. What is lost here (a crash) is found again by
+the scan of the lease service. Times are trio's clock, in seconds; the database's own time decides in the end.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import msgspec
+
+from penstock.engine.definitions import LoadedDefinition
+
+
+class GrantedLease(msgspec.Struct):
+    """One job under lease."""
+
+    instance: int
+    token: int
+    seq: int
+    attempt: int
+    step: int
+    loaded: LoadedDefinition | None  # None for leases that the scan found
+    worker: str
+    ends_at: float
+    looks: int = 0  # how often the sweep found it neither over nor gone
+
+
+class LeaseBook:
+    """All leases this engine watches, by (token, seq)."""
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[int, int], GrantedLease] = {}
+        self._ends: list[tuple[float, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def grant(self, lease: GrantedLease) -> None:
+        """Watch a lease; one for the same execution is replaced."""
+        self._leases[lease.token, lease.seq] = lease
+        heapq.heappush(self._ends, (lease.ends_at, lease.token, lease.seq))
+
+    def find(self, token: int, seq: int) -> GrantedLease | None:
+        """The lease of an execution."""
+        return self._leases.get((token, seq))
+
+    def drop(self, token: int, seq: int) -> GrantedLease | None:
+        """Forget a lease: the job was completed, failed or given back."""
+        return self._leases.pop((token, seq), None)
+
+    def extend(self, token: int, seq: int, ends_at: float) -> None:
+        """A heartbeat moved the end."""
+        lease = self._leases.get((token, seq))
+        if lease is not None:
+            lease.ends_at, lease.looks = ends_at, 0
+            heapq.heappush(self._ends, (ends_at, token, seq))
+
+    def take_due(self, now: float, limit: int) -> list[GrantedLease]:
+        """Leases whose end has come, at most ``limit``; they are forgotten."""
+        due: list[GrantedLease] = []
+        while self._ends and self._ends[0][0] <= now and len(due) < limit:
+            ends_at, token, seq = heapq.heappop(self._ends)
+            lease = self._leases.get((token, seq))
+            if lease is not None and lease.ends_at == ends_at:
+                del self._leases[token, seq]
+                due.append(lease)
+        return due
+
+    def next_end(self) -> float | None:
+        """When the next lease may end."""
+        return self._ends[0][0] if self._ends else None

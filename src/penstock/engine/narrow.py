@@ -1,0 +1,222 @@
+"""The narrow lane: completions that touch their own token only, hundreds in one statement.
+
+The fence is in the statement's WHERE: an item that does not come back was refused, nothing of it was written, and its
+neighbours are committed. Refused items are looked up (`Facts`) and judged; that answers late and repeated calls. The
+next job is leased to a parked poll in the same statement when there is one (hand-off at birth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from penstock.core.fencing import Call, Verdict, judge
+from penstock.core.narrow import NarrowPlan
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.flush import apply_safely
+from penstock.engine.polls import HandOver, Polls
+from penstock.engine.variables import VariablesCache, merged
+from penstock.engine.waiters import Waiter
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import AWAY, Database
+from penstock.store.jobs import JobKey, Moved, NarrowItem
+
+TRIES_MAX = 3
+"""Refused, yet judged applicable (the row changed under the statement): so often, then the wide lane takes it."""
+FOLD_MIN_DELTAS = 64
+"""A token that wrote so many deltas since the last fold has its instance folded."""
+
+
+class NarrowCompletion(Item[Verdict]):
+    """A completion with its plan. The answer APPLY means: not applied here, take the wide lane."""
+
+    __slots__ = ("call", "job", "loaded", "output", "plan", "step", "tries", "waiter")
+
+    def __init__(
+        self, job: JobKey, call: Call, output: bytes | None, loaded: LoadedDefinition, step: int, plan: NarrowPlan
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.call = call
+        self.output = output
+        self.loaded = loaded
+        self.step = step
+        self.plan = plan
+        self.tries = 0
+        self.waiter: Waiter | None = None
+
+
+class NarrowLane:
+    """The queue of narrow completions and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        polls: Polls,
+        cache: VariablesCache,
+        fold: Callable[[int], None],
+    ) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._polls = polls
+        self._cache = cache
+        self._fold = fold
+        self.batcher: Batcher[NarrowCompletion] = Batcher(
+            "complete",
+            self._apply,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            key=lambda item: item.job.token,
+            on_batch=metrics.batch_items["narrow"].observe,
+        )
+
+    async def _apply(self, items: list[NarrowCompletion]) -> None:
+        try:
+            await apply_safely(self._database, self._metrics, "complete", items, self._batch)
+        finally:
+            self._give_up(items)
+
+    async def _batch(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
+        items.sort(key=lambda item: (item.job.instance, item.job.token))
+        overs: list[HandOver] = []
+        known: dict[int, bytes] = {}
+        if again:
+            await self._find_lost(connection, items, overs, known)
+        pending = [item for item in items if not item.settled]
+        try:
+            moved = await self._send(connection, pending) if pending else []
+            rows = {(row.token, row.seq): row for row in moved}
+            refused: list[NarrowCompletion] = []
+            for item in pending:
+                row = rows.get((item.job.token, item.job.seq))
+                if row is None:
+                    refused.append(item)
+                else:
+                    self._moved(item, row, overs, known)
+            if refused:
+                await self._judge(connection, refused)
+        except AWAY:
+            raise  # reservations are kept: whether the jobs were handed off is looked up at the next try
+        except BaseException:
+            self._give_up(items)
+            raise
+        self._give_up(items)
+        if overs:
+            await self._polls.deliver_all(connection, overs, known)
+
+    def _give_up(self, items: list[NarrowCompletion]) -> None:
+        for item in items:
+            waiter, item.waiter = item.waiter, None
+            if waiter is not None:
+                self._polls.waiters.give_up(waiter)
+
+    async def _send(self, connection: TrioConnection, items: list[NarrowCompletion]) -> list[Moved]:
+        rows: list[NarrowItem] = []
+        for item in items:
+            plan = item.plan
+            if plan.is_job and item.waiter is None:
+                job_type = item.loaded.definition.steps[plan.next_step].job_type or ""
+                item.waiter = self._polls.waiters.reserve(job_type)
+            waiter = item.waiter
+            rows.append(
+                NarrowItem(
+                    item.job.token,
+                    item.job.seq,
+                    item.call.attempt,
+                    item.call.worker,
+                    plan.ends,
+                    plan.next_step,
+                    item.loaded.job_types[plan.next_step],
+                    None if waiter is None else waiter.worker,
+                    None if waiter is None else waiter.lease_s,
+                    item.output,
+                )
+            )
+        with self._metrics.db_transaction_seconds["complete"].time():
+            return await store.complete_narrow(connection, rows)
+
+    def _moved(
+        self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]
+    ) -> None:
+        """An applied completion: what this engine remembers of it, and the job it gave birth to."""
+        job, definition = item.job, item.loaded.definition
+        self._polls.leases.drop(job.token, job.seq)
+        cached = self._cache.take(job.token, job.seq)
+        self._metrics.steps_executed["SERVICE_TASK"].inc()
+        if row.new_seq is None:
+            self._metrics.steps_executed["END"].inc()
+            self._metrics.instances_completed["COMPLETED"].inc()
+        else:
+            variables = None if cached is None else merged(cached, item.output)
+            waiter, item.waiter = item.waiter, None
+            if waiter is not None:
+                assert row.entered_at is not None
+                assert row.lease_until is not None
+                overs.append(
+                    _hand_over(item, waiter, row.new_seq, row.entered_at, row.lease_until)
+                )
+                if variables is not None:
+                    known[job.token] = variables
+            else:
+                if variables is not None and definition.single_token:
+                    self._cache.put(job.token, row.new_seq, variables)
+                if item.plan.is_job:
+                    self._polls.queued(definition.steps[item.plan.next_step].job_type or "")
+            if row.unfolded >= FOLD_MIN_DELTAS:
+                self._fold(job.instance)
+        item.answer(Verdict.DONE)
+
+    async def _judge(self, connection: TrioConnection, refused: list[NarrowCompletion]) -> None:
+        found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
+        for item, about in zip(refused, found, strict=True):
+            verdict = judge(item.call, about.facts)
+            item.tries += 1
+            if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
+                item.answer(verdict)
+
+    async def _find_lost(
+        self,
+        connection: TrioConnection,
+        items: list[NarrowCompletion],
+        overs: list[HandOver],
+        known: dict[int, bytes],
+    ) -> None:
+        """An earlier try may have been committed unheard: jobs it handed off are found under their new execution.
+
+        Completions it applied need nothing here: sent again they are refused, and the judgement finds them closed.
+        """
+        handed = {item.job.token: item for item in items if item.waiter is not None}
+        if not handed:
+            return
+        for token, seq, worker, entered_at, lease_until in await store.fresh_leases(connection, list(handed)):
+            item = handed[token]
+            waiter = item.waiter
+            if waiter is not None and seq > item.job.seq and worker == waiter.worker:
+                row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0)
+                self._moved(item, row, overs, known)
+
+
+def _hand_over(
+    item: NarrowCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime
+) -> HandOver:
+    return HandOver(
+        waiter,
+        item.loaded,
+        item.job.instance,
+        item.job.token,
+        seq,
+        item.plan.next_step,
+        1,
+        0,
+        entered_at,
+        entered_at,
+        lease_until,
+    )
+
+

@@ -1,0 +1,343 @@
+"""Polls: claiming what is in the queue, parking when there is nothing, handing over what is born meanwhile.
+
+A poll that may wait parks in `Waiters`. Three things end its wait: a job born in this engine (hand-off at birth, done
+by the lanes), the probe of the queue (`probe_once`, one statement for all parked polls, every 200 ms and at every
+wake-up), and its own deadline. Claims of concurrent polls are batched into one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import trio
+
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.flush import apply_safely
+from penstock.engine.leases import GrantedLease, LeaseBook
+from penstock.engine.variables import VariablesCache
+from penstock.engine.vocabulary import Job, raw
+from penstock.engine.waiters import Waiter, Waiters
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+
+
+class ReleaseItem(Item[bool]):
+    """A lease to give back."""
+
+    __slots__ = ("job", "lease")
+
+    def __init__(self, job: store.JobKey, lease: store.Lease) -> None:
+        super().__init__()
+        self.job = job
+        self.lease = lease
+
+
+class ClaimItem(Item[None]):
+    """A poll that looks into the queue; its jobs are delivered to the waiter."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        super().__init__()
+        self.waiter = waiter
+
+
+class HandOver(NamedTuple):
+    """A job that was committed under a waiter's lease and is to be delivered."""
+
+    waiter: Waiter
+    loaded: LoadedDefinition
+    instance: int
+    token: int
+    seq: int
+    step: int
+    attempt: int
+    failures: int
+    entered_at: datetime
+    claimed_at: datetime
+    lease_until: datetime
+
+
+class Polls:
+    """Everything about getting jobs to workers."""
+
+    def __init__(
+        self, database: Database, definitions: Definitions, settings: Settings, metrics: Metrics, cache: VariablesCache
+    ) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._settings = settings
+        self._metrics = metrics
+        self._cache = cache
+        self.waiters = Waiters()
+        self.leases = LeaseBook()
+        self.draining = False
+        self.on_queued: Callable[[str], None] = lambda job_type: None
+        self._empty: dict[str, tuple[int, float]] = {}
+        self._wake = trio.Event()
+        self.claims: Batcher[ClaimItem] = Batcher(
+            "poll",
+            self._claim,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            on_batch=metrics.batch_items["claim"].observe,
+        )
+        self.releases: Batcher[ReleaseItem] = Batcher(
+            "release",
+            self._release,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            key=lambda item: (item.lease.token, item.lease.seq),
+        )
+
+    # -- the poll itself
+
+    async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
+        """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled, what it was given goes back at once."""
+        deadline = trio.current_time() + wait_s
+        try:
+            if wait_s <= 0 or not self._known_empty(waiter.types):
+                await self._look(waiter)
+            if waiter.jobs or wait_s <= 0 or self.draining or len(self.waiters) >= self._settings.poll_max_parked:
+                waiter.closed = True
+                return waiter.jobs
+            self._park(waiter)
+            try:
+                with trio.CancelScope(deadline=deadline):
+                    while not self.draining and (waiter.reserved or not waiter.jobs):
+                        await waiter.wait()
+                waiter.max_jobs = waiter.reserved + len(waiter.jobs)  # no further reservations
+                while waiter.reserved:  # a statement that fills a slot is under way: its answer is near
+                    await waiter.wait()
+            finally:
+                self.waiters.leave(waiter)
+        except trio.Cancelled:
+            waiter.closed = True
+            self.give_back(waiter.jobs)
+            raise
+        return waiter.jobs
+
+    async def _look(self, waiter: Waiter) -> None:
+        """Claim from the queue; once more when this engine queued a job of the type meanwhile."""
+        while True:
+            versions = [self.waiters.queued_version.get(name, 0) for name in waiter.types]
+            await self.claims.submit(ClaimItem(waiter), within_s=self._settings.outage_wait_seconds)
+            if waiter.jobs or versions == [self.waiters.queued_version.get(name, 0) for name in waiter.types]:
+                return
+
+    def _park(self, waiter: Waiter) -> None:
+        self.waiters.park(waiter)
+        self._wake_if_stale(waiter.types)
+
+    def _known_empty(self, types: Sequence[str]) -> bool:
+        """Whether a probe saw no job of these types lately, and none was queued here since."""
+        now = trio.current_time()
+        for name in types:
+            seen = self._empty.get(name)
+            if (
+                seen is None
+                or seen[0] != self.waiters.queued_version.get(name, 0)
+                or now - seen[1] > self._settings.ready_probe_interval_seconds
+            ):
+                return False
+        return True
+
+    def _wake_if_stale(self, types: Sequence[str]) -> None:
+        if not self._known_empty(types):
+            self._wake.set()
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Return jobs that nobody received to the queue, in the background."""
+        for job in jobs:
+            key = ids.read_job(job.id)
+            lease = store.Lease(key.token, key.seq, job.attempt, job.worker_id)
+            self.releases.submit_nowait(ReleaseItem(key, lease), within_s=self._settings.outage_wait_seconds)
+
+    # -- the probe
+
+    def queued(self, job_type: str) -> None:
+        """A job of that type was committed to the queue by this engine."""
+        self.waiters.note_queued(job_type)
+        self.on_queued(job_type)
+        if self.waiters.parked_for(job_type):
+            self._wake.set()
+
+    def hint(self, job_types: Sequence[str]) -> None:
+        """Another engine says that it queued jobs of these types."""
+        for name in job_types:
+            self._empty.pop(name, None)
+            if self.waiters.parked_for(name):
+                self._wake.set()
+
+    async def wait_probe(self) -> None:
+        """Wait until `probe_once` has something to do."""
+        if len(self.waiters):
+            with trio.move_on_after(self._settings.ready_probe_interval_seconds):
+                await self._wake.wait()
+        else:
+            await self._wake.wait()
+        self._wake = trio.Event()
+
+    async def probe_once(self) -> int:
+        """Look for jobs that parked polls wait for, and claim them. How many polls were sent to claim."""
+        types = self.waiters.types()
+        if not types:
+            return 0
+        versions = {name: self.waiters.queued_version.get(name, 0) for name in types}
+        async with self._database.connection() as connection:
+            counts = await self._probe(connection, types, versions)
+        sent: list[ClaimItem] = []
+        for name, count in counts.items():
+            for waiter in self.waiters.parked_for(name):
+                if count <= 0:
+                    break
+                if waiter.room > 0:
+                    count -= waiter.room
+                    sent.append(ClaimItem(waiter))
+        for item in sent:
+            self.claims.submit_nowait(item)
+        for item in sent:
+            await item.wait_answer()
+        return len(sent)
+
+    async def _probe(
+        self, connection: TrioConnection, types: Sequence[str], versions: dict[str, int]
+    ) -> dict[str, int]:
+        await self._definitions.resolve_job_types(connection, list(types))
+        names = {self._definitions.job_type_ids[name]: name for name in types if name in self._definitions.job_type_ids}
+        found = await store.probe_ready(connection, list(names), self._settings.batch_max_items) if names else {}
+        now = trio.current_time()
+        counts = {names[id]: count for id, count in found.items()}
+        for name in types:
+            if name in counts:
+                self._empty.pop(name, None)
+            else:
+                self._empty[name] = (versions[name], now)
+        if len(self._empty) > 100_000:  # made-up job types of pollers must not pile up
+            self._empty.clear()
+        return counts
+
+    # -- batches
+
+    async def _claim(self, items: list[ClaimItem]) -> None:
+        await apply_safely(self._database, self._metrics, "claim", items, self._claim_batch)
+
+    async def _claim_batch(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
+        types = list(dict.fromkeys(name for item in items for name in item.waiter.types))
+        versions = {name: self.waiters.queued_version.get(name, 0) for name in types}
+        counts = await self._probe(connection, types, versions)
+        slots: list[store.Slot] = []
+        holders: dict[tuple[int, int], Waiter] = {}
+        ordinals: dict[int, int] = {}
+        try:
+            for item in items:
+                self._reserve(item.waiter, counts, slots, holders, ordinals)
+            if slots:
+                with self._metrics.db_transaction_seconds["claim"].time():
+                    claimed = await store.claim(connection, slots)
+                for row in claimed:
+                    await self._deliver_claimed(connection, holders.pop((row.job_type, row.ordinal)), row)
+        finally:
+            for waiter in holders.values():
+                self.waiters.give_up(waiter)
+        for item in items:
+            item.answer(None)
+
+    def _reserve(
+        self,
+        waiter: Waiter,
+        counts: dict[str, int],
+        slots: list[store.Slot],
+        holders: dict[tuple[int, int], Waiter],
+        ordinals: dict[int, int],
+    ) -> None:
+        for name in waiter.types:
+            id = self._definitions.job_type_ids.get(name)
+            wanted = min(waiter.room, counts.get(name, 0))
+            if id is None or wanted <= 0:
+                continue
+            counts[name] -= wanted
+            for _ in range(wanted):
+                ordinal = ordinals[id] = ordinals.get(id, 0) + 1
+                slots.append(store.Slot(id, ordinal, waiter.worker, waiter.lease_s))
+                holders[id, ordinal] = waiter
+                waiter.reserved += 1
+
+    async def _deliver_claimed(self, connection: TrioConnection, waiter: Waiter, row: store.Claimed) -> None:
+        loaded = await self._definitions.by_key(connection, row.definition)
+        over = HandOver(
+            waiter, loaded, row.instance, row.token, row.seq, row.step, row.attempt, row.failures, row.entered_at,
+            row.claimed_at, row.lease_until,
+        )  # fmt: skip
+        self._metrics.job_pickup_seconds.observe((row.claimed_at - row.entered_at).total_seconds())
+        self.deliver(over, row.variables.encode(), row.checkpoint)
+
+    def deliver(self, over: HandOver, variables: bytes, checkpoint: str | None = None) -> None:
+        """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
+        step = over.loaded.definition.steps[over.step]
+        id = ids.show_job(over.instance, over.token, over.seq)
+        job = Job(
+            id=id,
+            job_type=step.job_type or "",
+            instance_id=ids.show_instance(over.instance),
+            step_id=step.id,
+            step_execution_id=id,
+            retries_remaining=max(0, step.retry_count - over.failures),
+            variables=raw(variables),
+            lock_expires_at=over.lease_until,
+            status="LOCKED",
+            worker_id=over.waiter.worker,
+            locked_at=over.claimed_at,
+            created_at=over.entered_at,
+            attempt=over.attempt,
+            checkpoint=None if checkpoint is None else raw(checkpoint),
+        )
+        if over.loaded.definition.single_token:
+            self._cache.put(over.token, over.seq, variables)
+        left_s = (over.lease_until - over.claimed_at).total_seconds()
+        self.leases.grant(
+            GrantedLease(
+                over.instance, over.token, over.seq, over.attempt, over.step, over.loaded, over.waiter.worker,
+                trio.current_time() + left_s,
+            )  # fmt: skip
+        )
+        if not self.waiters.deliver(over.waiter, job):
+            self.give_back([job])
+
+    async def deliver_all(self, connection: TrioConnection, overs: Sequence[HandOver], known: dict[int, bytes]) -> None:
+        """Deliver jobs handed off at birth; variables not in ``known`` (by token) are read in one statement."""
+        missing = sorted({over.instance for over in overs if over.token not in known})
+        try:
+            read = await store.variables(connection, missing) if missing else {}
+        except BaseException:  # committed, but nobody can be given them: back to the queue
+            for over in overs:
+                self.waiters.give_up(over.waiter)
+                lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
+                job = store.JobKey(over.instance, over.token, over.seq)
+                self.releases.submit_nowait(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
+            raise
+        for over in overs:
+            variables = known.get(over.token)
+            self.deliver(over, read[over.instance].encode() if variables is None else variables)
+
+    async def _release(self, items: list[ReleaseItem]) -> None:
+        await apply_safely(self._database, self._metrics, "release", items, self._release_batch)
+
+    async def _release_batch(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
+        freed = await store.give_back(connection, [item.lease for item in items])
+        for item in items:
+            job_type = freed.get((item.lease.token, item.lease.seq))
+            if job_type is not None:
+                lease = self.leases.drop(item.lease.token, item.lease.seq)
+                if lease is not None and lease.loaded is not None:
+                    self.queued(lease.loaded.definition.steps[lease.step].job_type or "")
+                else:
+                    self._wake.set()
+            item.answer(job_type is not None or again)

@@ -1,0 +1,342 @@
+"""Starting instances: narrow starts in one statement, the others through `advance` in one transaction per batch.
+
+A start is narrow when its first step is a plain job and it carries no key. Idempotency and instance keys are claimed
+in the transaction that creates the instance; of two at once the second waits for the first one's commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import errors as pg_errors
+
+from penstock.core.event import Started
+from penstock.core.state import Instance, InstanceStatus, TokenState
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.flush import apply_safely
+from penstock.engine.ids import IdSource
+from penstock.engine.polls import HandOver, Polls
+from penstock.engine.views import view_instances
+from penstock.engine.vocabulary import InstanceView, StartRequest, raw
+from penstock.engine.waiters import Waiter
+from penstock.engine.wide import POSITIONS_PER_ITEM, Effects, WideLane
+from penstock.errors import IdempotencyConflict
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import instances as store
+from penstock.store import wide as wide_store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import AWAY, Database
+from penstock.store.definitions import latest_keys
+from penstock.store.instances import NarrowStart
+from penstock.store.wide import Change, NewInstance
+
+START_SCOPE = "start"
+
+
+class StartItem(Item[InstanceView]):
+    """One start. ``view`` is the planned answer of a wide one until its transaction is known to be committed."""
+
+    __slots__ = ("id", "loaded", "planned", "request", "waiter", "xid")
+
+    def __init__(self, request: StartRequest) -> None:
+        super().__init__()
+        self.request = request
+        self.id = 0
+        self.loaded: LoadedDefinition | None = None
+        self.waiter: Waiter | None = None
+        self.planned: InstanceView | None = None
+        self.xid: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.request.idempotency_key is not None or self.request.instance_key is not None
+
+
+class Starts:
+    """The queue of starts and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        polls: Polls,
+        id_source: IdSource,
+        wide: WideLane,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._metrics = metrics
+        self._definitions = definitions
+        self._polls = polls
+        self._ids = id_source
+        self._wide = wide
+        self.batcher: Batcher[StartItem] = Batcher(
+            "start",
+            self._apply,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            on_batch=metrics.batch_items["start"].observe,
+        )
+        self.keyed: Batcher[StartItem] = Batcher(
+            "keyed start",
+            self._apply_keyed,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+        )
+
+    async def submit(self, request: StartRequest) -> InstanceView:
+        """Start one instance. Without a key an outage is not waited out: the caller could not tell what became of it."""
+        return await self.submit_nowait(request).wait_answer()
+
+    def submit_nowait(self, request: StartRequest) -> StartItem:
+        """Queue a start."""
+        item = StartItem(request)
+        batcher = self.keyed if item.keyed else self.batcher
+        batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        return item
+
+    async def _apply(self, items: list[StartItem]) -> None:
+        try:
+            await apply_safely(self._database, self._metrics, "start", items, self._batch)
+        finally:
+            self._give_up(items)
+
+    async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        overs: list[HandOver] = []
+        if again:
+            await self._find_lost(connection, items, overs)
+            await self._wide.resolve_unheard(connection, items)
+        fresh = [item for item in items if not item.settled and item.loaded is None]
+        await self._load(connection, fresh)
+        pending = [item for item in items if not item.settled]
+        narrow = [item for item in pending if item.loaded is not None and item.loaded.narrow_start]
+        others = [item for item in pending if item.loaded is not None and not item.loaded.narrow_start]
+        if narrow:
+            await self._start_narrow(connection, narrow, overs)
+        if overs:
+            known = {item.id: item.request.variables for item in items}
+            await self._polls.deliver_all(connection, overs, known)
+        if others:
+            await self._start_wide(connection, others)
+
+    async def _load(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""
+        latest = sorted({item.request.definition_id for item in items if not item.request.definition_version})
+        keys = await latest_keys(connection, latest) if latest else {}
+        for item in items:
+            request = item.request
+            if request.definition_version:
+                item.loaded = await self._definitions.find(connection, request.definition_id, request.definition_version)
+            elif request.definition_id in keys:
+                item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
+            if item.loaded is None:
+                item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
+
+    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
+        rows: list[NarrowStart] = []
+        for item in items:
+            loaded = item.loaded
+            assert loaded is not None
+            first = loaded.definition.steps[0]
+            item.id = item.id or self._ids.next()
+            if item.waiter is None:
+                item.waiter = self._polls.waiters.reserve(first.job_type or "")
+            job_type = loaded.job_types[0]
+            assert job_type is not None
+            waiter = item.waiter
+            rows.append(
+                NarrowStart(
+                    item.id, loaded.key, item.request.variables, item.request.business_key, job_type,
+                    None if waiter is None else waiter.worker, None if waiter is None else waiter.lease_s,
+                )  # fmt: skip
+            )
+        try:
+            with self._metrics.db_transaction_seconds["start"].time():
+                begun = await store.start_narrow(connection, rows)
+        except pg_errors.UniqueViolation:  # another engine with this number, or the clock went back: new ids
+            for item in items:
+                item.id = self._ids.next()
+            raise pg_errors.SerializationFailure("a new id was taken already") from None
+        except AWAY:
+            raise
+        except BaseException:
+            self._give_up(items)
+            raise
+        found = {row.id: row for row in begun}
+        for item in items:
+            self._begun(item, found[item.id], overs)
+
+    def _begun(self, item: StartItem, row: store.Begun, overs: list[HandOver]) -> None:
+        loaded, request = item.loaded, item.request
+        assert loaded is not None
+        first = loaded.definition.steps[0]
+        waiter, item.waiter = item.waiter, None
+        self._metrics.instances_started.inc()
+        if waiter is not None:
+            assert row.lease_until is not None
+            overs.append(
+                HandOver(waiter, loaded, row.id, row.id, row.seq, 0, 1, 0, row.entered_at, row.entered_at, row.lease_until)
+            )
+        else:
+            self._polls.queued(first.job_type or "")
+        item.answer(
+            InstanceView(
+                id=ids.show_instance(row.id),
+                definition_id=loaded.definition.id,
+                definition_version=loaded.version,
+                status="ACTIVE",
+                current_step_ids=[first.id],
+                variables=raw(request.variables),
+                started_at=row.started_at,
+                business_key=request.business_key,
+            )
+        )
+
+    async def _find_lost(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
+        """Starts of an earlier try that were committed unheard: the ids were ours, so they are found by them."""
+        tried = {item.id: item for item in items if item.id and not item.settled and item.loaded is not None}
+        if not tried:
+            return
+        found = await store.started(connection, list(tried))
+        for id, row in found.items():
+            item = tried[id]
+            if item.waiter is not None and row.lease_until is None:
+                self._polls.waiters.give_up(item.waiter)
+                item.waiter = None
+            self._begun(item, row, overs)
+
+    def _give_up(self, items: list[StartItem]) -> None:
+        for item in items:
+            waiter, item.waiter = item.waiter, None
+            if waiter is not None:
+                self._polls.waiters.give_up(waiter)
+
+    # -- wide starts
+
+    async def _start_wide(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        now, xid, positions = await wide_store.begin(connection, POSITIONS_PER_ITEM * len(items))
+        effects = Effects()
+        created: list[StartItem] = []
+        extra: list[wide_store.Statement] = []
+        try:
+            for item in sorted(items, key=_key_order):
+                loaded, request = item.loaded, item.request
+                assert loaded is not None
+                id = self._ids.next()
+                if await self._used_before(connection, item, loaded, id):
+                    continue
+                variables = msgspec.json.decode(request.variables, type=dict[str, Any]) if loaded.needs_variables else None
+                scene = wide_store.Scene(now, xid, {}, [], set(), positions)
+                outcome, following = await self._wide.run(
+                    connection, loaded, Instance(id), [], variables, Started(), now, positions
+                )
+                new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
+                change = Change(outcome, loaded.job_type_of, new)
+                self._wide.collect(effects, change, loaded, now)
+                await self._wide.chain(connection, effects, outcome, following, variables, id, scene)
+                item.planned = _planned_view(item, loaded, change, now)
+                created.append(item)
+                if request.idempotency_key is not None:
+                    answer = msgspec.json.encode(item.planned)
+                    extra.append(
+                        (wide_store.SQL["answer_idempotency"], (START_SCOPE, request.idempotency_key, answer))
+                    )
+            if created:
+                await self._wide.commit(connection, effects, now, xid, created, extra)
+        except BaseException:
+            if not any(item.xid == xid for item in created):
+                self._wide.forget(effects)
+            raise
+        self._metrics.instances_started.inc(len(created))
+        await self._wide.committed(connection, effects, now)
+        for item in created:
+            assert item.planned is not None
+            item.answer(item.planned)
+
+    async def _used_before(
+        self, connection: TrioConnection, item: StartItem, loaded: LoadedDefinition, id: int
+    ) -> bool:
+        """Whether a key of the start was used before; then the item has its answer."""
+        request = item.request
+        key = request.idempotency_key
+        if key is not None:
+            digest = _digest(request)
+            if not await wide_store.claim_key(connection, START_SCOPE, key, digest, id):
+                used = await wide_store.find_key(connection, START_SCOPE, key)
+                if used is None:
+                    raise psycopg.OperationalError("an idempotency key expired while it was looked at")
+                if bytes(used[0]) != digest:
+                    item.refuse(IdempotencyConflict("the Idempotency-Key was used with another request"))
+                elif used[2] is not None:
+                    item.answer(msgspec.json.decode(bytes(used[2]), type=InstanceView))
+                return True
+        if request.instance_key is not None:
+            open_instance = await wide_store.claim_instance_key(
+                connection, loaded.definition.id, request.instance_key, id
+            )
+            if open_instance is not None:
+                view = await view_instances(connection, self._definitions, [open_instance])
+                if view:
+                    item.answer(view[0])
+                return True
+        return False
+
+    async def _apply_keyed(self, items: list[StartItem]) -> None:
+        await apply_safely(self._database, self._metrics, "keyed start", items, self._batch_keyed)
+
+    async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        if again:
+            await self._wide.resolve_unheard(connection, items)
+        pending = [item for item in items if not item.settled]
+        await self._load(connection, [item for item in pending if item.loaded is None])
+        # one transaction each: the answer of one may depend on another one's commit, also within the batch
+        for item in sorted(pending, key=_key_order):
+            if not item.settled:
+                await self._start_wide(connection, [item])
+                if connection.pgconn.transaction_status != 0:
+                    await connection.rollback()
+
+
+def _key_order(item: StartItem) -> tuple[str, str]:
+    return item.request.idempotency_key or "", item.request.instance_key or ""
+
+
+def _digest(request: StartRequest) -> bytes:
+    """What makes two requests with one key the same. Variables by value, whatever the order of their keys."""
+    variables = msgspec.json.encode(msgspec.json.decode(request.variables), order="sorted")
+    parts = (request.definition_id, request.definition_version, request.business_key, request.instance_key)
+    return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
+
+
+def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now: Any) -> InstanceView:
+    """The answer to a start, from what its transaction is about to write."""
+    out = change.outcome
+    steps = loaded.definition.steps
+    tokens = sorted(out.inserted, key=lambda token: token.seq)
+    waiting = any(token.state is TokenState.PARKED for token in tokens)
+    status = InstanceStatus(out.instance.status).name
+    variables: dict[str, Any] = msgspec.json.decode(item.request.variables)
+    for row in out.history:
+        if row.output is not None:
+            variables.update(msgspec.json.decode(row.output))
+    return InstanceView(
+        id=ids.show_instance(out.instance.id),
+        definition_id=loaded.definition.id,
+        definition_version=loaded.version,
+        status="WAITING" if waiting and not out.ended else status,
+        current_step_ids=list(dict.fromkeys(steps[token.step].id for token in tokens if token.is_open)),
+        variables=raw(msgspec.json.encode(variables)),
+        started_at=now,
+        completed_at=now if out.ended else None,
+        failure_reason=out.instance.failure,
+        business_key=item.request.business_key,
+        instance_key=item.request.instance_key,
+    )

@@ -1,0 +1,129 @@
+"""Operations on user tasks and waits."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from penstock.core.definition import Step, StepType
+from penstock.core.event import Event
+from penstock.core.state import InstanceStatus
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.items import TaskItem
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
+from penstock.engine.vocabulary import BufferedSignal, Signal, UserTaskCompletion, raw
+from penstock.engine.wide import Settled, WideLane, WritesOnly
+from penstock.errors import Conflict, IdempotencyConflict, NotFound
+from penstock.store import instances as instance_store
+from penstock.store import wide as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.jobs import Known
+from penstock.store.wide import SQL, LockedInstance, Statement
+
+SIGNALS_MAX = 1_000
+"""Signals that may be kept for one instance."""
+
+
+class SignalItem(TaskItem):
+    """A signal: acts on an open wait, or is kept for one that is not open yet."""
+
+    __slots__ = ("_kept", "buffer", "key")
+
+    def __init__(self, instance: int, request: Signal) -> None:
+        super().__init__(instance, request.step_id, StepType.WAIT, request.variables, None)
+        self.buffer = request.buffer
+        self.key = request.idempotency_key
+        self._kept: int | None = None
+
+    @property
+    def scope(self) -> str:
+        """Where the idempotency key is unique."""
+        return f"signal:{self.instance:x}:{self.step_id}"
+
+    @property
+    def digest(self) -> bytes:
+        """What makes two signals with one key the same."""
+        value = msgspec.json.decode(self.output or b"{}")
+        return hashlib.sha256(msgspec.json.encode(value, order="sorted")).digest()
+
+    async def prepare(self, connection: TrioConnection) -> None:
+        if self.key is None:
+            return
+        used = await store.find_key(connection, self.scope, self.key)
+        if used is not None:
+            if bytes(used[0]) != self.digest:
+                raise IdempotencyConflict("the Idempotency-Key was used with another request")
+            raise Settled(None)
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        self._kept = None
+        return super().decide(locked, loaded, known, armed)
+
+    def not_open(self, locked: LockedInstance, step: Step) -> Event:
+        if not self.buffer or locked.instance.status is not InstanceStatus.ACTIVE:
+            return super().not_open(locked, step)
+        if sum(len(kept) for kept in locked.signals.values()) >= SIGNALS_MAX:
+            raise Conflict(f"{SIGNALS_MAX} signals are kept for this instance already")
+        self._kept = step.index
+        raise WritesOnly
+
+    def statements(self) -> list[Statement]:
+        writes: list[Statement] = []
+        if self._kept is not None:
+            output = (self.output or b"{}").decode()
+            writes.append((SQL["insert_signal"], (self.instance, self._kept, output)))
+        if self.key is not None:
+            writes.append((SQL["claim_idempotency"], (self.scope, self.key, self.digest, self.instance)))
+        return writes
+
+
+class Tasks:
+    """The operations on user tasks and waits."""
+
+    def __init__(self, database: Database, definitions: Definitions, wide: WideLane) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._wide = wide
+
+    async def complete_user_task(self, request: UserTaskCompletion) -> None:
+        """Complete the oldest open execution of a user task.
+
+        Raises NotFound (no such instance, step or open task), BadRequest (another type of step), Conflict (the
+        instance has ended). Not idempotent: a repeat finds the task closed.
+        """
+        if request.completed_by is not None:
+            check_text(request.completed_by, "completedBy", NAME_MAX_CHARS)
+        instance = ids.read_instance(request.instance_id)
+        await self._wide.submit(
+            TaskItem(instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by)
+        )
+
+    async def signal(self, request: Signal) -> None:
+        """Signal the oldest open execution of a wait; with ``buffer`` the signal is kept when none is open.
+
+        Raises NotFound (no such instance), BadRequest (another type of step), Conflict (not parked there, unknown
+        step, ended instance), IdempotencyConflict. Idempotent with a key.
+        """
+        if request.idempotency_key is not None:
+            check_text(request.idempotency_key, "Idempotency-Key", NAME_MAX_CHARS)
+        await self._wide.submit(SignalItem(ids.read_instance(request.instance_id), request))
+
+    async def buffered(self, instance_id: str) -> list[BufferedSignal]:
+        """The signals kept for an instance, oldest first. Raises NotFound."""
+        number = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            rows = await instance_store.view(connection, [number])
+            if number not in rows:
+                raise NotFound(f"instance '{instance_id}' is unknown")
+            loaded = await self._definitions.by_key(connection, rows[number].definition)
+            kept = await store.signals_of(connection, number)
+        return [
+            BufferedSignal(
+                id=f"{id:x}", step_id=loaded.definition.steps[step].id, received_at=at, variables=raw(variables)
+            )
+            for id, step, at, variables in kept
+        ]

@@ -1,0 +1,115 @@
+"""Instances and their history as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceView, raw
+from penstock.store import instances as store
+from penstock.store.connection import TrioConnection
+
+_CLOSED_STATUS = {
+    HistoryKind.COMPLETED: "COMPLETED",
+    HistoryKind.FAILED: "FAILED",
+    HistoryKind.SKIPPED: "SKIPPED",
+    HistoryKind.INTERRUPTED: "FAILED",
+}
+_ATTEMPT_STATUS = {
+    HistoryKind.COMPLETED: "COMPLETED",
+    HistoryKind.FAILED: "FAILED",
+    HistoryKind.SKIPPED: "SKIPPED",
+    HistoryKind.INTERRUPTED: "FAILED",
+    HistoryKind.ATTEMPT_FAILED: "FAILED",
+    HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
+    HistoryKind.ATTEMPT_RELEASED: "RELEASED",
+    HistoryKind.ATTEMPT_REDISPATCHED: "REDISPATCHED",
+}
+
+
+async def view_instances(
+    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
+) -> list[InstanceView]:
+    """The instances that exist, in the order asked for."""
+    rows = await store.view(connection, wanted)
+    views: list[InstanceView] = []
+    for id in wanted:
+        row = rows.get(id)
+        if row is not None:
+            views.append(instance_view(row, await definitions.by_key(connection, row.definition)))
+    return views
+
+
+def instance_view(row: store.InstanceRow, loaded: LoadedDefinition) -> InstanceView:
+    """One instance. Each open step once, in order of entry."""
+    steps = loaded.definition.steps
+    active = row.status == InstanceStatus.ACTIVE
+    progress: dict[str, msgspec.Raw] | None = None
+    if row.progress is not None:
+        noted = msgspec.json.decode(row.progress, type=list[tuple[int, msgspec.Raw]])
+        progress = {steps[step].id: value for step, value in noted}
+    return InstanceView(
+        id=ids.show_instance(row.id),
+        definition_id=loaded.definition.id,
+        definition_version=loaded.version,
+        status="WAITING" if active and row.waiting else InstanceStatus(row.status).name,
+        current_step_ids=list(dict.fromkeys(steps[step].id for step in row.open_steps or ())) if active else [],
+        variables=raw(row.variables),
+        started_at=row.started_at,
+        completed_at=row.ended_at,
+        failure_reason=row.failure,
+        business_key=row.business_key,
+        instance_key=row.instance_key,
+        parent_instance_id=None if row.parent_id is None else ids.show_instance(row.parent_id),
+        progress=progress,
+    )
+
+
+def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.HistoryEntry]) -> list[HistoryItem]:
+    """One item per step execution in order of entry; ended attempts are folded into their execution."""
+    steps = loaded.definition.steps
+    executions: dict[tuple[int, int], list[store.HistoryEntry]] = {}
+    for row in rows:
+        executions.setdefault((row.token, row.seq), []).append(row)
+    entered: dict[int, int] = {}
+    items: list[HistoryItem] = []
+    for (token, seq), parts in executions.items():
+        closing = next((part for part in parts if part.kind is not None and part.kind < 10), None)
+        current = closing or parts[-1]
+        step = steps[current.step]
+        entered[current.step] = entered.get(current.step, 0) + 1
+        kind = None if closing is None or closing.kind is None else HistoryKind(closing.kind)
+        reason = None
+        if closing is not None and kind is not HistoryKind.COMPLETED:
+            reason = INTERRUPTED_REASON if kind is HistoryKind.INTERRUPTED else closing.reason
+        attempts = [_attempt(part) for part in parts if part.attempt > 0 and (part.kind is not None or part.claimed_at)]
+        items.append(
+            HistoryItem(
+                id=ids.show_job(id, token, seq),
+                instance_id=ids.show_instance(id),
+                step_id=step.id,
+                step_type=step.type.value,
+                attempt_number=entered[current.step],
+                status="RUNNING" if kind is None else _CLOSED_STATUS[kind],
+                started_at=current.started_at,
+                ended_at=None if closing is None else closing.ended_at,
+                failure_reason=reason,
+                attempts=attempts or None,
+            )
+        )
+    return items
+
+
+def _attempt(part: store.HistoryEntry) -> AttemptView:
+    return AttemptView(
+        attempt=part.attempt,
+        worker=part.worker,
+        started_at=part.claimed_at,
+        ended_at=part.ended_at,
+        status="RUNNING" if part.kind is None else _ATTEMPT_STATUS[HistoryKind(part.kind)],
+        reason=part.reason,
+    )

@@ -1,0 +1,278 @@
+"""The one vocabulary of requests and answers that REST, gRPC and Kafka share.
+
+Field names are snake_case here and camelCase on the wire (``rename="camel"``): `msgspec.json.encode` of an answer is
+the REST body. Variables are JSON objects as ``bytes`` (`msgspec.Raw` in answers), never Python dicts: most calls only
+pass them through, and a dict would cost a decode and an encode (measured 3 µs at 200 bytes, 150 µs at 16 kB). Ids are opaque
+strings. Times are aware and in UTC. Plain data only.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.core.definition import Definition
+
+EMPTY_OBJECT = b"{}"
+
+
+class Answer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Base of answers: a field at its default (None) is left out of the JSON."""
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of requests. Already decoded and checked for form by the adapter; the engine checks the meaning."""
+
+
+# -- definitions
+
+
+class DefinitionSummary(Answer, kw_only=True):
+    """What a list and an upload show of one definition version."""
+
+    id: str
+    version: int
+    name: str
+    uploaded_at: datetime
+    description: str | None = None
+
+
+class DefinitionPage(Answer, kw_only=True):
+    """One page of the latest versions."""
+
+    items: list[DefinitionSummary]
+    page: int
+    page_size: int
+    total: int
+
+
+class StoredDefinition(Answer, kw_only=True):
+    """A definition version. ``definition.content`` is its canonical JSON without ``version``."""
+
+    definition: Definition
+    version: int
+    uploaded_at: datetime
+
+
+# -- instances
+
+
+class StartRequest(Request, kw_only=True):
+    """Start one instance. ``definition_version`` 0 is the latest."""
+
+    definition_id: str
+    definition_version: int = 0
+    variables: bytes = EMPTY_OBJECT
+    business_key: str | None = None
+    instance_key: str | None = None
+    idempotency_key: str | None = None
+
+
+class InstanceView(Answer, kw_only=True):
+    """An instance as clients see it. ``status`` adds ``WAITING``: active with a user task or wait open."""
+
+    id: str
+    definition_id: str
+    definition_version: int
+    status: str
+    current_step_ids: list[str]
+    variables: msgspec.Raw
+    started_at: datetime
+    completed_at: datetime | None = None
+    failure_reason: str | None = None
+    business_key: str | None = None
+    instance_key: str | None = None
+    parent_instance_id: str | None = None
+    progress: dict[str, msgspec.Raw] | None = None  # by step id, of open jobs that reported some
+
+
+class InstancePage(Answer, kw_only=True):
+    """One page, newest first. ``total`` is exact up to 10,000."""
+
+    items: list[InstanceView]
+    total: int
+    total_is_estimate: bool = False
+
+
+class AttemptView(Answer, kw_only=True):
+    """One attempt of a job."""
+
+    attempt: int
+    status: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    reason: str | None = None
+
+
+class HistoryItem(Answer, kw_only=True):
+    """One step execution. ``attempt_number``: how often the step was entered in this instance, up to this entry."""
+
+    id: str
+    instance_id: str
+    step_id: str
+    step_type: str
+    attempt_number: int
+    status: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    failure_reason: str | None = None
+    attempts: list[AttemptView] | None = None
+
+
+class AuditRecord(Answer, kw_only=True):
+    """One record of the audit trail, joined from the audit table, the instance and its history."""
+
+    at: datetime
+    kind: str
+    step_id: str | None = None
+    step_execution_id: str | None = None
+    actor: str | None = None
+    detail: str | None = None
+
+
+class StartResult(Answer, kw_only=True):
+    """One item of a batch start: the instance, or an error code with its reason."""
+
+    instance: InstanceView | None = None
+    error: str | None = None
+    reason: str | None = None
+
+
+# -- jobs
+
+
+class PollRequest(Request, kw_only=True):
+    """Ask for jobs. The engine clamps ``max_jobs`` and ``lease_seconds``; 0 or less is the default."""
+
+    worker_id: str
+    job_types: list[str]
+    max_jobs: int = 0
+    lease_seconds: int = 0
+    wait_seconds: float = 0.0
+
+
+class Job(Answer, kw_only=True):
+    """A job under lease."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str
+    step_execution_id: str
+    retries_remaining: int
+    variables: msgspec.Raw
+    lock_expires_at: datetime
+    status: str  # always "LOCKED"
+    worker_id: str
+    locked_at: datetime
+    created_at: datetime
+    attempt: int
+    checkpoint: msgspec.Raw | None = None
+
+
+class JobAction(Request, kw_only=True):
+    """Base of what a worker says about one job. ``explicit``: a batch call, whose answers name every outcome."""
+
+    job_id: str
+    worker_id: str
+    attempt: int | None = None
+    explicit: bool = False
+
+
+class Completion(JobAction, kw_only=True):
+    """The job is done; ``variables`` is the delta."""
+
+    variables: bytes | None = None
+
+
+class Failure(JobAction, kw_only=True):
+    """The job could not be done."""
+
+    retryable: bool
+    error_message: str = ""
+    retry_after_seconds: float | None = None
+
+
+class Heartbeat(JobAction, kw_only=True):
+    """The worker still works on it. ``checkpoint`` and ``progress`` are JSON values."""
+
+    lease_seconds: int = 0
+    checkpoint: bytes | None = None
+    progress: bytes | None = None
+
+
+class Release(JobAction, kw_only=True):
+    """The worker gives the job back, unused: no retry is spent."""
+
+
+class HeartbeatAnswer(Answer, kw_only=True):
+    """The new end of the lease."""
+
+    lock_expires_at: datetime
+
+
+class ItemOutcome(Answer, kw_only=True):
+    """One item of a batch call: ok, already-completed, lease-lost, cancelled, not-found, invalid or unavailable."""
+
+    job_id: str
+    outcome: str
+    reason: str | None = None
+
+
+class DeadJob(Answer, kw_only=True):
+    """A job that failed for good."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str
+    failed_at: datetime
+    reason: str | None = None
+    worker_id: str | None = None
+
+
+class DeadJobPage(Answer, kw_only=True):
+    """One page of failed jobs, newest first."""
+
+    items: list[DeadJob]
+    page: int
+    page_size: int
+
+
+# -- user tasks and signals
+
+
+class UserTaskCompletion(Request, kw_only=True):
+    """Complete the oldest open execution of a user task."""
+
+    instance_id: str
+    step_id: str
+    variables: bytes | None = None
+    completed_by: str | None = None
+
+
+class Signal(Request, kw_only=True):
+    """Signal the oldest open execution of a wait. ``buffer`` keeps it until the wait opens."""
+
+    instance_id: str
+    step_id: str
+    variables: bytes | None = None
+    idempotency_key: str | None = None
+    buffer: bool = False
+
+
+class BufferedSignal(Answer, kw_only=True):
+    """A kept signal."""
+
+    id: str
+    step_id: str
+    received_at: datetime
+    variables: msgspec.Raw
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """``value`` (text or bytes of JSON) as it goes into an answer."""
+    return msgspec.Raw(value if isinstance(value, bytes) else str(value).encode())

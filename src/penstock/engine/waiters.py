@@ -1,0 +1,125 @@
+"""Parked polls: who waits for which job types, first come first served.
+
+Pure bookkeeping, no I/O: a slot is *reserved* when a statement that may fill it is sent, then either delivered or
+given up. `poll` in `polls.py` parks here; hand-off at birth and the probe of the queue reserve here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import trio
+
+from penstock.engine.vocabulary import Job
+
+
+class Waiter:
+    """One poll. ``types`` are names; a name without an id yet is looked up by the probe."""
+
+    __slots__ = ("_task", "closed", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
+
+    def __init__(self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float) -> None:
+        self.worker = worker
+        self.types = types
+        self.max_jobs = max_jobs
+        self.lease_s = lease_s
+        self.jobs: list[Job] = []
+        self.reserved = 0
+        self.closed = False  # takes no new reservation
+        self._task: trio.lowlevel.Task | None = None
+
+    @property
+    def room(self) -> int:
+        """Slots that nothing fills or is about to fill."""
+        return 0 if self.closed else self.max_jobs - self.reserved - len(self.jobs)
+
+    def wake(self) -> None:
+        """Let `wait` look again."""
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Wait for a `wake`. Cancel-safe."""
+        self._task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class Waiters:
+    """All parked polls of this engine by job type."""
+
+    def __init__(self) -> None:
+        self._parked: dict[str, OrderedDict[Waiter, None]] = {}
+        self._count = 0
+        self.queued_version: dict[str, int] = {}
+        """Grows whenever this engine puts a job of that type into the queue."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def park(self, waiter: Waiter) -> None:
+        """Let the poll be found by `reserve`."""
+        self._count += 1
+        for name in waiter.types:
+            self._parked.setdefault(name, OrderedDict())[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        """The poll is answered or its caller went away."""
+        waiter.closed = True
+        self._count -= 1
+        for name in waiter.types:
+            parked = self._parked.get(name)
+            if parked is not None:
+                parked.pop(waiter, None)
+                if not parked:
+                    del self._parked[name]
+
+    def reserve(self, job_type: str) -> Waiter | None:
+        """A slot in the poll that has waited longest for ``job_type``."""
+        parked = self._parked.get(job_type)
+        if parked is None:
+            return None
+        for waiter in parked:
+            if waiter.room > 0:
+                waiter.reserved += 1
+                return waiter
+        return None
+
+    def give_up(self, waiter: Waiter) -> None:
+        """The reserved slot was not filled after all."""
+        waiter.reserved -= 1
+        if not waiter.reserved:
+            waiter.wake()
+
+    def deliver(self, waiter: Waiter, job: Job) -> bool:
+        """Fill a reserved slot; False when the caller went away meanwhile: then the job is to be given back."""
+        waiter.reserved -= 1
+        if waiter.closed:
+            return False
+        waiter.jobs.append(job)
+        if not waiter.reserved:
+            waiter.wake()
+        return True
+
+    def types(self) -> list[str]:
+        """The job types somebody waits for."""
+        return list(self._parked)
+
+    def parked_for(self, job_type: str) -> list[Waiter]:
+        """The polls that wait for a type, oldest first."""
+        return list(self._parked.get(job_type, ()))
+
+    def wake_all(self) -> None:
+        """Let every parked poll look again (drain)."""
+        for parked in list(self._parked.values()):
+            for waiter in list(parked):
+                waiter.wake()
+
+    def note_queued(self, job_type: str) -> None:
+        """This engine committed a job of that type to the queue."""
+        self.queued_version[job_type] = self.queued_version.get(job_type, 0) + 1

@@ -1,0 +1,405 @@
+"""The wide lane: everything that needs the whole instance. Lock, read, `core.advance`, write, commit.
+
+Items say what they want (`WideItem.decide`), `advance` decides what it means, the store writes it. At most one item
+per instance in a batch. A COMMIT whose answer was lost is looked up by its transaction id before anyone is answered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+
+from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.effect import Outcome
+from penstock.core.event import Event, Started
+from penstock.core.state import Instance, InstanceStatus, Token, Trigger, move
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.flush import apply_safely
+from penstock.engine.ids import IdSource
+from penstock.engine.polls import HandOver, Polls
+from penstock.errors import NotFound, PenstockError
+from penstock.log import get_logger
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as job_store
+from penstock.store import wide as store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.jobs import JobKey, Known
+from penstock.store.wide import Change, LockedInstance, NewInstance, Scene
+
+POSITIONS_PER_ITEM = 12
+CHAIN_MAX = 100
+"""Workflows that may be chained within one transaction (each starts the next and ends at once)."""
+
+log = get_logger(__name__)
+
+
+class Settled(Exception):
+    """Nothing is to be changed: the item has this answer."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class WritesOnly(Exception):
+    """The item has no event: its `statements` are all it does."""
+
+
+class WideItem(Item[Any]):
+    """Something to do with one instance."""
+
+    __slots__ = ("instance", "job", "planned", "timer", "worker", "xid")
+
+    def __init__(
+        self,
+        instance: int,
+        *,
+        job: JobKey | None = None,
+        worker: str = "",
+        timer: tuple[int, int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.instance = instance
+        self.job = job
+        self.worker = worker
+        self.timer = timer
+        self.planned: object = None
+        self.xid: str | None = None
+
+    async def prepare(self, connection: TrioConnection) -> None:
+        """What has to be read first, under the instance's lock. Raises as `decide`."""
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
+        raise NotImplementedError
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        """The answer once the outcome is committed."""
+        return None
+
+    def statements(self) -> list[store.Statement]:
+        """Further writes of the same transaction."""
+        return []
+
+
+class Effects:
+    """What a transaction does to this engine's memory, once it is known to be committed."""
+
+    def __init__(self) -> None:
+        self.overs: list[HandOver] = []
+        self.queued: list[str] = []
+        self.armed: list[datetime] = []
+        self.changes: list[tuple[Change, LoadedDefinition]] = []
+
+
+class WideLane:
+    """The queue of wide items and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        polls: Polls,
+        ids: IdSource,
+        timer_armed: Callable[[datetime, datetime], None],
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._metrics = metrics
+        self._definitions = definitions
+        self._polls = polls
+        self._ids = ids
+        self._timer_armed = timer_armed
+        self._unheard: dict[str, Effects] = {}
+        self.batcher: Batcher[WideItem] = Batcher(
+            "wide",
+            self._apply,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            key=lambda item: item.instance,
+            on_batch=metrics.batch_items["wide"].observe,
+        )
+
+    async def submit(self, item: WideItem) -> Any:
+        """Queue an item and wait for its answer; an outage of the database is waited out."""
+        return await self.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
+
+    async def _apply(self, items: list[WideItem]) -> None:
+        try:
+            await apply_safely(self._database, self._metrics, "wide", items, self._batch)
+        finally:
+            for effects in self._unheard.values():
+                self.forget(effects)
+            self._unheard.clear()
+
+    async def _batch(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
+        if again:
+            await self.resolve_unheard(connection, items)
+            items = [item for item in items if not item.settled]
+            if not items:
+                return
+        with self._metrics.db_transaction_seconds["wide"].time():
+            await self._transaction(connection, items)
+
+    async def _transaction(self, connection: TrioConnection, items: list[WideItem]) -> None:
+        jobs = [item for item in items if item.job is not None]
+        timers = [item.timer for item in items if item.timer is not None]
+        scene = await store.open_scene(
+            connection,
+            [item.instance for item in items],
+            jobs=[item.job for item in jobs if item.job is not None],
+            workers=[item.worker for item in jobs],
+            timers=timers,
+            positions=POSITIONS_PER_ITEM * len(items),
+        )
+        known = dict(zip((id(item) for item in jobs), scene.known, strict=True))
+        loaded = {
+            locked.instance.id: await self._definitions.by_key(connection, locked.definition)
+            for locked in scene.instances.values()
+        }
+        needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
+        variables = await job_store.variables(connection, needing) if needing else {}
+        effects = Effects()
+        decided: list[WideItem] = []
+        try:
+            for item in items:
+                locked = scene.instances.get(item.instance)
+                try:
+                    if locked is None:
+                        raise NotFound("the instance is unknown")
+                    about = loaded[item.instance]
+                    await item.prepare(connection)
+                    armed = item.timer is not None and item.timer in scene.armed
+                    event = item.decide(locked, about, known.get(id(item)), armed)
+                except WritesOnly:
+                    decided.append(item)
+                    continue
+                except Settled as settled:
+                    item.answer(settled.answer)
+                    continue
+                except PenstockError as error:
+                    item.refuse(error)
+                    continue
+                outcome = await self._advance(connection, scene, locked, about, variables.get(item.instance), event, effects)
+                item.planned = item.after(outcome, about)
+                decided.append(item)
+            if decided:
+                extra = [statement for item in decided for statement in item.statements()]
+                await self.commit(connection, effects, scene.now, scene.xid, decided, extra)
+        except BaseException:
+            if effects is not self._unheard.get(scene.xid):
+                self.forget(effects)
+            raise
+        await self.committed(connection, effects, scene.now)
+        for item in decided:
+            item.answer(item.planned)
+
+    async def _advance(
+        self,
+        connection: TrioConnection,
+        scene: Scene,
+        locked: LockedInstance,
+        loaded: LoadedDefinition,
+        variables: str | None,
+        event: Event,
+        effects: Effects,
+    ) -> Outcome:
+        values = None if variables is None else msgspec.json.decode(variables, type=dict[str, Any])
+        outcome, following = await self.run(
+            connection, loaded, locked.instance, locked.tokens, values, event, scene.now, scene.positions,
+            buffered=locked.signals,
+        )  # fmt: skip
+        self.collect(effects, Change(outcome, loaded.job_type_of), loaded, scene.now)
+        await self.chain(connection, effects, outcome, following, values, locked.instance.id, scene)
+        return outcome
+
+    async def run(
+        self,
+        connection: TrioConnection,
+        loaded: LoadedDefinition,
+        instance: Instance,
+        tokens: list[Token],
+        variables: dict[str, Any] | None,
+        event: Event,
+        now: datetime,
+        positions: deque[int],
+        *,
+        buffered: dict[int, list[tuple[int, bytes]]] | None = None,
+    ) -> tuple[Outcome, LoadedDefinition | None]:
+        """Advance, again with more positions when they run out; with the definition that is chained into."""
+        following: LoadedDefinition | None = None
+        next_known = True
+        needed = len(positions)
+        while True:
+            inputs = Inputs(
+                now=now,
+                new_id=self._ids.next,
+                positions=positions,
+                jitter=random.random(),  # noqa: S311 - spreads retries, is no secret
+                next_known=next_known,
+                max_automatic_steps=self._settings.max_automatic_steps,
+                buffered=buffered or {},
+            )
+            copies = [msgspec.structs.replace(token) for token in tokens]
+            start = msgspec.structs.replace(instance)
+            try:
+                outcome = advance(loaded.definition, start, copies, variables, event, inputs)
+            except PositionsExhausted:
+                needed = max(64, needed * 4)
+                positions.extend(await store.more_positions(connection, needed))
+                continue
+            if outcome.chain is None:
+                return outcome, None
+            following = await self._definitions.find(connection, outcome.chain.definition_id, 0)
+            if following is not None:
+                return outcome, following
+            next_known = False
+
+    async def chain(
+        self,
+        connection: TrioConnection,
+        effects: Effects,
+        outcome: Outcome,
+        following: LoadedDefinition | None,
+        variables: dict[str, Any] | None,
+        parent: int,
+        scene: Scene,
+    ) -> None:
+        """Start the next workflow, and the next one's next, in the same transaction."""
+        for _ in range(CHAIN_MAX):
+            if outcome.chain is None or following is None:
+                return
+            values = {**(variables or {}), **_written(outcome)}
+            loaded, id = following, self._ids.next()
+            created = NewInstance(
+                id, loaded.key, msgspec.json.encode(values), parent_id=parent
+            )
+            outcome, following = await self.run(
+                connection, loaded, Instance(id), [], dict(values), Started(), scene.now, scene.positions
+            )
+            self.collect(effects, Change(outcome, loaded.job_type_of, created), loaded, scene.now)
+            self._metrics.instances_started.inc()
+            variables, parent = values, id
+        log.error("chain cut", length=CHAIN_MAX, instance=f"{parent:x}")
+
+    # -- also used by starts
+
+    def collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
+        """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
+        out = change.outcome
+        effects.changes.append((change, loaded))
+        effects.armed.extend(timer.fire_at for timer in out.armed)
+        placed = {token.id: token for token in (*out.inserted, *out.updated)}
+        kept = []
+        for job in out.queued:
+            token = placed[job.token_id]
+            waiter = self._polls.waiters.reserve(job.job_type)
+            if waiter is None:
+                kept.append(job)
+                effects.queued.append(job.job_type)
+                continue
+            move(token, Trigger.CLAIM)
+            token.attempt += 1
+            token.claimed_by, token.claimed_at = waiter.worker, now
+            until = now + timedelta(seconds=waiter.lease_s)
+            token.lease_until = until if token.timeout_at is None else min(until, token.timeout_at)
+            effects.overs.append(
+                HandOver(
+                    waiter, loaded, out.instance.id, token.id, token.seq, token.step, token.attempt, token.failures,
+                    token.entered_at, now, token.lease_until,
+                )  # fmt: skip
+            )
+        out.queued = kept
+
+    async def commit(
+        self,
+        connection: TrioConnection,
+        effects: Effects,
+        now: datetime,
+        xid: str,
+        items: list[Any],
+        extra: list[store.Statement],
+    ) -> None:
+        """Write and commit. When the answer is lost, ``items`` and effects wait to be resolved by the next try."""
+        changes = [change for change, _ in effects.changes]
+        writes = store.statements(changes, now, audit=self._settings.audit_log_enabled, extra=extra)
+        for item in items:
+            item.xid = xid
+        self._unheard[xid] = effects
+        try:
+            await connection.roundtrip([*writes, (store.SQL["commit"], ())])
+        except psycopg.Error:
+            if not connection.closed:  # refused by the server: surely rolled back
+                del self._unheard[xid]
+            raise
+        del self._unheard[xid]
+
+    async def resolve_unheard(self, connection: TrioConnection, items: list[Any]) -> None:
+        """Look what became of transactions whose COMMIT was not answered, and answer the items of committed ones."""
+        for xid, effects in list(self._unheard.items()):
+            outcome = await store.committed(connection, xid)
+            if outcome is None:
+                raise psycopg.OperationalError(f"transaction {xid} has not ended yet")
+            del self._unheard[xid]
+            if outcome:
+                await self.committed(connection, effects, None)
+                for item in items:
+                    if item.xid == xid:
+                        item.answer(item.planned)
+            else:
+                self.forget(effects)
+
+    def forget(self, effects: Effects) -> None:
+        """The transaction did not happen: give up what it reserved."""
+        for over in effects.overs:
+            self._polls.waiters.give_up(over.waiter)
+        effects.overs.clear()
+
+    async def committed(self, connection: TrioConnection, effects: Effects, now: datetime | None) -> None:
+        """Carry a committed transaction into this engine's memory: leases, wake-ups, metrics, hand-overs."""
+        for change, loaded in effects.changes:
+            self._note(change, loaded)
+        for job_type in set(effects.queued):
+            self._polls.queued(job_type)
+        if effects.armed and now is not None:
+            self._timer_armed(min(effects.armed), now)
+        overs, effects.overs = effects.overs, []
+        if overs:
+            await self._polls.deliver_all(connection, overs, {})
+
+    def _note(self, change: Change, loaded: LoadedDefinition) -> None:
+        out, metrics = change.outcome, self._metrics
+        steps = loaded.definition.steps
+        for row in out.history:
+            if row.kind < 10:
+                self._polls.leases.drop(row.token_id, row.seq)
+                metrics.steps_executed[steps[row.step].type.value].inc()
+            else:
+                self._polls.leases.drop(row.token_id, row.seq)
+                metrics.job_retries.inc()
+        if out.dead_end:
+            metrics.dead_ends.inc()
+            log.warning("instance has no open step and did not reach END", instance=f"{out.instance.id:x}",
+                        definition=loaded.definition.id)  # fmt: skip
+        if out.ended:
+            metrics.instances_completed[InstanceStatus(out.instance.status).name].inc()
+
+
+def _written(outcome: Outcome) -> dict[str, Any]:
+    """What the advance itself wrote, in order."""
+    written: dict[str, Any] = {}
+    for row in outcome.history:
+        if row.output is not None:
+            written.update(msgspec.json.decode(row.output, type=dict[str, Any]))
+    return written

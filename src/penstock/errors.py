@@ -1,0 +1,90 @@
+"""The errors that operations raise: few, one per condition, each with the code that clients see.
+
+A leaf: imports nothing of penstock. Adapters hold one table each from ``code`` to their own status
+(`rest/problems.py`, `rpc/problems.py`); nothing else may decide a status. Operating errors (bad input, a lost
+lease, a database that is away) are raised as these; programmer errors assert.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all operating errors. ``reason`` is shown to clients: no SQL, no stack traces."""
+
+    code = "internal-error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BadRequest(PenstockError):
+    """The request itself is wrong, whatever the state of the engine. Nothing was changed."""
+
+    code = "bad-request"
+
+
+class NotFound(PenstockError):
+    """The thing that the request names does not exist."""
+
+    code = "not-found"
+
+
+class Conflict(PenstockError):
+    """The thing exists, in a state which does not allow the request. Nothing was changed."""
+
+    code = "conflict"
+
+
+class LeaseLost(Conflict):
+    """The caller no longer holds (or never held) the lease it acts under. Nothing was changed."""
+
+    code = "lease-lost"
+
+
+class JobCancelled(Conflict):
+    """The job's instance ended or its step was interrupted: whoever works on it may stop."""
+
+    code = "cancelled"
+
+
+class IdempotencyConflict(Conflict):
+    """The same idempotency key came with another request before."""
+
+    code = "idempotency-conflict"
+
+
+class DispatchModeConflict(PenstockError):
+    """The call does not exist in this engine's dispatch mode (polling while Kafka dispatches)."""
+
+    code = "gone"
+
+
+class UnsupportedFormat(PenstockError):
+    """The body has a content type that is not read."""
+
+    code = "unsupported-format"
+
+
+class PayloadTooLarge(PenstockError):
+    """A body, a variable map or a result is over its limit."""
+
+    code = "payload-too-large"
+
+
+class TooManyRequests(PenstockError):
+    """A bounded queue or a limit on parked calls is full. Try again later."""
+
+    code = "resource-exhausted"
+
+
+class NotImplementedYet(PenstockError):
+    """The request is valid but uses what this engine can't run."""
+
+    code = "not-implemented"
+
+
+class Unavailable(PenstockError):
+    """The engine can't answer now: the database is away or the engine drains. Try again."""
+
+    code = "unavailable"

@@ -1,0 +1,58 @@
+"""The accept loop of both servers: from a listening socket to connected ones, as many as there is room for."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from penstock.log import RateLimitedLog, get_logger
+
+rate_limited = RateLimitedLog(get_logger(__name__))
+
+# The process or the machine has run out of something; the listening socket itself is well (accept(2)).
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_RETRY_SECONDS = 0.1
+# Errors of the connection that was about to be accepted, not of the listener (accept(2), "Error handling").
+_CLIENT_GONE = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.ENOPROTOOPT,
+        errno.EHOSTDOWN,
+        errno.ENONET,
+        errno.EHOSTUNREACH,
+        errno.EOPNOTSUPP,
+        errno.ENETUNREACH,
+    }
+)
+
+
+async def accept_connections(
+    listener: socket.socket,
+    wait_for_room: Callable[[], Awaitable[None]],
+    start: Callable[[socket.socket], None],
+) -> None:
+    """Accept until cancelled, then close the listener. ``start`` takes each connected socket over and does not block;
+    ``wait_for_room`` is awaited when a client waits, before it is accepted."""
+    with listener:
+        listener.setblocking(False)
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            await wait_for_room()
+            try:
+                connected, _ = listener.accept()
+            except BlockingIOError:
+                continue  # another process that shares the socket was faster, or the client gave up
+            except OSError as exc:
+                if exc.errno in _EXHAUSTED:
+                    rate_limited.warning("exhausted", "can't accept connections", reason=str(exc))
+                    await trio.sleep(_RETRY_SECONDS)
+                elif exc.errno not in _CLIENT_GONE:
+                    raise
+            else:
+                start(connected)

@@ -1,0 +1,291 @@
+"""One client: requests in, answers out, one after the other, until one side closes.
+
+Runs in one task on any Trio stream. Its deadlines are plain numbers which the server compares with the clock every
+`deadline_tick_seconds`: moving a cancel scope's deadline four times per request would cost more than parsing it.
+
+While it waits for the client it may be interrupted (time-out, drain, eviction) by cancelling its scope. While the
+application runs it must not be: the scope is only cancelled in a waiting phase, and when the cancellation and the
+client's bytes arrive in the same scheduler round, the bytes win and a new scope is opened.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from penstock.http.asgi import App, Scope
+from penstock.http.cycle import Cycle
+from penstock.http.parser import Progress, RequestParser
+from penstock.http.refusal import Refusal, error_object
+from penstock.http.request import Request
+from penstock.http.response import CONTINUE, encode_head
+from penstock.log import get_logger
+
+if TYPE_CHECKING:
+    from penstock.http.server import HttpServer
+
+log = get_logger(__name__)
+
+RECEIVE_BYTES = 64 * 1024
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Phase(enum.Enum):
+    """What a connection is doing, and so what its deadline means and what may interrupt it."""
+
+    IDLE = enum.auto()
+    """Between requests."""
+    RECEIVING = enum.auto()
+    """A part of a request is there."""
+    ANSWERING = enum.auto()
+    """The application runs. No deadline: that is the application's business."""
+    WRITING = enum.auto()
+    """An answer is on its way into the socket."""
+    CLOSING = enum.auto()
+
+
+_INTERRUPTIBLE = (Phase.IDLE, Phase.RECEIVING)
+
+
+class _ReceivedAfterAll(Exception):
+    """The client's bytes came together with the cancellation of the wait for them."""
+
+
+class Connection:
+    """State of one connection. ``run`` is its whole life; all other methods may be called from other tasks."""
+
+    def __init__(
+        self,
+        server: HttpServer,
+        app: App,
+        stream: trio.abc.HalfCloseableStream,
+        client: tuple[str, int] | None,
+        server_address: tuple[str, int] | None,
+    ) -> None:
+        self.client = client
+        self.server_address = server_address
+        self.stream = stream
+        self.phase = Phase.IDLE
+        self.expires_at = math.inf
+        self.input_ended = False  # the client closed, or half-closed: it may still read its answer
+        self.broken = False  # nothing can be written any more
+        self.date_line = server.date.line
+        self._server = server
+        self._app = app
+        self._limits = server.limits
+        self._parser = RequestParser(server.limits, server.body_budget)
+        self._scope = trio.CancelScope()
+        self._body_started_at: float | None = None
+
+    async def run(self) -> None:
+        """Serve the client until the connection ends, and close it. Raises nothing but cancellation."""
+        try:
+            try:
+                linger_seconds = await self._serve()
+            except Refusal as refusal:
+                self._server.refused_total += 1
+                self._parser.close()  # its memory is free for others while this client reads why
+                await self._refuse(refusal)
+                linger_seconds = self._limits.linger_timeout_seconds
+            if linger_seconds > 0 and not (self.broken or self.input_ended):
+                await self._linger(linger_seconds)
+        except _GONE:
+            pass
+        finally:
+            self._parser.close()
+            await trio.aclose_forcefully(self.stream)
+
+    # -- called by the server
+
+    async def expire(self) -> None:
+        """The deadline has passed. A stuck write is ended by closing the stream under it, which the application sees
+        as a client that went away."""
+        self.expires_at = math.inf
+        if self.phase is Phase.WRITING:
+            self._server.timed_out_total += 1
+            await trio.aclose_forcefully(self.stream)
+        elif self.phase in _INTERRUPTIBLE:
+            self._scope.cancel()
+
+    def close_if_idle(self) -> None:
+        if self.phase is Phase.IDLE:
+            self._scope.cancel()
+
+    @property
+    def idle_since(self) -> float:
+        """Trio time; infinite while it is not idle."""
+        if self.phase is not Phase.IDLE:
+            return math.inf
+        return self.expires_at - self._limits.keep_alive_timeout_seconds
+
+    @property
+    def must_close(self) -> bool:
+        return self._server.draining or self.peer_gone
+
+    @property
+    def peer_gone(self) -> bool:
+        return self.input_ended or self.broken
+
+    # -- requests
+
+    async def _serve(self) -> float:
+        """Until the connection has to end. Gives how long to linger: 0 unless the client may still be sending."""
+        while True:
+            try:
+                with self._scope:
+                    return await self._serve_until_interrupted()
+            except _ReceivedAfterAll:
+                self._scope = trio.CancelScope()
+                continue
+            if self.phase is Phase.IDLE:
+                return 0
+            self._server.timed_out_total += 1
+            raise self._timed_out()
+
+    async def _serve_until_interrupted(self) -> float:
+        while True:
+            request = await self._wait_for_request()
+            if request is None:
+                return 0
+            self.phase, self.expires_at = Phase.ANSWERING, math.inf
+            self._body_started_at = None
+            self._server.requests_total += 1
+            cycle = Cycle(self, request)
+            await self._answer(cycle)
+            self._parser.release()
+            if not cycle.keep_alive:
+                if self._parser.unread_bytes > 0:
+                    return self._limits.linger_timeout_seconds
+                return self._limits.drain_quiet_seconds if request.keep_alive else 0
+
+    async def _wait_for_request(self) -> Request | None:
+        """The next request, or None when the client closed. Raises Refusal."""
+        parser = self._parser
+        request = parser.next_request()
+        if request is not None:  # pipelined: nothing was awaited, so let others run
+            self.phase, self.expires_at = Phase.ANSWERING, math.inf
+            await trio.lowlevel.checkpoint()
+            return request
+        while True:
+            if parser.take_expectation():
+                await self.send(CONTINUE)
+            self._set_deadline(parser.progress)
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+            if not data:
+                return None
+            parser.receive(bytes(data))  # no copy when they are bytes already
+            if self._scope.cancel_called:
+                raise _ReceivedAfterAll
+            request = parser.next_request()
+            if request is not None:
+                return request
+
+    def _set_deadline(self, progress: Progress) -> None:
+        limits = self._limits
+        now = trio.current_time()
+        if progress is Progress.NOTHING:
+            if self.phase is not Phase.IDLE or self.expires_at == math.inf:
+                self.phase = Phase.IDLE
+                self.expires_at = now + limits.keep_alive_timeout_seconds
+        elif progress is Progress.HEAD:
+            if self.phase is not Phase.RECEIVING:
+                self.phase = Phase.RECEIVING
+                self.expires_at = now + limits.header_timeout_seconds
+        else:
+            self.phase = Phase.RECEIVING
+            if self._body_started_at is None:
+                self._body_started_at = now
+            earned = self._parser.body_bytes / limits.min_body_bytes_per_second
+            self.expires_at = limits.body_timeout_seconds + min(now, self._body_started_at + earned)
+
+    def _timed_out(self) -> Refusal:
+        what = "body" if self._parser.progress is Progress.BODY else "headers"
+        return Refusal(408, "request-timeout", f"the {what} of the request took too long to arrive")
+
+    async def _answer(self, cycle: Cycle) -> None:
+        scope = cycle.scope()
+        try:
+            await self._app(scope, cycle.receive, cycle.send)
+        except Exception as exc:
+            self._record_failure(scope, exc)
+        except BaseExceptionGroup as group:
+            # An application's nursery that failed while it was being cancelled. Its failures stay here; the
+            # cancellation has to go on.
+            errors, others = group.split(Exception)
+            if errors is not None:
+                self._record_failure(scope, errors)
+            if others is not None:
+                raise others from None
+        await cycle.finish()
+
+    def _record_failure(self, scope: Scope, error: BaseException) -> None:
+        self._server.failed_total += 1
+        log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)
+
+    # -- the stream
+
+    async def read_ahead(self) -> None:
+        """Wait for the client while the application runs: until some bytes of its next request come, or it is gone
+        (``input_ended``), or, when enough was read ahead already, until cancelled. Cancel-safe: no byte is lost."""
+        if self._parser.unread_bytes >= self._limits.max_pipeline_bytes:
+            await trio.sleep_forever()
+        try:
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+        except _GONE:
+            data = b""
+        if data:
+            self._parser.receive(bytes(data))
+        else:
+            self.input_ended = True
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it within `write_timeout_seconds` per slice. Sets ``broken`` instead of raising."""
+        if self.broken:
+            return
+        limits = self._limits
+        phase, expires_at = self.phase, self.expires_at
+        self.phase = Phase.WRITING
+        try:
+            if len(data) <= limits.write_slice_bytes:
+                self.expires_at = trio.current_time() + limits.write_timeout_seconds
+                await self.stream.send_all(data)
+            else:
+                view = memoryview(data)
+                for at in range(0, len(data), limits.write_slice_bytes):
+                    self.expires_at = trio.current_time() + limits.write_timeout_seconds
+                    await self.stream.send_all(view[at : at + limits.write_slice_bytes])
+        except _GONE:
+            self.broken = True
+        finally:
+            self.phase, self.expires_at = phase, expires_at
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        body = error_object(refusal.code, refusal.reason)
+        head = encode_head(
+            refusal.status,
+            [(b"content-type", b"application/json")],
+            self.date_line(),
+            method="GET",
+            http_version="1.1",
+            keep_alive=False,
+            body_bytes=len(body),
+        )
+        log.debug("request refused", status=refusal.status, reason=refusal.reason)
+        self.phase, self.expires_at = Phase.CLOSING, math.inf
+        await self.send(head.data + body)
+
+    async def _linger(self, seconds: float) -> None:
+        """Say that nothing more comes, then throw away what the client still sends: closing with unread input would
+        reset the connection, and the client would lose the answer that tells it why."""
+        self.phase, self.expires_at = Phase.CLOSING, math.inf
+        left = self._limits.max_linger_bytes
+        with trio.move_on_after(seconds):
+            await self.stream.send_eof()
+            while left > 0:
+                data = await self.stream.receive_some(RECEIVE_BYTES)
+                if not data:
+                    return
+                left -= len(data)

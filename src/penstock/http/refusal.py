@@ -1,0 +1,27 @@
+"""Requests that never reach the application: the status, the error object of the wire contract, and the reason.
+
+Everything here ends with the connection closed, since after it nobody knows where the next request would begin.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Refusal(Exception):
+    """The server answers this itself and closes. ``reason`` goes to the client: no input is echoed in it."""
+
+    def __init__(self, status: int, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.reason = reason
+
+
+def bad_request(reason: str) -> Refusal:
+    return Refusal(400, "bad-request", reason)
+
+
+def error_object(code: str, reason: str) -> bytes:
+    """The JSON error object of the contract."""
+    return msgspec.json.encode({"error": code, "reason": reason, "message": reason})

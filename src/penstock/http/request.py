@@ -1,0 +1,46 @@
+"""A request that has arrived whole, and the memory that bodies may take until they are answered."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.http.asgi import Headers
+from penstock.http.refusal import bad_request
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """One whole request. Header names are lower case; ``raw_path`` is as sent, without query."""
+
+    method: str
+    raw_path: bytes
+    query: bytes
+    http_version: str
+    headers: Headers
+    body: bytes
+    keep_alive: bool
+
+
+class BodyBudget:
+    """Bytes of request bodies in memory, over all connections of one server."""
+
+    __slots__ = ("max_bytes", "used_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+
+
+def origin_form(target: bytes) -> bytes:
+    """``/path?query`` of a target in origin or absolute form; ``*`` stays."""
+    if b"#" in target:
+        raise bad_request("a request target has no fragment")
+    if target.startswith(b"/") or target == b"*":
+        return target
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        raise bad_request("the request target is no path")
+    slash = rest.find(b"/")
+    if slash >= 0:
+        return rest[slash:]
+    question = rest.find(b"?")
+    return b"/" + rest[question:] if question >= 0 else b"/"

@@ -1,0 +1,150 @@
+"""The engine's own HTTP/1.1 server: accepting, deadlines, draining.
+
+Relies on ``Connection`` for everything between one client and the application. Serves plain HTTP/1.1 only; HTTP/2 and
+TLS are ``hypercorn_seam``. Nothing that a client sends may end more than its own connection.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from penstock.http.accept import accept_connections
+from penstock.http.asgi import App
+from penstock.http.connection import Connection, Phase
+from penstock.http.interface import Statistics
+from penstock.http.limits import Limits
+from penstock.http.request import BodyBudget
+from penstock.http.response import DateHeader
+from penstock.http.transport import TcpStream
+from penstock.log import get_logger
+
+log = get_logger(__name__)
+
+
+class HttpServer:
+    """Serves one application on any number of listening sockets. For one ``serve`` only."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.body_budget = BodyBudget(self.limits.max_request_memory_bytes)
+        self.date = DateHeader()
+        self.requests_total = 0
+        self.refused_total = 0
+        self.failed_total = 0
+        self.timed_out_total = 0
+        self._accepted_total = 0
+        self._connections: set[Connection] = set()
+        self._open_sockets = 0  # accepted and not closed: counted before their task runs
+        self._drain = trio.Event()
+        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
+
+    # -- the Server interface
+
+    async def serve(
+        self,
+        app: App,
+        sockets: list[socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until drained: returns when the last connection has ended. Takes the listening sockets over and closes
+        them. Cancelling it ends all connections at once, answered or not."""
+        async with trio.open_nursery() as background:
+            background.start_soon(self._enforce_deadlines)
+            async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+
+                async def accept(sock: socket.socket) -> None:
+                    await accept_connections(sock, self._wait_for_room, start)
+
+                def start(sock: socket.socket) -> None:
+                    self._open_sockets += 1
+                    connections.start_soon(self._handle_socket, app, sock)
+
+                for sock in sockets:
+                    accepting.start_soon(accept, sock)
+                task_status.started()
+                await self._drain.wait()
+                # Requests that were on their way when the drain began: accepted, read and answered for a moment more.
+                await trio.sleep(self.limits.drain_quiet_seconds)
+                accepting.cancel_scope.cancel()
+                for connection in self._connections:
+                    connection.close_if_idle()
+            background.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """Stop accepting, close idle connections, answer what runs with ``connection: close``. Idempotent."""
+        self._drain.set()
+
+    def statistics(self) -> Statistics:
+        phases = [connection.phase for connection in self._connections]
+        return Statistics(
+            connections=len(phases),
+            idle_connections=phases.count(Phase.IDLE),
+            running_requests=phases.count(Phase.ANSWERING) + phases.count(Phase.WRITING),
+            accepted_total=self._accepted_total,
+            requests_total=self.requests_total,
+            refused_total=self.refused_total,
+            failed_total=self.failed_total,
+            timed_out_total=self.timed_out_total,
+            request_memory_bytes=self.body_budget.used_bytes,
+        )
+
+    # -- connections
+
+    @property
+    def draining(self) -> bool:
+        return self._drain.is_set()
+
+    async def handle(
+        self,
+        app: App,
+        stream: trio.abc.HalfCloseableStream,
+        client: tuple[str, int] | None = None,
+        server_address: tuple[str, int] | None = None,
+    ) -> None:
+        """Serve one client on any stream, and close it."""
+        connection = Connection(self, app, stream, client, server_address)
+        self._connections.add(connection)
+        self._accepted_total += 1
+        try:
+            await connection.run()
+        except Exception:
+            log.exception("a connection ended by a bug in the server", client=client)
+        finally:
+            self._connections.discard(connection)
+
+    async def _handle_socket(self, app: App, sock: socket.socket) -> None:
+        try:
+            with sock:
+                client, server_address = _address(sock.getpeername()), _address(sock.getsockname())
+                await self.handle(app, TcpStream(sock), client, server_address)
+        except OSError:
+            log.debug("a client went away while it was accepted")
+        finally:
+            self._open_sockets -= 1
+            self._room.set()
+
+    async def _wait_for_room(self) -> None:
+        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
+        while self._open_sockets >= self.limits.max_connections:
+            if self._room.is_set():
+                self._room = trio.Event()
+            idle_before = trio.current_time() - self.limits.evict_after_idle_seconds
+            idle = [c for c in self._connections if c.idle_since <= idle_before]
+            if idle:
+                min(idle, key=lambda connection: connection.idle_since).close_if_idle()
+            with trio.move_on_after(self.limits.evict_after_idle_seconds):
+                await self._room.wait()
+
+    async def _enforce_deadlines(self) -> None:
+        while True:
+            await trio.sleep(self.limits.deadline_tick_seconds)
+            now = trio.current_time()
+            for connection in [c for c in self._connections if c.expires_at <= now]:
+                await connection.expire()
+
+
+def _address(name: tuple[str, int]) -> tuple[str, int]:
+    return name[0], name[1]  # IPv6 names have two members more

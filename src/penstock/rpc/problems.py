@@ -1,0 +1,32 @@
+"""The one table from error codes to gRPC statuses (``rest/problems.py`` has REST's)."""
+
+from __future__ import annotations
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from penstock.errors import PenstockError
+
+STATUS_BY_CODE = {
+    "bad-request": Status.INVALID_ARGUMENT,
+    "not-found": Status.NOT_FOUND,
+    "conflict": Status.FAILED_PRECONDITION,
+    "lease-lost": Status.ABORTED,
+    # Not CANCELLED: that is what a client sees of a call that it cancelled itself.
+    "cancelled": Status.FAILED_PRECONDITION,
+    "idempotency-conflict": Status.FAILED_PRECONDITION,
+    "gone": Status.FAILED_PRECONDITION,
+    "unsupported-format": Status.INVALID_ARGUMENT,
+    "payload-too-large": Status.INVALID_ARGUMENT,
+    "resource-exhausted": Status.RESOURCE_EXHAUSTED,
+    "not-implemented": Status.UNIMPLEMENTED,
+    "unavailable": Status.UNAVAILABLE,
+    "internal-error": Status.INTERNAL,
+}
+
+
+def status_of(error: Exception) -> GRPCError | None:
+    """What a client is told of an operating error; None for anything else (INTERNAL, and it is logged)."""
+    if not isinstance(error, PenstockError):
+        return None
+    return GRPCError(STATUS_BY_CODE[error.code], error.reason)

@@ -1,0 +1,314 @@
+"""The gRPC server: listens, starts connections, runs calls, drains.
+
+Handlers are grpclib's: objects with ``__mapping__()`` from path to ``grpclib.const.Handler``, generated or by hand.
+Relies on ``transport`` and ``call``. Must not know what any method does; ``status_of`` tells it which status an
+exception is.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+from grpclib.const import Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.metadata import decode_timeout
+from msgspec import Struct
+
+from penstock.rpc.call import Call, Codec
+from penstock.rpc.limits import Limits
+from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
+_ENCODING_IDENTITY = b"identity"
+# Ten years: Trio's clock takes any float, a client's "99999999H" is meant as "never".
+_MAX_TIMEOUT_S = 10 * 365 * 86_400.0
+
+
+class Service(Protocol):
+    """What serves some methods: a subclass of a generated base, or anything with its ``__mapping__``."""
+
+    def __mapping__(self) -> Mapping[str, Handler]: ...
+
+
+class Counts(Struct):
+    """What happened since the start."""
+
+    accepted: int = 0
+    calls: int = 0
+    refused: int = 0
+    """Calls told to go elsewhere: too many at once on a connection, or draining."""
+    turned_away: int = 0
+    """Connections closed at once: too many."""
+    broken: int = 0
+    """Connections ended because the client broke the protocol."""
+    floods: int = 0
+    """... of these, by too many control frames or resets."""
+    silent: int = 0
+    """Connections ended because a ping was not answered."""
+    pings: int = 0
+    handshake_failures: int = 0
+
+
+class Statistics(Struct, frozen=True):
+    """A look inside, at this moment."""
+
+    connections: int
+    calls_running: int
+    held_request_bytes: int
+    draining: bool
+    counts: Counts
+
+
+class Server:
+    """``await nursery.start(server.serve, sockets)``, later ``await server.drain(grace_s)``."""
+
+    def __init__(
+        self,
+        handlers: Iterable[Service],
+        *,
+        codec: Codec,
+        limits: Limits | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        status_of: Callable[[Exception], GRPCError | None] | None = None,
+        on_call: Callable[[str, str, float], None] | None = None,
+    ) -> None:
+        """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
+
+        ``on_call`` gets the path ("unknown" when nobody serves it), the status name and the seconds of every call;
+        it must not raise. With ``ssl_context`` the listeners speak TLS; it must offer ALPN ``h2``.
+        """
+        self.limits = limits or Limits()
+        self.codec = codec
+        self.counts = Counts()
+        self._methods: dict[bytes, Handler] = {}
+        for service in handlers:
+            self._methods.update({path.encode(): handler for path, handler in service.__mapping__().items()})
+        self._ssl_context = ssl_context
+        self._status_of = status_of
+        self._on_call = on_call
+        self._connections: set[Connection] = set()
+        self._sockets = 0
+        self._running = 0
+        self._held = 0
+        self._draining = trio.Event()
+        self._drained = trio.Event()
+        self._last_left = trio.Event()
+        self._accepting = trio.CancelScope()
+        self._scope = trio.CancelScope()
+
+    async def serve(
+        self,
+        sockets: Iterable[socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve on listening sockets (they are closed in the end). Returns after ``drain``; cancelling it cuts all."""
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                with self._accepting:
+                    task_status.started()
+                    await trio.serve_listeners(self._serve_connection, listeners, handler_nursery=nursery)
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop listening, let calls end, then close; what still runs after ``grace_s`` is told UNAVAILABLE.
+
+        May be called again: it then waits for the first. When it is cancelled, cancel ``serve`` as well.
+        """
+        if self._draining.is_set():
+            await self._drained.wait()
+            return
+        self._draining.set()
+        self._accepting.cancel()
+        await trio.lowlevel.checkpoint()  # connections just accepted get to their first line
+        for connection in list(self._connections):
+            connection.begin_drain()
+        with trio.move_on_after(grace_s):
+            await self._wait_empty()
+        for connection in list(self._connections):
+            connection.end_calls(UNAVAILABLE_DRAINED)
+        with trio.move_on_after(self.limits.abort_s):
+            await self._wait_empty()
+        self._scope.cancel()
+        self._drained.set()
+
+    @property
+    def is_draining(self) -> bool:
+        """``drain`` has begun."""
+        return self._draining.is_set()
+
+    async def wait_draining(self) -> None:
+        """Wait until ``drain`` begins."""
+        await self._draining.wait()
+
+    def statistics(self) -> Statistics:
+        """Gauges and counts, for metrics and tests."""
+        return Statistics(self._sockets, self._running, self._held, self.is_draining, self.counts)
+
+    # ---------------------------------------------------------------------------------- connections
+
+    async def _wait_empty(self) -> None:
+        if self._sockets:
+            await self._last_left.wait()
+
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        try:
+            peer = stream.socket.getpeername()
+        except OSError:  # it has left already
+            await trio.aclose_forcefully(stream)
+            return
+        await self.serve_stream(stream, peer)
+
+    async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
+        """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
+        if self._sockets >= self.limits.connections:
+            self.counts.turned_away += 1
+            await trio.aclose_forcefully(stream)
+            return
+        self._sockets += 1
+        self.counts.accepted += 1
+        try:
+            secured = await self._secure(stream)
+            if secured is not None:
+                await self._run_connection(Connection(self, secured, peer))
+        except Exception:
+            log.exception("a gRPC connection failed")  # ours to mend, but never the end of the others
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)  # closes at once, waits for nothing
+            self._sockets -= 1
+            if not self._sockets and self.is_draining:
+                self._last_left.set()
+
+    async def _run_connection(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+    async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream | None:
+        if self._ssl_context is None:
+            return stream
+        tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
+        with trio.move_on_after(self.limits.handshake_s):
+            try:
+                await tls.do_handshake()
+            except (trio.BrokenResourceError, ssl.SSLError):
+                log.debug("TLS handshake failed", exc_info=True)
+            else:
+                if tls.selected_alpn_protocol() == "h2":
+                    return tls
+        self.counts.handshake_failures += 1
+        return None
+
+    # ---------------------------------------------------------------------------------- calls
+
+    def hold(self, count: int) -> None:
+        """Account for received bytes that wait for a handler."""
+        self._held += count
+
+    def holds_too_much(self) -> bool:
+        """More request bytes wait than the limit."""
+        return self._held > self.limits.held_request_bytes
+
+    def new_call(self, connection: Connection, stream_id: int, headers: dict[bytes, bytes]) -> Call[Any, Any] | None:
+        """A call for these headers, or None when they were answered at once."""
+        kind = headers.get(b"content-type", b"")
+        if headers.get(b":method") != b"POST" or not _is_grpc(kind):
+            connection.answer_at_once(stream_id, [(b":status", b"405" if _is_grpc(kind) else b"415")])
+            return None
+        error: GRPCError | None = None
+        timeout_s: float | None = None
+        method = self._methods.get(headers.get(b":path", b""))
+        if method is None:
+            error = GRPCError(Status.UNIMPLEMENTED, "no such method")
+        elif headers.get(b"grpc-encoding", _ENCODING_IDENTITY) != _ENCODING_IDENTITY:
+            error = GRPCError(Status.UNIMPLEMENTED, "compressed messages are not supported")
+        elif b"grpc-timeout" in headers:
+            timeout_s = _parse_timeout(headers[b"grpc-timeout"])
+            if timeout_s is None:
+                error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
+        if method is not None and error is None:
+            self._running += 1
+            return Call(connection, stream_id, headers, headers[b":path"].decode("latin-1"), method, timeout_s)
+        assert error is not None
+        connection.answer_at_once(stream_id, [
+            (b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"),
+            (b"grpc-status", str(error.status.value).encode()), (b"grpc-message", (error.message or "").encode()),
+        ])  # fmt: skip
+        self._count(_UNKNOWN_METHOD if method is None else headers[b":path"].decode("latin-1"), error.status, 0.0)
+        return None
+
+    def abandon(self, call: Call[Any, Any]) -> None:
+        """A call was reset before its handler began."""
+        self._running -= 1
+        call.finish(None)
+        self._count(call.path, Status.CANCELLED, 0.0)
+
+    async def run_call(self, call: Call[Any, Any]) -> None:
+        """Run a call's handler and answer with what comes of it. Raises nothing but Trio's Cancelled."""
+        began = time.perf_counter()
+        error: GRPCError | None = GRPCError(Status.CANCELLED, "the connection was lost")
+        try:
+            error = await self._handle(call)
+            call.finish(error)
+        finally:
+            self._running -= 1
+            if not call.finished:
+                call.closed = True
+                call.finish(None)
+            call._connection.forget(call)
+            self._count(call.path, Status.OK if error is None else error.status, time.perf_counter() - began)
+
+    async def _handle(self, call: Call[Any, Any]) -> GRPCError | None:
+        try:
+            with call.scope:
+                await call.method.func(call)
+                if not call.answers and not call.method.cardinality.server_streaming:
+                    raise AssertionError("a unary handler sent no answer")
+                return None
+        except Exception as error:
+            return self._problem(call, error)
+        return call.cancelled_as
+
+    def _problem(self, call: Call[Any, Any], error: Exception) -> GRPCError:
+        cause: BaseException = error
+        while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+            cause = cause.exceptions[0]
+        if isinstance(cause, GRPCError):
+            return cause
+        known = self._status_of(cause) if self._status_of is not None and isinstance(cause, Exception) else None
+        if known is None:
+            log.error("handler of %s failed", call.path, exc_info=error)
+            return GRPCError(Status.INTERNAL, "internal error")
+        return known
+
+    def _count(self, path: str, status: Status, seconds: float) -> None:
+        self.counts.calls += 1
+        if self._on_call is not None:
+            self._on_call(path, status.name, seconds)
+
+
+def _is_grpc(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip()
+    return kind in (b"application/grpc", b"application/grpc+proto")
+
+
+def _parse_timeout(value: bytes) -> float | None:
+    if len(value) > 9:  # eight digits and a unit, by gRPC's specification
+        return None
+    try:
+        return min(decode_timeout(value.decode("ascii")), _MAX_TIMEOUT_S)
+    except ValueError:
+        return None

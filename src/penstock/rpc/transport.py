@@ -1,0 +1,370 @@
+"""One HTTP/2 connection on Trio: bytes in, calls out, and back.
+
+Three tasks: one reads and hands events out (h2 is not asynchronous, so all frames of one read are done without a
+switch), one writes what h2 has to say (what several calls wrote meanwhile goes out in one send), one pings. Calls
+run as children of the connection, so that none outlives it.
+
+Relies on ``http2`` for the protocol and on ``server`` for what calls do. Whatever a client sends ends at most this
+connection. Must not keep anything that grows with what a client sends beyond ``Limits``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    PingReceived,
+    PriorityUpdated,
+    RemoteSettingsChanged,
+    RequestReceived,
+    SettingsAcknowledged,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+
+from penstock.rpc.http2 import HPACK_TABLE_BYTES, PING_DRAIN, PING_IDLE, open_h2
+from penstock.rpc.limits import Allowance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.rpc.call import Call
+    from penstock.rpc.server import Server
+
+log = logging.getLogger(__name__)
+
+# More makes a batch of frames block the loop for longer (3,500 pings fit in 32 KiB: about 60 ms), less costs reads.
+_READ_BYTES = 32 * 1024
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Connection:
+    """A client's connection, from its first byte to its last."""
+
+    def __init__(self, server: Server, stream: trio.abc.Stream, peer: object) -> None:
+        self.server = server
+        self.limits = server.limits
+        self.codec = server.codec
+        self.peer = peer
+        self.calls: dict[int, Call[Any, Any]] = {}
+        self.h2 = open_h2(self.limits)
+        self._stream = stream
+        self._out = bytearray()
+        self._wake_writer = trio.lowlevel.ParkingLot()
+        self._uncongested = trio.lowlevel.ParkingLot()
+        self._new_calls: list[Call[Any, Any]] = []
+        self._unopened = 0  # consumed bytes by which the connection's window was not opened again yet
+        self._greeted = trio.Event()
+        self._drain_pinged = trio.Event()
+        self._last_received = trio.current_time()
+        self._closing = False
+        self._refusing = False
+        self._draining = False
+        self._client_leaves = False
+        self._control = Allowance(self.limits.control_frames, self.limits.control_frames_per_s)
+        self._resets = Allowance(self.limits.resets, self.limits.resets_per_s)
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            RequestReceived: self._on_request,
+            DataReceived: self._on_data,
+            StreamEnded: self._on_stream_ended,
+            StreamReset: self._on_stream_reset,
+            WindowUpdated: self._on_window,
+            RemoteSettingsChanged: self._on_settings,
+            SettingsAcknowledged: self._on_control,
+            PingReceived: self._on_control,
+            PriorityUpdated: self._on_control,
+            PingAckReceived: self._on_ping_ack,
+            ConnectionTerminated: self._on_goaway,
+        }
+        self._nursery: trio.Nursery
+
+    async def run(self) -> None:
+        """Serve until the client leaves, breaks the protocol or is silent, or until a drain is done."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._write_loop)
+                self._nursery.start_soon(self._keep_alive)
+                if self.server.is_draining:
+                    self.begin_drain()
+                await self._read_loop()
+                self._lose()
+        finally:
+            for call in self.calls.values():
+                call.closed = True
+
+    # ---------------------------------------------------------------------------------- for calls
+
+    @property
+    def is_congested(self) -> bool:
+        """More is written than the socket takes."""
+        return len(self._out) >= self.limits.send_buffer_bytes
+
+    async def wait_uncongested(self) -> None:
+        """Wait until most of what was written is sent."""
+        if self.is_congested:
+            await self._uncongested.park()
+
+    def flush(self) -> None:
+        """Hand what h2 has to say to the writer."""
+        data = self.h2.data_to_send()
+        if data:
+            self._out += data
+            if self._wake_writer:
+                self._wake_writer.unpark_all()
+
+    def consumed(self, flow_bytes: int) -> None:
+        """A call has let go of received bytes: others may come. Told to the client in quarters of the window."""
+        self._unopened += flow_bytes
+        if self._unopened * 4 >= self.limits.connection_window_bytes and not self._closing:
+            self.h2.increment_flow_control_window(self._unopened)
+            self._unopened = 0
+            self.flush()
+
+    def open_window(self, stream_id: int, flow_bytes: int) -> None:
+        """Let the client send so much more on a stream."""
+        try:
+            self.h2.increment_flow_control_window(flow_bytes, stream_id)
+        except (H2Error, KeyError):
+            return  # reset in the bytes that are being processed
+        self.flush()
+
+    def forget(self, call: Call[Any, Any]) -> None:
+        """The call's handler has ended."""
+        if self.calls.pop(call.stream_id, None) is not None and not call.closed:
+            self._resets.give()
+            self._control.refill()
+        self._close_if_done()
+
+    # ---------------------------------------------------------------------------------- ends
+
+    def begin_drain(self) -> None:
+        """Tell the client that no new call is wanted, then refuse them, then close when the last has ended.
+
+        Two GOAWAYs: with one, calls that the client sent before it saw it would be refused. The ping's answer shows
+        that it saw the first.
+        """
+        if self._draining or self._closing:
+            return
+        self._draining = True
+        self.flush()
+        self._out += self.h2.goaway(final=False)
+        self.h2.ping(PING_DRAIN)
+        self.flush()
+        self._nursery.start_soon(self._refuse_new_calls)
+
+    async def _refuse_new_calls(self) -> None:
+        with trio.move_on_after(self.limits.drain_ping_s):
+            await self._drain_pinged.wait()
+        if self._closing:
+            return
+        self._refusing = True
+        self.flush()
+        self._out += self.h2.goaway(final=True)
+        self._wake_writer.unpark_all()
+        self._close_if_done()
+
+    def end_calls(self, error: GRPCError) -> None:
+        """Cancel every handler and answer with ``error``."""
+        for call in list(self.calls.values()):
+            call.end_as(error)
+
+    def _close_if_done(self) -> None:
+        if (self._refusing or self._client_leaves) and not self.calls:
+            self._close()
+
+    def _close(self) -> None:
+        """Read nothing more, send what is written, then end."""
+        self._closing = True
+        for call in self.calls.values():
+            call.reset()
+        self._wake_writer.unpark_all()
+
+    def _lose(self) -> None:
+        """The client is gone, or has to go."""
+        self._closing = True
+        self._nursery.cancel_scope.cancel()
+
+    def _give_up_on(self, why: str) -> None:
+        self.server.counts.broken += 1
+        log.debug("connection of %s ended: %s", self.peer, why)
+        self._close()
+
+    # ---------------------------------------------------------------------------------- the tasks
+
+    async def _read_loop(self) -> None:
+        try:
+            while True:
+                await self.wait_uncongested()
+                data = await self._stream.receive_some(_READ_BYTES)
+                if not data:
+                    return
+                if self._closing:
+                    continue  # until the client has read our last words and closes
+                self._last_received = trio.current_time()
+                self._receive(data)
+        except _BROKEN:
+            return
+
+    async def _write_loop(self) -> None:
+        self.flush()
+        try:
+            while not self._closing or self._out:
+                if not self._out:
+                    await self._wake_writer.park()
+                    continue
+                data, self._out = self._out, bytearray()
+                self._uncongested.unpark_all()
+                await self._stream.send_all(data)
+            if isinstance(self._stream, trio.abc.HalfCloseableStream):
+                await self._stream.send_eof()
+            await trio.sleep(self.limits.linger_s)
+        except _BROKEN:
+            pass
+        self._lose()
+
+    async def _keep_alive(self) -> None:
+        limits = self.limits
+        with trio.move_on_after(limits.handshake_s):
+            await self._greeted.wait()
+        if not self._greeted.is_set():
+            self._lose()
+            return
+        while True:
+            silent_s = trio.current_time() - self._last_received
+            if silent_s < limits.keepalive_idle_s:
+                await trio.sleep(limits.keepalive_idle_s - silent_s)
+                continue
+            pinged_at = trio.current_time()
+            if not self._closing:
+                self.h2.ping(PING_IDLE)
+                self.flush()
+            self.server.counts.pings += 1
+            await trio.sleep(limits.keepalive_timeout_s)
+            if self._last_received < pinged_at:
+                self.server.counts.silent += 1
+                self._lose()
+                return
+
+    # ---------------------------------------------------------------------------------- events
+
+    def _receive(self, data: bytes | bytearray) -> None:
+        try:
+            events = self.h2.receive_data(data)
+        except H2Error as error:
+            self._give_up_on(str(error))
+            self.flush()  # h2's GOAWAY
+            return
+        except Exception:  # h2 lets some of hpack's and hyperframe's through; only this client's state is lost
+            log.warning("h2 failed on the bytes of %s", self.peer, exc_info=True)
+            self._give_up_on("h2 failed")
+            return
+        for event in events:
+            handle = self._handlers.get(type(event))
+            if handle is not None:
+                handle(event)
+            if self._closing:
+                break
+        for call in self._new_calls:
+            if call.closed:  # reset in the same bytes: no task was made for it
+                self.server.abandon(call)
+                self.forget(call)
+            else:
+                self._nursery.start_soon(self.server.run_call, call)
+        self._new_calls.clear()
+        self.flush()
+
+    def _on_request(self, event: RequestReceived) -> None:
+        if self._refusing or len(self.calls) >= self.limits.streams_per_connection:
+            self.server.counts.refused += 1
+            self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        call = self.server.new_call(self, event.stream_id, dict(event.headers))  # type: ignore[arg-type]  # bytes, by our config
+        if call is not None:
+            self.calls[event.stream_id] = call
+            self._new_calls.append(call)
+
+    def answer_at_once(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Answer a request that gets no call with these headers only."""
+        try:
+            self.h2.send_headers(stream_id, headers, end_stream=True)
+        except H2Error:
+            return
+        self._reset_stream(stream_id, ErrorCodes.NO_ERROR)
+
+    def _reset_stream(self, stream_id: int, code: ErrorCodes) -> None:
+        try:
+            self.h2.reset_stream(stream_id, code)
+        except H2Error:
+            pass  # it is closed already
+
+    def _on_data(self, event: DataReceived) -> None:
+        if not event.data and not event.stream_ended:
+            self._spend(self._control, "empty frames")
+        call = self.calls.get(event.stream_id)
+        if call is None:
+            self.consumed(event.flow_controlled_length)
+        else:
+            call.feed(event.data, event.flow_controlled_length)
+
+    def _on_stream_ended(self, event: StreamEnded) -> None:
+        call = self.calls.get(event.stream_id)
+        if call is not None:
+            call.feed_eof()
+
+    def _on_stream_reset(self, event: StreamReset) -> None:
+        self._spend(self._resets, "reset streams")
+        call = self.calls.get(event.stream_id)
+        if call is not None:
+            call.reset()
+
+    def _on_window(self, event: WindowUpdated) -> None:
+        if event.stream_id:
+            call = self.calls.get(event.stream_id)
+            if call is not None:
+                call.window_opened()
+            return
+        for call in self.calls.values():
+            call.window_opened()
+
+    def _on_settings(self, event: RemoteSettingsChanged) -> None:
+        self._greeted.set()
+        self._on_control(event)
+        if self.h2.encoder.header_table_size > HPACK_TABLE_BYTES:
+            self.h2.encoder.header_table_size = HPACK_TABLE_BYTES
+        for call in self.calls.values():
+            call.window_opened()
+
+    def _on_control(self, _event: Event) -> None:
+        self._spend(self._control, "control frames")
+
+    def _on_ping_ack(self, event: PingAckReceived) -> None:
+        if event.ping_data == PING_DRAIN:
+            self._drain_pinged.set()
+
+    def _on_goaway(self, _event: ConnectionTerminated) -> None:
+        self._client_leaves = True
+        self._close_if_done()
+
+    def _spend(self, allowance: Allowance, what: str) -> None:
+        if allowance.take() or self._closing:
+            return
+        self.server.counts.floods += 1
+        try:
+            self.h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {what}".encode())
+        except H2Error:
+            log.debug("no GOAWAY: h2 has ended the connection")
+        self._give_up_on(f"too many {what}")
+
+
+UNAVAILABLE_DRAINED = GRPCError(Status.UNAVAILABLE, "the server is shutting down")

@@ -1,0 +1,331 @@
+"""Every setting of the engine: name, unit, bounds, default and meaning, in the order of the documentation.
+
+Relies on msgspec for the checks. Must not read anything: that is `load.py`. A unit stands in the name of whatever has
+one (``_seconds``, ``_bytes``, ``_items``). A setting that nothing uses is deleted (a test looks for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from penstock.settings.secret import Secret, redact_dsn
+
+__all__ = [
+    "CHECKED_TYPES",
+    "SETTINGS",
+    "DispatchMode",
+    "HttpServer",
+    "KafkaTransport",
+    "LogFormat",
+    "LogLevel",
+    "SaslMechanism",
+    "SettingInfo",
+    "Settings",
+]
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    AUTO = "auto"
+    HUMAN = "human"
+    JSON = "json"
+
+
+class DispatchMode(StrEnum):
+    POLLING = "polling"
+    KAFKA_OUTBOX = "kafka_outbox"
+
+
+class HttpServer(StrEnum):
+    NATIVE = "native"
+    HYPERCORN = "hypercorn"
+
+
+class KafkaTransport(StrEnum):
+    PLAINTEXT = "plaintext"
+    SASL_SCRAM_TLS = "sasl_scram_tls"
+
+
+class SaslMechanism(StrEnum):
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+def _says(group: str, text: str, low: float | None = None, high: float | None = None, *, env: str = "") -> msgspec.Meta:
+    return msgspec.Meta(description=text, ge=low, le=high, extra={"group": group, "env": env})
+
+
+def _database(text: str, low: float | None = None, high: float | None = None, *, env: str = "") -> msgspec.Meta:
+    return _says("Database", text, low, high, env=env)
+
+
+def _listeners(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("Listeners", text, low, high)
+
+
+def _port(text: str) -> msgspec.Meta:
+    return _listeners(f"{text} 0 takes any free port.", 0, 65_535)
+
+
+def _log(text: str) -> msgspec.Meta:
+    return _says("Log and audit", text)
+
+
+def _http(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("HTTP", text, low, high)
+
+
+def _grpc(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("gRPC", text, low, high)
+
+
+def _engine(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("Engine", text, low, high)
+
+
+def _jobs(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("Jobs", text, low, high)
+
+
+def _kafka(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return _says("Kafka", text, low, high)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings, checked. Made by ``load_settings``; tests may build one directly (``Settings(rest_port=0)``)."""
+
+    postgres_dsn: Annotated[
+        Secret | None,
+        _database("Connection string of the PostgreSQL to use. Without it the embedded PostgreSQL is started."),
+    ] = None
+    data_dir: Annotated[
+        str | None,
+        _database(
+            "Directory of the embedded PostgreSQL; not used with `postgres_dsn`. "
+            "Default: `penstock/postgres` in `$XDG_DATA_HOME`, else in `~/.local/share`, for root in `/var/lib`."
+        ),
+    ] = None
+    db_max_conns: Annotated[int, _database("Connections in the pool, at most.", 2, 500, env="DB_MAX_CONNS")] = 10
+    db_min_conns: Annotated[int, _database("Connections kept open when idle.", 0, 500, env="DB_MIN_CONNS")] = 0
+    db_connect_timeout_seconds: Annotated[float, _database("One attempt to connect.", 0.1, 600)] = 5
+    db_acquire_timeout_seconds: Annotated[
+        float, _database("How long an operation waits for a free connection of the pool.", 0.01, 600)
+    ] = 10
+    db_conn_max_lifetime_seconds: Annotated[
+        float, _database("A connection older than this is replaced when it is returned.", 1, 604_800)
+    ] = 3_600
+    outage_wait_seconds: Annotated[
+        float, _database("How long complete, fail and heartbeat wait for a database that is away, before 503.", 0, 600)
+    ] = 10
+
+    bind: Annotated[
+        str | None,
+        _listeners("Address of all listeners. Default: `127.0.0.1` with the embedded PostgreSQL, else `0.0.0.0`."),
+    ] = None
+    rest_port: Annotated[int, _port("Port of REST.")] = 8080
+    grpc_port: Annotated[int, _port("Port of gRPC.")] = 9090
+    metrics_port: Annotated[int, _port("Port of `GET /metrics`.")] = 9091
+    http_server: Annotated[
+        HttpServer,
+        _listeners("Server of the REST port: `native` (HTTP/1.1, fast) or `hypercorn` (HTTP/1.1 and HTTP/2)."),
+    ] = HttpServer.NATIVE
+    processes: Annotated[int, _listeners("Engine processes that share the ports.", 1, 64)] = 1
+    shutdown_grace_seconds: Annotated[
+        float, _listeners("How long requests in flight may take to finish after SIGTERM or SIGINT.", 0, 3_600)
+    ] = 25
+
+    log_level: Annotated[LogLevel, _log("Lines below this level are not written.")] = LogLevel.INFO
+    log_format: Annotated[LogFormat, _log("`human`, `json`, or `auto`: human on a terminal, JSON else.")] = (
+        LogFormat.AUTO
+    )
+    audit_log_enabled: Annotated[bool, _log("Write the append-only audit records.")] = True
+
+    http_max_connections: Annotated[int, _http("Open connections on the REST port.", 1, 1_000_000)] = 10_000
+    http_max_header_bytes: Annotated[
+        int, _http("Request line and headers together; over it 431.", 1_024, 1_048_576)
+    ] = 32_768
+    max_body_bytes: Annotated[int, _http("A request body; over it 413.", 1_024, 1_073_741_824)] = 8_388_608
+    http_max_request_memory_bytes: Annotated[
+        int, _http("Bodies of all requests in flight together; over it 503.", 1_048_576, 1_099_511_627_776)
+    ] = 268_435_456
+    http_header_timeout_seconds: Annotated[
+        float, _http("From the first byte of a request to the end of its headers; over it 408.", 0.01, 3_600)
+    ] = 10
+    http_body_timeout_seconds: Annotated[
+        float, _http("From the end of the headers to the end of the body; over it 408.", 0.01, 3_600)
+    ] = 30
+    http_keep_alive_seconds: Annotated[float, _http("An idle connection is closed after this.", 0.01, 86_400)] = 120
+    http_write_timeout_seconds: Annotated[
+        float, _http("A client that takes nothing of its answer for this long is dropped.", 0.01, 3_600)
+    ] = 30
+    cors_origins: Annotated[
+        tuple[str, ...], _http("Origins that may call from a browser; `*` is any, an empty list none.")
+    ] = ("*",)
+    cors_headers: Annotated[tuple[str, ...], _http("Request headers that a browser may send.")] = (
+        "Accept",
+        "Authorization",
+        "Content-Type",
+        "Idempotency-Key",
+        "traceparent",
+    )
+
+    grpc_max_connections: Annotated[int, _grpc("Open connections on the gRPC port.", 1, 1_000_000)] = 10_000
+    grpc_max_streams: Annotated[int, _grpc("Concurrent calls of one connection.", 1, 100_000)] = 1_000
+    grpc_max_message_bytes: Annotated[int, _grpc("One message; over it INVALID_ARGUMENT.", 1_024, 1_073_741_824)] = (
+        8_388_608
+    )
+
+    batch_max_items: Annotated[
+        int, _engine("Completions, starts or failures that one transaction takes.", 1, 5_000)
+    ] = 500
+    batch_queue_max_items: Annotated[
+        int, _engine("Items that may wait for a batch; more are refused with 503.", 1, 1_000_000)
+    ] = 20_000
+    max_automatic_steps: Annotated[
+        int, _engine("Steps that one advance may run without parking; more fail the instance.", 1, 1_000_000)
+    ] = 1_000
+    definition_cache_max_items: Annotated[int, _engine("Parsed definition versions kept in memory.", 1, 1_000_000)] = (
+        1_000
+    )
+    variables_cache_max_bytes: Annotated[
+        int, _engine("Variables of jobs under lease kept in memory, to spare reads.", 0, 17_179_869_184)
+    ] = 67_108_864
+    definition_max_steps: Annotated[int, _engine("Steps of one definition.", 1, 10_000)] = 10_000
+    variables_max_bytes: Annotated[
+        int, _engine("The variables of one request or one instance, as JSON.", 1_024, 268_435_456)
+    ] = 4_194_304
+    variables_max_depth: Annotated[int, _engine("Nesting of JSON in variables.", 8, 500)] = 100
+    checkpoint_max_bytes: Annotated[
+        int, _engine("The checkpoint, or the progress, of a heartbeat.", 1_024, 16_777_216)
+    ] = 262_144
+    list_exact_total_limit: Annotated[
+        int, _engine("Up to here the `total` of a list is exact, beyond it an estimate.", 1, 10_000_000)
+    ] = 10_000
+    idempotency_retention_hours: Annotated[
+        float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
+    ] = 24
+
+    poll_max_jobs: Annotated[int, _jobs("`maxJobs` is clamped to this.", 1, 10_000)] = 1_000
+    poll_max_wait_seconds: Annotated[float, _jobs("`waitSeconds` is clamped to this.", 0, 600)] = 60
+    poll_max_parked: Annotated[
+        int, _jobs("Polls that may wait in one process; more are answered at once.", 1, 1_000_000)
+    ] = 20_000
+    lease_default_seconds: Annotated[float, _jobs("A lease without `leaseSeconds`.", 0.05, 86_400)] = 30
+    lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
+    lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600
+    lease_expiry_limit: Annotated[
+        int, _jobs("A job whose lease expired this often is dead-lettered.", 1, 1_000_000)
+    ] = 10
+    lease_scan_interval_seconds: Annotated[
+        float, _jobs("Longest time between two looks for the leases of engines that died.", 0.05, 3_600)
+    ] = 10
+    ready_probe_interval_seconds: Annotated[
+        float, _jobs("Time between two looks for ready jobs while polls are parked.", 0.005, 60)
+    ] = 0.2
+    notify_interval_seconds: Annotated[
+        float, _jobs("At most one wake-up of the other engines in this time.", 0.001, 60)
+    ] = 0.02
+
+    dispatch_mode: Annotated[DispatchMode, _kafka("How jobs reach workers: `polling` or `kafka_outbox`.")] = (
+        DispatchMode.POLLING
+    )
+    kafka_seed_brokers: Annotated[
+        tuple[str, ...], _kafka("`host:port` of some brokers; needed by `kafka_outbox`.")
+    ] = ()
+    kafka_transport: Annotated[KafkaTransport, _kafka("`plaintext` or `sasl_scram_tls`.")] = KafkaTransport.PLAINTEXT
+    kafka_sasl_mechanism: Annotated[SaslMechanism, _kafka("`SCRAM-SHA-512` or `SCRAM-SHA-256`.")] = (
+        SaslMechanism.SCRAM_SHA_512
+    )
+    kafka_sasl_username: Annotated[str | None, _kafka("Needed by `sasl_scram_tls`.")] = None
+    kafka_sasl_password: Annotated[Secret | None, _kafka("Needed by `sasl_scram_tls`.")] = None
+    kafka_tls_ca_path: Annotated[str | None, _kafka("CA certificates (PEM). Default: those of the system.")] = None
+    kafka_tls_server_name: Annotated[
+        str | None, _kafka("Name to expect in the broker's certificate, if not its address.")
+    ] = None
+    kafka_create_topics: Annotated[bool, _kafka("Create missing topics at start.")] = False
+    outbox_batch_size: Annotated[int, _kafka("Rows that the relay publishes in one batch.", 1, 10_000)] = 200
+    dispatch_timeout_seconds: Annotated[
+        float, _kafka("A dispatched job that nobody completes is dispatched anew after this.", 1, 604_800)
+    ] = 1_800
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the engine starts its own PostgreSQL."""
+        return self.postgres_dsn is None
+
+    @property
+    def bind_address(self) -> str:
+        """The address of all listeners."""
+        return self.bind or ("127.0.0.1" if self.embedded else "0.0.0.0")  # noqa: S104 - the contract's default
+
+    @property
+    def data_path(self) -> Path | None:
+        """The directory of the embedded PostgreSQL, absolute; None leaves it to the store's default."""
+        return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
+
+    def redacted(self) -> dict[str, object]:
+        """For the start-up log: what differs from the defaults, and which database, without secrets."""
+        return {
+            info.name: _shown(info, value)
+            for info in SETTINGS.values()
+            if (value := cast(object, getattr(self, info.name))) != info.default
+        }
+
+
+def _shown(info: SettingInfo, value: object) -> object:
+    if isinstance(value, Secret):
+        return redact_dsn(value.reveal()) if info.name == "postgres_dsn" else "***"
+    if isinstance(value, tuple):
+        return ",".join(cast("tuple[str, ...]", value))
+    return value if isinstance(value, (int, float)) else str(value)
+
+
+class SettingInfo(NamedTuple):
+    """One setting as documentation shows it."""
+
+    name: str
+    env: str
+    group: str
+    description: str
+    default: Any
+    type: Any
+    bounds: tuple[float, float] | None
+
+    @property
+    def secret(self) -> bool:
+        return Secret in get_args(self.type)
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(self.type) is tuple
+
+
+def _describe() -> Iterator[SettingInfo]:
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        annotation, meta = get_args(hints[field.name])
+        extra = cast("dict[str, str]", meta.extra)
+        yield SettingInfo(
+            name=field.name,
+            env=extra["env"] or f"WE_{field.name.upper()}",
+            group=extra["group"],
+            description=cast("str", meta.description),
+            default=field.default,
+            type=annotation,
+            bounds=None if meta.ge is None else (meta.ge, meta.le),
+        )
+
+
+SETTINGS: Final[Mapping[str, SettingInfo]] = {info.name: info for info in _describe()}
+CHECKED_TYPES: Final = get_type_hints(Settings, include_extras=True)

@@ -1,0 +1,101 @@
+"""Cursors of `TrioConnection`: PostgreSQL's own placeholders (``$1``), and the queue of one round trip.
+
+Relies on psycopg 3.3.9 exactly (see `connection.py`). Must not wait: that is the connection's part.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import trio
+from psycopg import generators, pq
+from psycopg.rows import TupleRow
+
+from penstock.store.wait import CLEANUP_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import LiteralString
+
+    from psycopg import AsyncCopy
+    from psycopg._queries import PostgresQuery
+    from psycopg.abc import Params, PQGen, Query
+    from psycopg.copy import AsyncWriter
+
+    from penstock.store.connection import TrioConnection
+
+    Sql = LiteralString | bytes
+    """bytes saves an encode and is what text read from a file has to be: psycopg wants SQL in str to be literal."""
+
+    Statement = tuple[Sql, Sequence[object]]
+    """SQL with $1, $2 … and its parameters."""
+
+
+class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
+    """psycopg's raw cursor; COPY ends shielded, and the parts of `execute` can be had singly for a round trip."""
+
+    __slots__ = ("_converted",)
+
+    _conn: TrioConnection
+    _converted: PostgresQuery
+
+    @asynccontextmanager
+    async def copy(
+        self, statement: Query, params: Params | None = None, *, writer: AsyncWriter | None = None
+    ) -> AsyncGenerator[AsyncCopy]:
+        """As psycopg's. Cancelled within COPY FROM, nothing is written; the connection is closed or usable."""
+        async with self._conn.exit_shielded_on_error(super().copy(statement, params, writer=writer), "COPY") as copy:
+            yield copy
+
+    def convert_gen(self, statement: Statement) -> PQGen[None]:
+        """Convert a statement; raises what is wrong with its parameters. Sends nothing in autocommit mode."""
+        sql, params = statement
+        yield from self._start_query(sql)
+        self._converted = self._convert_query(sql, params)
+
+    def enqueue_gen(self) -> PQGen[None]:
+        """Put the converted statement into the connection's pipeline, preparing it if due. Sends nothing."""
+        yield from self._maybe_prepare_gen(self._converted)
+
+    def committed_nothing(self) -> bool:
+        """Whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed before."""
+        return self._statusmessage == b"ROLLBACK" and not self._converted.query.lstrip().upper().startswith(b"ROLLBACK")
+
+    def rows_nowait(self) -> list[TupleRow]:
+        """All rows of a result that is here already; none for a statement that returns none."""
+        result = self.pgresult
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            return []
+        return self._tx.load_rows(0, result.ntuples, self._make_row)
+
+
+class TrioServerCursor(psycopg.AsyncRawServerCursor[TupleRow]):
+    """psycopg's raw server cursor, its CLOSE shielded: it is the exit of a block, like ROLLBACK."""
+
+    __slots__ = ()
+
+    _conn: TrioConnection
+
+    async def close(self) -> None:
+        """Close the cursor, on the server too."""
+        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+            await super().close()
+
+
+class OneFlushPipeline(psycopg.AsyncPipeline):
+    """A pipeline whose statements are all known before the first is sent."""
+
+    def send_and_fetch_gen(self, cursors: list[TrioCursor]) -> PQGen[None]:
+        """Send all with a Sync in one flush, read all results. Raises the first error, after the last result.
+
+        psycopg's own flushes after each statement: five are five packets and some 15 system calls more.
+        """
+        for cursor in cursors:
+            yield from cursor.enqueue_gen()
+        self._enqueue_sync()
+        while self.command_queue:
+            self.command_queue.popleft()()
+        yield from generators.send(self.pgconn)
+        yield from self._fetch_gen(flush=False)

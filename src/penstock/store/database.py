@@ -1,0 +1,73 @@
+"""The engine's way to PostgreSQL: the pool, its session settings, and which errors mean what.
+
+Relies on `pool.py`. Must not know operations; those are in the noun modules beside it.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors as pg_errors
+
+from penstock.store.connection import TrioConnection
+from penstock.store.pool import Pool, PooledConnection
+from penstock.store.statements import SQL
+
+PREPARED_MAX = 400  # more than all statements there are: none is ever evicted and parsed again
+
+# Generic plans made while the tables were empty would seq-scan or hash for ever; nested loops over keys are right for
+# every hot statement, at any size. JIT costs more than any statement here takes.
+SESSION_SETTINGS = (
+    b"SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; SET jit = off;"
+    b" SET plan_cache_mode = force_generic_plan; SET statement_timeout = '60s';"
+    b" SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '30s'; SET timezone = 'UTC'"
+)
+
+REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure, pg_errors.LockNotAvailable)
+"""The transaction was rolled back for the sake of another; it can be repeated at once."""
+
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
+"""The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown)."""
+
+
+async def configure(connection: TrioConnection) -> None:
+    """Session settings of a new connection."""
+    connection.prepared_max = PREPARED_MAX
+    async with connection.cursor() as cursor:
+        for statement in SESSION_SETTINGS.split(b"; "):
+            await cursor.execute(statement)
+
+
+class Database:
+    """One database: pooled connections that are set up for the engine's statements. Times in seconds."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        max_connections: int,
+        min_connections: int = 0,
+        acquire_timeout_s: float = 10.0,
+        max_lifetime_s: float = 3600.0,
+    ) -> None:
+        self.dsn = dsn
+        self.pool = Pool(
+            dsn,
+            max_size=max_connections,
+            min_size=min_connections,
+            acquire_timeout_s=acquire_timeout_s,
+            max_lifetime_s=max_lifetime_s,
+            configure=configure,
+        )
+
+    def connection(self) -> PooledConnection:
+        """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded."""
+        return self.pool.connection()
+
+    async def fetch(self, name: str, params: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """Run one named statement on a connection of the pool."""
+        async with self.pool.connection() as connection:
+            return await connection.fetch(SQL[name], params)
+
+    async def close(self, grace_s: float) -> None:
+        """Close the pool; see `Pool.close`."""
+        await self.pool.close(grace_s)

@@ -1,0 +1,111 @@
+"""Definition versions and job types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+
+
+class DefinitionRow(NamedTuple):
+    """A stored version. ``key`` is what instances refer to."""
+
+    key: int
+    id: str
+    version: int
+    name: str
+    description: str | None
+    content: str
+    uploaded_at: datetime
+
+
+class ListedDefinition(NamedTuple):
+    """What a list shows of the latest version."""
+
+    id: str
+    version: int
+    name: str
+    uploaded_at: datetime
+    description: str | None
+
+
+async def save(
+    connection: TrioConnection, *, id: str, name: str, description: str | None, content: str, audit: bool
+) -> tuple[DefinitionRow, bool]:
+    """Store a definition unless the latest version has the same content; also, whether it is new.
+
+    Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
+    """
+    async with connection.transaction():
+        await connection.fetch(SQL["lock_definition"], (id,))
+        found = await connection.fetch(SQL["latest_definition"], (id,))
+        latest = DefinitionRow(*cast(Any, found[0])) if found else None
+        if latest is not None and latest.content == content:
+            return latest, False
+        version = latest.version + 1 if latest else 1
+        row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content)))[0]
+        key, uploaded_at = cast(Any, row)
+        if audit:
+            await connection.fetch(SQL["audit_upload"], (f"{id} version {version}",))
+        return DefinitionRow(key, id, version, name, description, content, uploaded_at), True
+
+
+async def find(connection: TrioConnection, id: str, version: int) -> DefinitionRow | None:
+    """A version, 0 for the latest."""
+    if version:
+        rows = await connection.fetch(SQL["definition_version"], (id, version))
+    else:
+        rows = await connection.fetch(SQL["latest_definition"], (id,))
+    return DefinitionRow(*cast(Any, rows[0])) if rows else None
+
+
+async def by_key(connection: TrioConnection, key: int) -> DefinitionRow:
+    """The version that an instance refers to; it exists."""
+    rows = await connection.fetch(SQL["definition_by_key"], (key,))
+    return DefinitionRow(*cast(Any, rows[0]))
+
+
+async def keys_of(connection: TrioConnection, id: str) -> list[int]:
+    """The keys of all versions of an id."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id,))]
+
+
+async def page(
+    connection: TrioConnection, keyword: str | None, limit: int, offset: int
+) -> tuple[list[ListedDefinition], int]:
+    """A page of latest versions in order of id, and how many there are. ``keyword`` matches id or name, any case."""
+    pattern = None if not keyword else "%" + keyword.translate(_LIKE) + "%"
+    rows, count = await connection.roundtrip(
+        [(SQL["list_definitions"], (pattern, limit, offset)), (SQL["count_definitions"], (pattern,))]
+    )
+    return [ListedDefinition(*cast(Any, row[:5])) for row in rows], cast(int, count[0][0])
+
+
+_LIKE = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
+
+
+async def job_type_ids(connection: TrioConnection, names: Sequence[str]) -> dict[str, int]:
+    """The ids of job types that exist."""
+    rows = cast(Any, await connection.fetch(SQL["job_types"], (arrays.texts(names),)))
+    return dict(rows)
+
+
+async def ensure_job_types(connection: TrioConnection, names: Sequence[str]) -> dict[str, int]:
+    """The ids of job types, made where they are new. Reads first: the insert would burn ids."""
+    wanted = sorted(set(names))
+    known = await job_type_ids(connection, wanted)
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        await connection.fetch(SQL["add_job_types"], (arrays.texts(missing),))
+        known = await job_type_ids(connection, wanted)
+    return known
+
+
+async def latest_keys(connection: TrioConnection, ids: Sequence[str]) -> dict[str, int]:
+    """The key of the latest version of each id; unknown ids are left out."""
+    rows = cast(Any, await connection.fetch(SQL["latest_keys"], (arrays.texts(ids),)))
+    return dict(rows)

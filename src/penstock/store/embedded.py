@@ -1,0 +1,252 @@
+"""The embedded PostgreSQL: started with the engine, stopped with it, its data kept.
+
+One engine per data directory, enforced by a lock which the kernel frees however the engine ends. A server that an
+engine killed by ``kill -9`` left running is stopped first and a new one started (adopting it would keep its old
+settings, and it could not be waited for). The server runs in a session of its own: Ctrl-C in a terminal goes to the
+engine alone, which drains and then stops it. For development and single machines: no replication, no backup schedule.
+Relies on `cluster.py` for the files. Must not know the schema.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TypedDict
+
+import trio
+from psycopg.conninfo import make_conninfo
+
+from penstock.store.cluster import (
+    PORT,
+    EmbeddedPostgresError,
+    Installation,
+    Postmaster,
+    default_data_dir,
+    find_installation,
+    is_running,
+    log_tail,
+    make_socket_dir,
+    open_log,
+    read_postmaster,
+    remove_socket_dir,
+    write_settings,
+)
+
+__all__ = ["DataDirectoryInUse", "EmbeddedPostgresError", "default_data_dir", "embedded"]
+
+SUPERUSER = "postgres"
+
+START_TIMEOUT_S = 300.0
+"""Recovery after a crash of the machine can replay 4 GB of WAL (`max_wal_size`); else a start takes 0.1 s."""
+
+STOP_TIMEOUT_S = 60.0
+"""Bound of the fast shutdown, with its checkpoint; past it the server is stopped without, and recovers when started."""
+
+KILL_TIMEOUT_S = 5.0
+POLL_INTERVAL_S = 0.02
+
+log = logging.getLogger("penstock.store.embedded")
+
+
+class DataDirectoryInUse(EmbeddedPostgresError):
+    """Another engine runs on the data directory."""
+
+    code = "conflict"
+
+
+@asynccontextmanager
+async def embedded(
+    data_dir: Path | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+) -> AsyncGenerator[str]:
+    """Run PostgreSQL on ``data_dir`` (default: `default_data_dir`) for the block, and give its conninfo.
+
+    Makes the directory and the cluster if they don't exist (about 1 s). ``settings`` go before our own. Raises
+    `DataDirectoryInUse` if another engine has the directory, `EmbeddedPostgresError` if the server does not start.
+    Cancelled at any point, it stops the server, in bounded time.
+    """
+    data_dir = (data_dir or default_data_dir()).absolute()
+    settings = settings or {}
+    with _locked(data_dir):
+        installation = await trio.to_thread.run_sync(find_installation, data_dir)
+        left = await _stop_leftover(installation, stop_timeout_s)
+        if not installation.cluster.exists():
+            await _make_cluster(installation, sync=settings.get("fsync") != "off")
+        socket_dir = make_socket_dir(installation)
+        try:
+            write_settings(installation, socket_dir, settings)
+            process = await _start(installation, left)
+            try:
+                await _wait_ready(installation, process, start_timeout_s)
+                log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
+                yield make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
+            finally:
+                await _stop(process, stop_timeout_s)
+        finally:
+            remove_socket_dir(installation, socket_dir)
+
+
+class _Identity(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def _identity(installation: Installation) -> _Identity:
+    account = installation.account
+    if account is None:
+        return {}
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would change the server (PGDATA, PGPORT …)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+@contextmanager
+def _locked(data_dir: Path) -> Generator[None]:
+    """Hold the data directory, made if need be. The file descriptor is not inherited by the server."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise EmbeddedPostgresError(f"the data directory {data_dir} can't be used: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).decode().strip()
+            raise DataDirectoryInUse(
+                f"the data directory {data_dir} is in use by another engine (pid {holder or 'unknown'})"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+async def _make_cluster(installation: Installation, *, sync: bool) -> None:
+    """initdb, into a directory that gets its name when it is complete."""
+    unfinished = installation.cluster.with_suffix(".new")
+    await trio.to_thread.run_sync(lambda: shutil.rmtree(unfinished, ignore_errors=True))
+    unfinished.mkdir(mode=0o700)
+    installation.give(unfinished)
+    result = await trio.run_process(
+        [
+            installation.programs / "bin" / "initdb",
+            f"--pgdata={unfinished}",
+            f"--username={SUPERUSER}",
+            "--auth=trust",  # only who may enter the socket's directory gets here: the owner
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",  # sorting that no update of the system's libc changes
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
+            *([] if sync else ["--no-sync"]),
+        ],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        cwd="/",
+        env=_environment(),
+        **_identity(installation),
+    )
+    if result.returncode != 0:
+        raise EmbeddedPostgresError(f"initdb failed: {result.stderr.decode(errors='replace').strip()}")
+    with (unfinished / "postgresql.conf").open("a") as configuration:
+        configuration.write("\ninclude_if_exists 'penstock.conf'\n")
+    unfinished.rename(installation.cluster)
+
+
+async def _start(installation: Installation, left: Postmaster | None) -> trio.Process:
+    environment = _environment()
+    if left is not None:
+        # The pid may be another process's by now, or a zombie's: PostgreSQL takes either for a running server, unless
+        # it is told (as pg_ctl does) that the pid is of its own ancestors. It still looks for orphaned backends.
+        environment["PG_GRANDPARENT_PID"] = str(left.pid)
+    log_fd = open_log(installation)
+    try:
+        return await trio.lowlevel.open_process(
+            [installation.programs / "bin" / "postgres", "-D", str(installation.cluster)],
+            stdin=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            **_identity(installation),
+        )
+    finally:
+        os.close(log_fd)
+
+
+async def _wait_ready(installation: Installation, process: trio.Process, timeout_s: float) -> None:
+    with trio.move_on_after(timeout_s):
+        while process.poll() is None:
+            postmaster = read_postmaster(installation)
+            if postmaster is not None and postmaster.pid == process.pid and postmaster.ready:
+                return
+            await trio.sleep(POLL_INTERVAL_S)
+        raise EmbeddedPostgresError(f"the embedded PostgreSQL did not start:\n{log_tail(installation)}")
+    raise EmbeddedPostgresError(
+        f"the embedded PostgreSQL did not get ready within {timeout_s} s:\n{log_tail(installation)}"
+    )
+
+
+async def _stop(process: trio.Process, timeout_s: float) -> None:
+    """Fast shutdown: open transactions are rolled back, a checkpoint written. Shielded; bounded by the time-outs."""
+    with trio.CancelScope(shield=True):
+        for number, bound_s in (
+            (signal.SIGINT, timeout_s),
+            (signal.SIGQUIT, KILL_TIMEOUT_S),
+            (signal.SIGKILL, KILL_TIMEOUT_S),
+        ):
+            process.send_signal(number)
+            with trio.move_on_after(bound_s):
+                await process.wait()
+                return
+            log.warning("embedded PostgreSQL did not stop within %g s of %s", bound_s, number.name)
+
+
+async def _stop_leftover(installation: Installation, timeout_s: float) -> Postmaster | None:
+    """Stop the server of an engine that was killed. Gives what such a server, or one that crashed, says it was."""
+    left = read_postmaster(installation)
+    if left is None:
+        return None
+    if await trio.to_thread.run_sync(is_running, installation, left):
+        log.warning("stopping the embedded PostgreSQL (pid %d) that a killed engine left running", left.pid)
+        if not (
+            await _signalled_ends(installation, left, signal.SIGINT, timeout_s)
+            or await _signalled_ends(installation, left, signal.SIGQUIT, KILL_TIMEOUT_S)
+        ):
+            raise EmbeddedPostgresError(
+                f"the PostgreSQL server (pid {left.pid}) that runs on {installation.cluster} does not stop"
+            )
+    if left.socket_dir is not None:
+        remove_socket_dir(installation, left.socket_dir)
+    return left
+
+
+async def _signalled_ends(
+    installation: Installation, postmaster: Postmaster, number: signal.Signals, timeout_s: float
+) -> bool:
+    """Signal a server that is not our child; whether it ends within the time."""
+    with suppress(ProcessLookupError):
+        os.kill(postmaster.pid, number)
+    with trio.move_on_after(timeout_s):
+        while await trio.to_thread.run_sync(is_running, installation, postmaster):  # noqa: ASYNC110 – nothing tells us
+            await trio.sleep(POLL_INTERVAL_S)
+        return True
+    return False

@@ -1,0 +1,274 @@
+"""Jobs: completions of the narrow lane, claims and leases. One function per statement of ``queries/jobs.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from penstock.core.fencing import Facts
+from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+
+
+class NarrowItem(NamedTuple):
+    """A completion that touches its own token only. ``next_type`` None: the next step parks."""
+
+    token: int
+    seq: int
+    attempt: int | None
+    worker: str
+    ends: bool
+    next_step: int
+    next_type: int | None
+    hand_off: str | None
+    lease_s: float | None
+    output: bytes | None
+
+
+class Moved(NamedTuple):
+    """An applied completion. ``new_seq`` None: the instance ended."""
+
+    token: int
+    seq: int
+    new_seq: int | None
+    entered_at: datetime | None
+    lease_until: datetime | None
+    unfolded: int
+
+
+class Slot(NamedTuple):
+    """Room for one job of a type in a poll. ``ordinal`` counts the slots of that type from 1."""
+
+    job_type: int
+    ordinal: int
+    worker: str
+    lease_s: float
+
+
+class Claimed(NamedTuple):
+    """A job that was leased to the slot (job_type, ordinal)."""
+
+    job_type: int
+    ordinal: int
+    token: int
+    instance: int
+    seq: int
+    step: int
+    attempt: int
+    failures: int
+    entered_at: datetime
+    claimed_at: datetime
+    lease_until: datetime
+    definition: int
+    variables: str
+    checkpoint: str | None
+
+
+class JobKey(NamedTuple):
+    """One step execution: the three numbers of a job id."""
+
+    instance: int
+    token: int
+    seq: int
+
+
+class Extension(NamedTuple):
+    """One heartbeat."""
+
+    token: int
+    seq: int
+    attempt: int | None
+    worker: str
+    lease_s: float
+    checkpoint: bytes | None
+    progress: bytes | None
+
+
+class Extended(NamedTuple):
+    """An applied heartbeat."""
+
+    token: int
+    seq: int
+    instance: int
+    step: int
+    attempt: int
+    lease_until: datetime
+
+
+class Lease(NamedTuple):
+    """What names a lease: one attempt of one execution."""
+
+    token: int
+    seq: int
+    attempt: int | None
+    worker: str
+
+
+class Expired(NamedTuple):
+    """A lease that ended. ``dead``: nothing was changed, the job is to be dead-lettered."""
+
+    token: int
+    seq: int
+    attempt: int
+    job_type: int
+    instance: int
+    dead: bool
+
+
+class LiveLease(NamedTuple):
+    """A lease found by the scan; ``left_s`` until its end, negative when it is over."""
+
+    token: int
+    seq: int
+    attempt: int
+    instance: int
+    left_s: float
+
+
+class Known(NamedTuple):
+    """`Facts` of an execution, and where its token stands (None when the execution is closed)."""
+
+    facts: Facts
+    step: int | None
+    definition: int | None
+    lease_until: datetime | None
+
+
+Rows = Sequence[Sequence[Any]]
+
+
+async def complete_narrow(connection: TrioConnection, items: Sequence[NarrowItem]) -> list[Moved]:
+    """Apply completions; those not in the answer were refused and changed nothing. One transaction of its own."""
+    columns = list(zip(*items, strict=True))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.ints(columns[2]),
+        arrays.texts(columns[3]),
+        arrays.ints(columns[4]),
+        arrays.ints(columns[5]),
+        arrays.ints(columns[6]),
+        arrays.texts(columns[7]),
+        arrays.floats(columns[8]),
+        arrays.documents(columns[9]),
+    )
+    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_narrow"], params)]
+
+
+async def probe_ready(connection: TrioConnection, job_types: Sequence[int], limit: int) -> dict[int, int]:
+    """How many jobs wait per type, at most ``limit``; types with none are left out."""
+    rows = cast(Any, await connection.fetch(SQL["probe_ready"], (arrays.ints(job_types), limit)))
+    return {job_type: count for job_type, count in rows if count}
+
+
+async def claim(connection: TrioConnection, slots: Sequence[Slot]) -> list[Claimed]:
+    """Lease waiting jobs to slots. One transaction of its own."""
+    columns = list(zip(*slots, strict=True))
+    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.texts(columns[2]), arrays.floats(columns[3]))
+    return [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)]
+
+
+async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list[Extended]:
+    """Apply heartbeats; those not in the answer were refused."""
+    columns = list(zip(*items, strict=True))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.ints(columns[2]),
+        arrays.texts(columns[3]),
+        arrays.floats(columns[4]),
+        arrays.documents(columns[5]),
+        arrays.documents(columns[6]),
+    )
+    return [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend"], params)]
+
+
+async def give_back(connection: TrioConnection, leases: Sequence[Lease]) -> dict[tuple[int, int], int]:
+    """Return leased jobs to the queue; (token, seq) to job type of those that were."""
+    columns = list(zip(*leases, strict=True))
+    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), arrays.texts(columns[3]))
+    rows = cast(Any, await connection.fetch(SQL["give_back"], params))
+    return {(token, seq): job_type for token, seq, job_type in rows}
+
+
+async def expire(
+    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], expiry_limit: int
+) -> list[Expired]:
+    """Return jobs whose lease ended to the queue; (token, seq, attempt) each."""
+    columns = list(zip(*leases, strict=True))
+    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), expiry_limit)
+    return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["expire"], params)]
+
+
+async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveLease]:
+    """All leases that end within so many seconds."""
+    return [LiveLease(*cast(Any, row)) for row in await connection.fetch(SQL["scan_leases"], (within_s,))]
+
+
+async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[Known]:
+    """What is known of each execution, for `fencing.judge`; in order. Reads only, locks nothing."""
+    params = (
+        arrays.ints(key.instance for key in keys),
+        arrays.ints(key.token for key in keys),
+        arrays.ints(key.seq for key in keys),
+        arrays.texts(workers),
+    )
+    return [known(row) for row in cast(Rows, await connection.fetch(SQL["facts"], params))]
+
+
+def known(row: Sequence[Any]) -> Known:
+    """One row of the statement ``facts``."""
+    status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, failed_by_caller = row
+    return Known(
+        Facts(
+            instance=None if status is None else InstanceStatus(status),
+            closed=None if kind is None else HistoryKind(kind),
+            closed_attempt=closed_attempt or 0,
+            state=None if state is None else TokenState(state),
+            holder=holder,
+            attempt=attempt or 0,
+            failed_by_caller=failed_by_caller,
+        ),
+        step,
+        definition,
+        lease_until,
+    )
+
+
+async def variables(connection: TrioConnection, instances: Sequence[int]) -> dict[int, str]:
+    """The current variables of instances, as JSON text."""
+    rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances),)))
+    return dict(rows)
+
+
+async def fresh_leases(
+    connection: TrioConnection, tokens: Sequence[int]
+) -> list[tuple[int, int, str, datetime, datetime]]:
+    """(token, seq, worker, entered_at, lease_until) of tokens under their first lease."""
+    return cast(Any, await connection.fetch(SQL["fresh_leases"], (arrays.ints(tokens),)))
+
+
+class FailedJob(NamedTuple):
+    """A job that failed for good."""
+
+    instance: int
+    token: int
+    seq: int
+    step: int
+    failed_at: datetime
+    reason: str | None
+    worker: str | None
+    definition: int
+
+
+async def failed_jobs(connection: TrioConnection, limit: int, offset: int) -> list[FailedJob]:
+    """Jobs that failed for good, newest instance first."""
+    return [FailedJob(*cast(Any, row)) for row in await connection.fetch(SQL["failed_jobs"], (limit, offset))]
+
+
+async def queue_depth(connection: TrioConnection) -> list[tuple[str, int, float | None]]:
+    """Per job type: how many jobs wait, and the age in seconds of the oldest."""
+    return cast(Any, await connection.fetch(SQL["queue_depth"]))

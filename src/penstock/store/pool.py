@@ -1,0 +1,291 @@
+"""A small pool of `TrioConnection`.
+
+Connections are made in the task that wants one (no maintenance task to supervise), handed out last-in first-out (so
+that the surplus ages and its server memory stays cold), waiters are served first-in first-out. An idle connection is
+looked at with one poll(2) before it is handed out, so a restarted server costs no failed statement. Relies on
+`connection.py`; must not know the schema.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+import trio
+from psycopg import pq
+
+from penstock.store.connection import TrioConnection
+from penstock.store.wait import CLEANUP_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    Configure = Callable[[TrioConnection], Awaitable[None]]
+
+
+class PoolTimeout(psycopg.OperationalError):
+    """No connection could be had within the time."""
+
+
+class PoolClosed(psycopg.OperationalError):
+    """The pool is closed or about to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """How many connections are where, and what the pool has done since it was made."""
+
+    max_size: int
+    idle: int
+    busy: int
+    waiting: int
+    """Tasks that wait for a connection now."""
+    acquired: int
+    """Connections handed out so far."""
+    waited: int
+    """Those of them that had to be waited for, connecting included."""
+    waited_s: float
+    """The time spent in these waits, in seconds."""
+    made: int
+    discarded: int
+    """Connections that came back broken or were found so when idle."""
+    expired: int
+    """Connections that had reached ``max_lifetime_s``."""
+    timeouts: int
+
+
+class Pool:
+    """At most ``max_size`` connections to ``dsn``, in autocommit mode.
+
+    ``configure`` is called with each new connection and has to leave it idle (no open transaction).
+    ``prepare_threshold`` 0 prepares statements at their first use; None for PgBouncer in transaction mode. Times in
+    seconds. Acquiring raises `PoolTimeout`, `PoolClosed`, or what connecting raises: all are
+    `psycopg.OperationalError`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        max_size: int,
+        min_size: int = 0,
+        acquire_timeout_s: float = 30.0,
+        max_lifetime_s: float = 3600.0,
+        prepare_threshold: int | None = 0,
+        configure: Configure | None = None,
+    ) -> None:
+        if not 0 <= min_size <= max_size or max_size < 1:
+            raise ValueError(f"a pool of {min_size} to {max_size} connections")
+        self._dsn = dsn
+        self._max_size = max_size
+        self._min_size = min_size
+        self._acquire_timeout_s = acquire_timeout_s
+        self._max_lifetime_s = max_lifetime_s
+        self._prepare_threshold = prepare_threshold
+        self._configure = configure
+        self._idle: deque[TrioConnection] = deque()
+        self._busy: set[TrioConnection] = set()
+        self._slots = max_size
+        """Connections that may still go out: max_size less those out, being made, or promised to a woken waiter."""
+        self._waiters = trio.lowlevel.ParkingLot()
+        self._closed = False
+        self._returned = trio.lowlevel.ParkingLot()
+        self._acquired = self._waited = self._made = self._discarded = self._expired = self._timeouts = 0
+        self._waited_s = 0.0
+
+    async def open(self) -> None:
+        """Make the first ``min_size`` connections. Raises what connecting raises; none is left then."""
+        try:
+            with trio.move_on_after(self._acquire_timeout_s) as scope:
+                while len(self._idle) + len(self._busy) < self._min_size:
+                    self._idle.append(await self._make())
+        except BaseException:
+            self._close_idle()
+            raise
+        if scope.cancelled_caught:
+            self._close_idle()
+            raise self._timeout()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with trio.CancelScope(shield=True):
+            await self.close(CLEANUP_TIMEOUT_S)
+
+    def connection(self) -> PooledConnection:
+        """``async with pool.connection() as connection``: one for the block, rolled back if left in a transaction.
+
+        Entering is a checkpoint only if it waits: what is then done with the connection is one.
+        """
+        return PooledConnection(self)
+
+    async def acquire(self) -> TrioConnection:
+        """A connection that is to be given back with `release`. Cancelled, it holds none."""
+        self._check_open()
+        if self._slots and (connection := self._pop_idle()) is not None:
+            self._slots -= 1
+        else:
+            connection = await self._wait_connection()
+        self._busy.add(connection)
+        self._acquired += 1
+        return connection
+
+    async def release(self, connection: TrioConnection) -> None:
+        """Take a connection back. Not cancelled: a transaction left open is rolled back, in bounded time."""
+        try:
+            if not connection.closed and connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+                await _make_clean(connection)
+        finally:
+            self._busy.discard(connection)
+            if connection.closed:
+                self._discarded += 1
+            elif self._closed:
+                connection.close_nowait()
+            else:
+                self._idle.append(connection)
+            self._free_slot()
+            self._returned.unpark_all()
+
+    async def close(self, grace_s: float) -> None:
+        """Refuse who wants a connection from now on, wait ``grace_s`` seconds for those out, close all.
+
+        A connection still out then is closed under its user, who gets `psycopg.OperationalError`. Idempotent.
+        """
+        self._closed = True
+        self._waiters.unpark_all()
+        self._close_idle()
+        with trio.move_on_after(grace_s):
+            while self._busy:
+                await self._returned.park()
+        for connection in self._busy:
+            connection.discard(f"the pool was closed and it did not come back within {grace_s} s")
+
+    def statistics(self) -> PoolStatistics:
+        """A snapshot. Cheap."""
+        return PoolStatistics(
+            max_size=self._max_size,
+            idle=len(self._idle),
+            busy=len(self._busy),
+            waiting=len(self._waiters),
+            acquired=self._acquired,
+            waited=self._waited,
+            waited_s=self._waited_s,
+            made=self._made,
+            discarded=self._discarded,
+            expired=self._expired,
+            timeouts=self._timeouts,
+        )
+
+    async def _wait_connection(self) -> TrioConnection:
+        """Wait for a slot and take an idle connection or make one, all within the time-out."""
+        started = trio.current_time()
+        self._waited += 1
+        try:
+            with trio.move_on_after(self._acquire_timeout_s):
+                await self._wait_slot()
+                try:
+                    return self._pop_idle() or await self._make()
+                except BaseException:
+                    self._free_slot()
+                    raise
+        finally:
+            self._waited_s += trio.current_time() - started
+        self._timeouts += 1
+        raise self._timeout()
+
+    async def _wait_slot(self) -> None:
+        if self._slots:
+            self._slots -= 1
+            return
+        await self._waiters.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
+        self._check_open()
+
+    def _free_slot(self) -> None:
+        if not self._waiters.unpark():
+            self._slots += 1
+
+    def _pop_idle(self) -> TrioConnection | None:
+        """The idle connection used last that is still good."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.closed or _has_input(connection):
+                self._discarded += 1
+            elif trio.current_time() - connection.created_at > self._max_lifetime_s:
+                self._expired += 1
+            else:
+                return connection
+            connection.close_nowait()
+        return None
+
+    async def _make(self) -> TrioConnection:
+        connection = await TrioConnection.connect(self._dsn, prepare_threshold=self._prepare_threshold)
+        try:
+            if self._configure is not None:
+                await self._configure(connection)
+                assert connection.pgconn.transaction_status == pq.TransactionStatus.IDLE, "configure left it in use"
+            self._check_open()
+        except BaseException:
+            connection.close_nowait()
+            raise
+        self._made += 1
+        return connection
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close_nowait()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PoolClosed("the connection pool is closed")
+
+    def _timeout(self) -> PoolTimeout:
+        return PoolTimeout(
+            f"no connection to the database within {self._acquire_timeout_s} s"
+            f" ({len(self._busy)} of {self._max_size} in use)"
+        )
+
+
+class PooledConnection:
+    """What `Pool.connection` gives: the connection for a block. A class, as a generator would cost 5 µs more."""
+
+    __slots__ = ("_connection", "_pool")
+
+    _connection: TrioConnection
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> TrioConnection:
+        self._connection = await self._pool.acquire()
+        return self._connection
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self._pool.release(self._connection)
+
+
+async def _make_clean(connection: TrioConnection) -> None:
+    """Roll back; close the connection if that is not possible at once."""
+    status = connection.pgconn.transaction_status
+    if status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
+        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+            try:
+                await connection.rollback()
+            except psycopg.Error:
+                connection.discard("its transaction could not be rolled back")
+    if not connection.closed and connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        connection.discard("given back in the middle of something")
+
+
+def _has_input(connection: TrioConnection) -> bool:
+    """Whether an idle connection has something to say: the end of the connection as a rule, nothing we want ever."""
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))

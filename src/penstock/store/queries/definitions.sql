@@ -1,0 +1,48 @@
+-- Definitions and job types.
+
+-- name: lock_definition
+-- Serializes uploads of one id until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('penstock definition ' || $1::text, 0))
+
+-- name: latest_definition
+SELECT key, id, version, name, description, content, uploaded_at FROM definition
+WHERE id = $1::text ORDER BY version DESC LIMIT 1
+
+-- name: definition_version
+SELECT key, id, version, name, description, content, uploaded_at FROM definition WHERE id = $1::text AND version = $2::int
+
+-- name: definition_by_key
+SELECT key, id, version, name, description, content, uploaded_at FROM definition WHERE key = $1::int
+
+-- name: insert_definition
+INSERT INTO definition (id, version, name, description, content, uploaded_at)
+VALUES ($1, $2, $3, $4, $5, penstock_now()) RETURNING key, uploaded_at
+
+-- name: audit_upload
+INSERT INTO audit (pos, at, kind, detail) VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text)
+
+-- name: keys_of_definition
+SELECT key FROM definition WHERE id = $1::text
+
+-- name: list_definitions
+-- Latest versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset
+SELECT id, version, name, uploaded_at, description FROM (
+  SELECT DISTINCT ON (id) id, version, name, uploaded_at, description FROM definition ORDER BY id, version DESC) latest
+WHERE $1::text IS NULL OR id ILIKE $1 OR name ILIKE $1
+ORDER BY id LIMIT $2::int OFFSET $3::int
+
+-- name: count_definitions
+SELECT count(*) FROM (
+  SELECT DISTINCT ON (id) id, name FROM definition ORDER BY id, version DESC) latest
+WHERE $1::text IS NULL OR id ILIKE $1 OR name ILIKE $1
+
+-- name: add_job_types
+INSERT INTO job_type (name) SELECT DISTINCT n FROM unnest($1::text[]) AS n ORDER BY n ON CONFLICT (name) DO NOTHING
+
+-- name: job_types
+SELECT name, id FROM job_type WHERE name = ANY($1::text[])
+
+-- name: latest_keys
+-- The key of the latest version of each id that exists.
+SELECT d.id, d.key FROM unnest($1::text[]) AS w(id)
+JOIN LATERAL (SELECT id, key FROM definition WHERE definition.id = w.id ORDER BY version DESC LIMIT 1) d ON true

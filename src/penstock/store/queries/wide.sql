@@ -1,0 +1,191 @@
+-- The wide lane: lock, read, let `core.advance` decide, write. One transaction: `begin` to `read_tokens` in one round
+-- trip, then the writes and COMMIT in a second one. Everything written here is under the locks taken first, so the
+-- writes need no fences.
+
+-- name: begin
+BEGIN
+
+-- name: commit
+COMMIT
+
+-- name: lock_roots
+-- The root token is an instance's lock: it exists as long as the instance is active.
+SELECT id FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id ORDER BY id FOR NO KEY UPDATE
+
+-- name: lock_ended
+-- The row of an instance that has no root token any more (failed ones can be retried). $1 instances.
+SELECT instance_id, tokens::text FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[]) ORDER BY instance_id FOR UPDATE
+
+-- name: lock_branches
+-- In a statement of its own: its snapshot sees what was committed before the roots were had.
+SELECT id FROM token WHERE instance_id = ANY($1::bigint[]) AND id <> instance_id
+ORDER BY instance_id, id FOR NO KEY UPDATE
+
+-- name: read_instances
+-- Variables are read by a statement of their own, only for definitions that need them.
+SELECT id, definition, status, failure, instance_key FROM instance WHERE id = ANY($1::bigint[])
+
+-- name: read_tokens
+SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at
+FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
+UNION ALL
+SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at
+FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
+ORDER BY 1
+
+-- name: read_signals
+SELECT id, instance_id, step, output::text FROM buffered_signal WHERE instance_id = ANY($1::bigint[]) ORDER BY id
+
+-- name: armed
+-- Which of the timers ($1 token $2 seq $3 index) are still there.
+SELECT t.token_id, t.seq, t.index FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(token_id, seq, index)
+JOIN timer t USING (token_id, seq, index)
+
+-- name: positions
+SELECT nextval('step_seq') FROM generate_series(1, $1::int)
+
+-- name: transaction_id
+-- The transaction's id, by which its COMMIT can be looked up when the answer was lost, and the time after its locks.
+SELECT pg_current_xact_id()::text, penstock_now()
+
+-- name: transaction_status
+SELECT pg_xact_status($1::text::xid8)
+
+-- name: now
+SELECT penstock_now()
+
+-- name: insert_instances
+INSERT INTO instance (id, started_at, definition, vars, business_key, instance_key, parent_id)
+SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[])
+
+-- name: end_instances
+UPDATE instance i SET status = e.status, ended_at = penstock_now(), failure = e.failure
+FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS e(id, status, failure) WHERE i.id = e.id
+
+-- name: reopen_instances
+UPDATE instance SET status = 0, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
+
+-- name: insert_abnormal_ends
+INSERT INTO abnormal_end (status, instance_id, tokens) SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::jsonb[])
+
+-- name: delete_abnormal_ends
+DELETE FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[])
+
+-- name: forget_ended
+-- What else hangs on instances that ended.
+WITH signals AS (DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[]))
+DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
+
+-- name: forget_notes
+DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
+
+-- name: insert_tokens
+INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, parent_id, side, attempt, pending, arrived,
+  unfolded, claimed_by, claimed_at, lease_until, timeout_at)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::int[],
+  $7::timestamptz[], $8::bigint[], $9::boolean[], $10::int[], $11::smallint[], $12::smallint[], $13::smallint[],
+  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::timestamptz[])
+
+-- name: update_tokens
+UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
+  parent_id = u.parent_id, attempt = u.attempt, failures = u.failures, expiries = u.expiries, pending = u.pending,
+  arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
+  lease_until = u.lease_until, timeout_at = u.timeout_at
+FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
+  $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
+  $15::timestamptz[], $16::timestamptz[], $17::timestamptz[])
+  AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
+       claimed_by, claimed_at, lease_until, timeout_at)
+WHERE t.id = u.id
+
+-- name: delete_tokens
+DELETE FROM token WHERE id = ANY($1::bigint[])
+
+-- name: insert_ready
+INSERT INTO ready (job_type, seq, token_id) SELECT * FROM unnest($1::int[], $2::bigint[], $3::bigint[])
+
+-- name: delete_ready
+DELETE FROM ready r USING unnest($1::int[], $2::bigint[]) AS d(job_type, seq)
+WHERE r.job_type = d.job_type AND r.seq = d.seq
+
+-- name: insert_timers
+INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+SELECT * FROM unnest($1::timestamptz[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[])
+
+-- name: delete_timers
+-- All timers of executions ($1 token $2 seq).
+DELETE FROM timer t USING unnest($1::bigint[], $2::bigint[]) AS d(token_id, seq)
+WHERE t.token_id = d.token_id AND t.seq = d.seq
+
+-- name: delete_fired
+-- Single timers ($1 token $2 seq $3 index).
+DELETE FROM timer t USING unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS d(token_id, seq, index)
+WHERE t.token_id = d.token_id AND t.seq = d.seq AND t.index = d.index
+
+-- name: insert_history
+INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
+  reason, output)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[], $6::timestamptz[],
+  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[])
+
+-- name: insert_audit
+INSERT INTO audit (pos, at, instance_id, token_id, step, kind, actor, detail)
+SELECT nextval('step_seq'), penstock_now(), * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::text[],
+  $5::text[], $6::text[])
+
+-- name: delete_signals
+DELETE FROM buffered_signal WHERE id = ANY($1::bigint[])
+
+-- name: insert_signal
+INSERT INTO buffered_signal (id, instance_id, step, received_at, output)
+VALUES (nextval('step_seq'), $1::bigint, $2::smallint, penstock_now(), $3::jsonb) RETURNING id
+
+-- name: count_signals
+SELECT count(*) FROM buffered_signal WHERE instance_id = $1::bigint
+
+-- name: fold
+-- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now.
+UPDATE instance i SET overlay = coalesce(i.overlay, '{}') || f.merged, folded_pos = f.pos
+FROM (SELECT h.instance_id, jsonb_merge(h.output ORDER BY h.pos) AS merged, max(h.pos) AS pos
+      FROM instance j JOIN history h ON h.instance_id = j.id AND h.pos > j.folded_pos AND h.output IS NOT NULL
+      WHERE j.id = ANY($1::bigint[]) GROUP BY h.instance_id) f
+WHERE i.id = f.instance_id
+
+-- name: unfolded_reset
+UPDATE token SET unfolded = 0 WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
+
+-- name: due_timers
+-- What is due now, oldest first, and how long until the first that is not; $1 limit.
+SELECT token_id, seq, index, instance_id, extract(epoch FROM fire_at - penstock_now())::float8
+FROM timer ORDER BY fire_at LIMIT $1::int
+
+-- name: claim_idempotency
+-- Takes a key for this transaction, or nothing when it was taken before ($1 scope $2 key $3 hash $4 instance).
+-- Two at once: the second waits here for the first one's commit.
+INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
+VALUES ($1::text, $2::text, $3::bytea, $4::bigint, penstock_now()) ON CONFLICT (scope, key) DO NOTHING RETURNING 1
+
+-- name: find_idempotency
+SELECT request_hash, instance_id, answer FROM idempotency WHERE scope = $1::text AND key = $2::text
+
+-- name: answer_idempotency
+UPDATE idempotency SET answer = $3::bytea WHERE scope = $1::text AND key = $2::text
+
+-- name: purge_idempotency
+DELETE FROM idempotency WHERE ctid IN (
+  SELECT ctid FROM idempotency WHERE created_at < penstock_now() - $1::float8 * interval '1 hour' LIMIT 1000)
+
+-- name: find_instance_key
+SELECT instance_id FROM instance_key WHERE definition_id = $1::text AND key = $2::text
+
+-- name: signals_of
+SELECT id, step, received_at, output::text FROM buffered_signal WHERE instance_id = $1::bigint ORDER BY id
+
+-- name: audit_of
+SELECT at, kind, step, actor, detail FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 10000
+
+-- name: claim_instance_key
+INSERT INTO instance_key (definition_id, key, instance_id) VALUES ($1::text, $2::text, $3::bigint)
+ON CONFLICT (definition_id, key) DO NOTHING RETURNING 1

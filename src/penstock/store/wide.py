@@ -1,0 +1,341 @@
+"""The wide lane's transaction: lock instances, read them, write what `core.advance` decided.
+
+Two round trips: `open_scene` begins, locks and reads; `write` writes and commits. Everything between them is pure.
+Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from penstock.core.effect import Outcome
+from penstock.core.state import Instance, InstanceStatus, Token, TokenState
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.jobs import JobKey, Known, known
+from penstock.store.statements import SQL
+
+Statement = tuple[bytes, tuple[object, ...]]
+
+
+class LockedInstance(NamedTuple):
+    """An instance under its lock. ``signals`` are the kept ones, oldest first, by the index of their WAIT."""
+
+    instance: Instance
+    definition: int
+    instance_key: str | None
+    tokens: list[Token]
+    signals: dict[int, list[tuple[int, bytes]]]
+    snapshot: str | None  # of a failed instance: what `retry` reopens, JSON
+
+
+class Scene(NamedTuple):
+    """Everything that one batch of the wide lane decides upon. ``xid`` tells later whether it was committed."""
+
+    now: datetime
+    xid: str
+    instances: dict[int, LockedInstance]
+    known: list[Known]
+    armed: set[tuple[int, int, int]]
+    positions: deque[int]
+
+
+async def open_scene(
+    connection: TrioConnection,
+    instances: Sequence[int],
+    *,
+    jobs: Sequence[JobKey] = (),
+    workers: Sequence[str] = (),
+    timers: Sequence[tuple[int, int, int]] = (),
+    positions: int,
+) -> Scene:
+    """Begin a transaction, lock ``instances`` and read them.
+
+    ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up under the locks. Leaves the
+    transaction open: `write` or leaving the pool's block ends it.
+    """
+    ids = arrays.ints(sorted(instances))
+    timer_columns = list(zip(*timers, strict=True)) or [(), (), ()]
+    results = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["lock_roots"], (ids,)),
+            (SQL["lock_ended"], (ids,)),
+            (SQL["lock_branches"], (ids,)),
+            (SQL["read_instances"], (ids,)),
+            (SQL["read_tokens"], (ids,)),
+            (SQL["read_signals"], (ids,)),
+            (
+                SQL["facts"],
+                (
+                    arrays.ints(key.instance for key in jobs),
+                    arrays.ints(key.token for key in jobs),
+                    arrays.ints(key.seq for key in jobs),
+                    arrays.texts(workers),
+                ),
+            ),
+            (SQL["armed"], tuple(arrays.ints(column) for column in timer_columns)),
+            (SQL["positions"], (positions,)),
+            (SQL["transaction_id"], ()),
+        ]
+    )
+    _, _, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(Any, results)
+    tokens: dict[int, list[Token]] = {}
+    for row in token_rows:
+        tokens.setdefault(row[1], []).append(_token(row))
+    signals: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
+    for signal_id, instance, step, output in signal_rows:
+        signals.setdefault(instance, {}).setdefault(step, []).append((signal_id, output.encode()))
+    snapshots: dict[int, str | None] = dict(ended_rows)
+    locked = {
+        id: LockedInstance(
+            Instance(id, InstanceStatus(status), failure),
+            definition,
+            instance_key,
+            tokens.get(id, []),
+            signals.get(id, {}),
+            snapshots.get(id),
+        )
+        for id, definition, status, failure, instance_key in instance_rows
+    }
+    return Scene(
+        xid[0][1],
+        xid[0][0],
+        locked,
+        [known(row) for row in fact_rows],
+        {(token, seq, index) for token, seq, index in timer_rows},
+        deque(row[0] for row in position_rows),
+    )
+
+
+async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
+    """A further block of ascending positions."""
+    return deque(cast(int, row[0]) for row in await connection.fetch(SQL["positions"], (count,)))
+
+
+async def committed(connection: TrioConnection, xid: str) -> bool | None:
+    """What became of a transaction whose COMMIT was not answered. None: it still runs."""
+    status = (await connection.fetch(SQL["transaction_status"], (xid,)))[0][0]
+    return None if status == "in progress" else status == "committed"
+
+
+def _token(row: Sequence[Any]) -> Token:
+    (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
+     unfolded, claimed_by, claimed_at, lease_until, timeout_at) = row  # fmt: skip
+    return Token(
+        id=id,
+        instance_id=instance_id,
+        seq=seq,
+        step=step,
+        state=TokenState(state),
+        entered_at=entered_at,
+        parent_id=parent_id,
+        side=side,
+        attempt=attempt,
+        failures=failures,
+        expiries=expiries,
+        pending=pending,
+        arrived=arrived,
+        unfolded=unfolded,
+        claimed_by=claimed_by,
+        claimed_at=claimed_at,
+        lease_until=lease_until,
+        timeout_at=timeout_at,
+    )
+
+
+class NewInstance(NamedTuple):
+    """An instance that this transaction creates."""
+
+    id: int
+    definition: int
+    variables: bytes
+    business_key: str | None = None
+    instance_key: str | None = None
+    parent_id: int | None = None
+
+
+class Change(NamedTuple):
+    """One instance's outcome. ``job_type_of`` gives the id of a step's job type, None for steps without jobs."""
+
+    outcome: Outcome
+    job_type_of: Callable[[int], int | None]
+    created: NewInstance | None = None
+
+
+async def claim_key(connection: TrioConnection, scope: str, key: str, request_hash: bytes, instance: int) -> bool:
+    """Take an idempotency key; waits for a transaction that holds it. False when it was used before."""
+    return bool(await connection.fetch(SQL["claim_idempotency"], (scope, key, request_hash, instance)))
+
+
+async def find_key(connection: TrioConnection, scope: str, key: str) -> tuple[bytes, int, bytes | None] | None:
+    """(request hash, instance, first answer) of a used idempotency key."""
+    rows = await connection.fetch(SQL["find_idempotency"], (scope, key))
+    return cast(Any, rows[0]) if rows else None
+
+
+async def claim_instance_key(connection: TrioConnection, definition_id: str, key: str, instance: int) -> int | None:
+    """Take an instance key for ``instance``; else the instance that has it."""
+    while True:
+        if await connection.fetch(SQL["claim_instance_key"], (definition_id, key, instance)):
+            return None
+        rows = await connection.fetch(SQL["find_instance_key"], (definition_id, key))
+        if rows:
+            return cast(int, rows[0][0])
+
+
+async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
+    """Begin a transaction that creates instances: the time, the transaction's id, a block of positions."""
+    _, block, about = await connection.roundtrip(
+        [(SQL["begin"], ()), (SQL["positions"], (positions,)), (SQL["transaction_id"], ())]
+    )
+    xid, now = cast(Any, about[0])
+    return now, xid, deque(cast(int, row[0]) for row in block)
+
+
+def statements(
+    changes: Sequence[Change], now: datetime, *, audit: bool, extra: Iterable[Statement] = ()
+) -> list[Statement]:
+    """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances)."""
+    writes: list[Statement] = []
+
+    def add(name: str, rows: Sequence[Sequence[Any]], *kinds: Callable[[Any], str]) -> None:
+        if rows:
+            columns = zip(*rows, strict=True)
+            writes.append((SQL[name], tuple(kind(column) for kind, column in zip(kinds, columns, strict=True))))
+
+    _tokens(changes, add)
+    _queue_and_timers(changes, add)
+    _history(changes, add, audit=audit)
+    _instances(changes, now, add)
+    return [*writes, *extra]
+
+
+Add = Callable[..., None]
+
+
+def _tokens(changes: Sequence[Change], add: Add) -> None:
+    ints, texts, times = arrays.ints, arrays.texts, arrays.times
+    updated = [
+        (t.id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.attempt, t.failures,
+         t.expiries, t.pending, t.arrived, min(t.unfolded, 32000), t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at)
+        for change in changes for t in change.outcome.updated
+    ]  # fmt: skip
+    add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
+        texts, times, times, times)  # fmt: skip
+    inserted = [
+        (t.id, t.instance_id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.side,
+         t.attempt, t.pending, t.arrived, min(t.unfolded, 32000), t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at)
+        for change in changes for t in change.outcome.inserted
+    ]  # fmt: skip
+    add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints, ints,
+        texts, times, times, times)  # fmt: skip
+    add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
+
+
+def _queue_and_timers(changes: Sequence[Change], add: Add) -> None:
+    ints = arrays.ints
+    gone: list[tuple[int, int]] = []
+    queued: list[tuple[int, int, int]] = []
+    for change in changes:
+        out = change.outcome
+        steps = {(row.token_id, row.seq): row.step for row in out.history}
+        for job in out.dequeued:
+            job_type = change.job_type_of(steps[job.token_id, job.seq])
+            assert job_type is not None
+            gone.append((job_type, job.seq))
+        placed = {token.id: token.step for token in (*out.inserted, *out.updated)}
+        for job in out.queued:
+            job_type = change.job_type_of(placed[job.token_id])
+            assert job_type is not None
+            queued.append((job_type, job.seq, job.token_id))
+    add("delete_ready", sorted(gone), ints, ints)
+    add("insert_ready", queued, ints, ints, ints)
+    add("delete_timers", [pair for change in changes for pair in change.outcome.disarmed], ints, ints)
+    fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.outcome.fired]
+    add("delete_fired", fired, ints, ints, ints)
+    armed = [
+        (t.fire_at, t.token_id, t.seq, change.outcome.instance.id, t.index)
+        for change in changes for t in change.outcome.armed
+    ]  # fmt: skip
+    add("insert_timers", armed, arrays.times, ints, ints, ints, ints)
+
+
+def _history(changes: Sequence[Change], add: Add, *, audit: bool) -> None:
+    ints, texts, times = arrays.ints, arrays.texts, arrays.times
+    rows = [
+        (change.outcome.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
+         h.step, h.kind, h.worker, h.reason, h.output)
+        for change in changes for h in change.outcome.history
+    ]  # fmt: skip
+    add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
+        arrays.documents)  # fmt: skip
+    if audit:
+        records = [
+            (change.outcome.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
+            for change in changes for a in change.outcome.audit
+        ]  # fmt: skip
+        add("insert_audit", records, ints, ints, ints, texts, texts, texts)
+
+
+def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
+    ints, texts = arrays.ints, arrays.texts
+    created = [
+        (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id)
+        for n in (change.created for change in changes) if n is not None
+    ]  # fmt: skip
+    add("insert_instances", created, ints, arrays.times, ints, arrays.documents, texts, texts, ints)
+    signals = [(id,) for change in changes for id in change.outcome.consumed_signals]
+    add("delete_signals", signals, ints)
+    reopened = [(c.outcome.instance.id,) for c in changes if c.outcome.reopened]
+    add("delete_abnormal_ends", reopened, ints)
+    add("reopen_instances", reopened, ints)
+    ended = [change.outcome for change in changes if change.outcome.ended]
+    add("end_instances", [(o.instance.id, o.instance.status, o.instance.failure) for o in ended], ints, ints, texts)
+    abnormal = [
+        (o.instance.status, o.instance.id, None if o.snapshot is None else msgspec.json.encode(o.snapshot))
+        for o in ended if o.instance.status is not InstanceStatus.COMPLETED
+    ]  # fmt: skip
+    add("insert_abnormal_ends", abnormal, ints, ints, arrays.documents)
+    add("forget_ended", [(o.instance.id,) for o in ended], ints)
+    add("forget_notes", [(id,) for o in ended for id in o.deleted], ints)
+
+
+class AuditEntry(NamedTuple):
+    """One row of the audit table."""
+
+    at: datetime
+    kind: str
+    step: int | None
+    actor: str | None
+    detail: str | None
+
+
+async def audit_of(connection: TrioConnection, instance: int) -> list[AuditEntry]:
+    """What the audit table holds of an instance, oldest first."""
+    return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
+
+
+async def buffer_signal(connection: TrioConnection, instance: int, step: int, output: bytes) -> None:
+    """Keep a signal until its wait opens."""
+    await connection.fetch(SQL["insert_signal"], (instance, step, output.decode()))
+
+
+async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:
+    """(id, step, received at, variables) of kept signals, oldest first."""
+    return cast(Any, await connection.fetch(SQL["signals_of"], (instance,)))
+
+
+async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, int, int, int, float]]:
+    """The next timers: (token, seq, index, instance, seconds until it is due; negative when it is)."""
+    return cast(Any, await connection.fetch(SQL["due_timers"], (limit,)))
+
+
+async def purge_idempotency(connection: TrioConnection, older_than_hours: float) -> None:
+    """Forget up to 1,000 idempotency keys that are old enough."""
+    await connection.fetch(SQL["purge_idempotency"], (older_than_hours,))

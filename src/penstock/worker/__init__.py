@@ -1,0 +1,39 @@
+"""The Python worker: register functions for job types, and run them against a Penstock engine.
+
+::
+
+    worker = Worker("http://127.0.0.1:8080")
+
+
+    @worker.handler("charge-payment")
+    async def charge_payment(order: Order) -> Receipt: ...
+
+
+    worker.main()
+
+Runs under asyncio and Trio. Imports nothing of the engine.
+"""
+
+from __future__ import annotations
+
+from penstock.worker.context import JobContext, JobLogFilter, current_job
+from penstock.worker.errors import NonRetryable, Retry
+from penstock.worker.held import StopReason
+from penstock.worker.observer import WorkerObserver
+from penstock.worker.session import Statistics
+from penstock.worker.transport import LongPoll, WorkTransport
+from penstock.worker.worker import Worker
+
+__all__ = [
+    "JobContext",
+    "JobLogFilter",
+    "LongPoll",
+    "NonRetryable",
+    "Retry",
+    "Statistics",
+    "StopReason",
+    "WorkTransport",
+    "Worker",
+    "WorkerObserver",
+    "current_job",
+]

@@ -1,0 +1,131 @@
+"""What a handler sees of its job: ids, attempt, checkpoint, a logger that knows them, and ways to report."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import msgspec
+
+from penstock.client.backoff import Backoff
+from penstock.client.errors import Unavailable
+from penstock.client.model import Variables
+from penstock.worker.held import JOB_LOG_FIELDS, HeldJob, StopReason
+from penstock.worker.leases import LeaseKeeper
+
+_CURRENT: ContextVar[JobContext | None] = ContextVar("penstock_current_job", default=None)
+
+
+class JobContext:
+    """The job that a handler works on. Valid while the handler runs."""
+
+    def __init__(self, held: HeldJob, leases: LeaseKeeper) -> None:
+        self._held = held
+        self._leases = leases
+        self.job = held.job
+        self.log = held.log
+        self.log_fields = held.log_fields
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def instance_id(self) -> str:
+        """The id of the workflow instance."""
+        return self.job.instance_id
+
+    @property
+    def step_id(self) -> str:
+        """The id of the step in its definition."""
+        return self.job.step_id
+
+    @property
+    def attempt(self) -> int | None:
+        """How often the job was handed out, this time included. Use it with ``id`` as a key to the outside world."""
+        return self.job.attempt
+
+    @property
+    def retries_remaining(self) -> int:
+        """How many retries are left if this attempt fails."""
+        return self.job.retries_remaining
+
+    @property
+    def variables(self) -> Variables:
+        """All variables of the instance at the moment the job was handed out."""
+        return self.job.variables
+
+    @property
+    def checkpoint(self) -> Any:
+        """What an earlier attempt stored with ``report(checkpoint=…)``; None when it stored nothing."""
+        return self.job.checkpoint
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the handler is to stop; None while it is not. For clean-up code that wants to know."""
+        if self._held.stop_reason is None and self._held.scope.cancel_called:
+            return StopReason.DEADLINE
+        return self._held.stop_reason
+
+    async def report(self, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET) -> None:
+        """Store a checkpoint (JSON, ≤ 256 kB) for the next attempt, show progress (JSON); extends the lease.
+
+        Leases are extended without this, too. Waits through outages of the engine.
+
+        Raises:
+            LeaseLost, JobCancelled: the job is no longer this worker's; the handler is cancelled as well.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                await self._leases.extend(self._held, checkpoint=checkpoint, progress=progress)
+            except Unavailable:
+                await anyio.sleep(backoff.next_pause_s())
+            else:
+                return
+
+    def report_blocking(self, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET) -> None:
+        """``report`` for synchronous handlers."""
+
+        async def report() -> None:
+            await self.report(checkpoint=checkpoint, progress=progress)
+
+        anyio.from_thread.run(report)
+
+    def raise_if_stopped(self) -> None:
+        """For synchronous handlers, which can't be cancelled from outside: end here when the work is in vain.
+
+        Raises:
+            Cancelled (the event loop's own): the job was lost or cancelled, its deadline passed, or the worker stops.
+        """
+        anyio.from_thread.check_cancelled()
+
+
+def current_job() -> JobContext | None:
+    """The job that the calling code runs for: in a handler, its tasks and its threads; None elsewhere."""
+    return _CURRENT.get()
+
+
+def set_current_job(context: JobContext) -> None:
+    """Say for which job the current task runs from now on. The worker does."""
+    _CURRENT.set(context)
+
+
+class JobLogFilter(logging.Filter):
+    """Puts the job's ids into the log records of whatever runs for a job, other libraries included.
+
+    Add it to a handler of `logging`: ``record.job_id``, ``job_type``, ``instance_id``, ``step_id`` and ``attempt``;
+    None outside of jobs.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See ``logging.Filter``; lets every record through."""
+        context = _CURRENT.get()
+        for name in JOB_LOG_FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, None if context is None else context.log_fields[name])
+        return True

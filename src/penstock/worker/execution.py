@@ -1,0 +1,110 @@
+"""One run of a handler: time limit, cancellation, and what its end means for the job.
+
+Decides what is reported and reports nothing itself. Must let the cancellation of the worker itself through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import cast
+
+import anyio
+import msgspec
+
+from penstock.client.model import Completion, Failure
+from penstock.worker.context import JobContext, set_current_job
+from penstock.worker.errors import NonRetryable, Retry
+from penstock.worker.handler import Handler, Pools
+from penstock.worker.held import HeldJob, StopReason
+
+# The engine keeps 4 KiB of an error text; characters may take several bytes.
+MAX_ERROR_MESSAGE_CHARS = 4096
+
+Report = Completion | Failure
+
+
+async def run_handler(
+    handler: Handler,
+    held: HeldJob,
+    context: JobContext,
+    slots: Sequence[anyio.CapacityLimiter],
+    pools: Pools,
+) -> Report | None:
+    """Run the handler for a held job to its end, once there is a free slot. Its time limit counts from then on.
+
+    Returns what to report; None when there is nothing to report, because the job was lost, cancelled or is to be
+    given back (``held.stop_reason`` says which). Never raises but for the worker's own cancellation.
+    """
+    set_current_job(context)
+    result: msgspec.Raw | None = None
+    finished = False
+    failure: Failure | None = None
+    with held.scope:
+        try:
+            async with AsyncExitStack() as stack:
+                for slot in slots:
+                    await stack.enter_async_context(slot)
+                held.started_at = anyio.current_time()
+                held.running = True
+                if handler.timeout_s is not None:
+                    held.scope.deadline = held.started_at + handler.timeout_s
+                result = await handler(context, pools)
+            finished = True
+        except (Exception, SystemExit) as error:
+            failure = _failure(held, context, error)
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            # asyncio only: the handler awaited something that others cancelled. Nobody cancelled the handler.
+            failure = _failed(held, "the handler was cancelled from within", retryable=True)
+    held.running = False
+    if held.scope.cancel_called and held.stop_reason is None:
+        held.stop_reason = StopReason.DEADLINE
+    if held.stop_reason in (StopReason.LEASE_LOST, StopReason.CANCELLED):
+        return None
+    if finished:  # also past its deadline, or while the worker stops: the work is done
+        return Completion(job_id=held.job.id, attempt=held.job.attempt, variables=result)
+    if held.stop_reason is StopReason.DEADLINE:
+        return _failed(held, f"not finished within its time limit of {handler.timeout_s:g} s", retryable=True)
+    return None if held.stop_reason is StopReason.STOPPING else failure
+
+
+def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failure | None:
+    """The report about an exception; None for what only followed from being told to stop."""
+    if held.scope.cancel_called:
+        context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
+        return None
+    for inner in _flat(error):
+        if isinstance(inner, NonRetryable):
+            context.log.warning("job failed, not to be retried: %s", inner)
+            return _failed(held, str(inner) or type(inner).__name__, retryable=False)
+    for inner in _flat(error):
+        if isinstance(inner, Retry):
+            context.log.info("job to be tried again: %s", inner)
+            return _failed(held, str(inner), retryable=True, retry_after_s=inner.after_s or None)
+    context.log.error("job failed: %s", type(error).__name__, exc_info=error)
+    first = next(_flat(error))
+    return _failed(held, f"{type(first).__name__}: {first}", retryable=True)
+
+
+def _flat(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside a group (handlers may use task groups), or the exception itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _flat(inner)
+    else:
+        yield error
+
+
+def _failed(held: HeldJob, message: str, *, retryable: bool, retry_after_s: float | None = None) -> Failure:
+    # A lone surrogate has no JSON form, and an error text must never be the reason that a report is refused.
+    text = message[:MAX_ERROR_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+    return Failure(
+        job_id=held.job.id,
+        attempt=held.job.attempt,
+        retryable=retryable,
+        error_message=text,
+        retry_after_s=retry_after_s,
+    )

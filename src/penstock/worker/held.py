@@ -1,0 +1,69 @@
+"""One job that this worker holds, from the moment it arrives until its result is settled or it is given back.
+
+State only: who changes it is `session.py`; `leases.py` and `reporter.py` read it.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+import anyio
+
+from penstock.client.model import Job, JobRef
+
+LOGGER = logging.getLogger("penstock.worker")
+JOB_LOG_FIELDS = ("job_id", "job_type", "instance_id", "step_id", "attempt")
+
+
+class StopReason(enum.StrEnum):
+    """Why a handler was told to stop before it had finished."""
+
+    LEASE_LOST = "lease-lost"
+    """The lease ended, or another attempt has the job: the result would be refused."""
+    CANCELLED = "cancelled"
+    """The instance ended or the step was interrupted."""
+    DEADLINE = "deadline"
+    """The handler's own time limit passed: the job is failed, and retried while it has retries left."""
+    STOPPING = "stopping"
+    """The worker stops and its grace is over: the job goes back to the queue."""
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds the job's ids to every record (``record.job_id`` …); a call's own ``extra`` is kept."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """See ``logging.LoggerAdapter``, which would replace the call's ``extra``."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class HeldJob:
+    """A job with the cancel scope around its handler. Made in the event loop that runs it."""
+
+    def __init__(self, job: Job, *, lease_ends_at: float) -> None:
+        self.job = job
+        self.ref = JobRef(job_id=job.id, attempt=job.attempt)
+        self.scope = anyio.CancelScope()
+        self.stop_reason: StopReason | None = None
+        self.lease_ends_at = lease_ends_at
+        """By this process's clock (``anyio.current_time``); the engine's may end a little later."""
+        self.started_at: float | None = None
+        """When its handler began to run; None while it waits for a slot."""
+        self.running = False
+        values = (job.id, job.job_type, job.instance_id, job.step_id, job.attempt)
+        self.log_fields: dict[str, object] = dict(zip(JOB_LOG_FIELDS, values, strict=True))
+        self.log = JobLog(LOGGER, self.log_fields)
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """Distinguishes attempts: the same job may come back while an older attempt still cleans up."""
+        return (self.job.id, self.job.attempt)
+
+    def stop(self, reason: StopReason) -> None:
+        """Cancel the handler at its next checkpoint. The first reason given stands."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self.scope.cancel()

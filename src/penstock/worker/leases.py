@@ -1,0 +1,113 @@
+"""Keeps the leases of held jobs alive: a heartbeat at a third of the lease, and news of lost ones to their handlers.
+
+Heartbeats that are nearly due go out together. Goes on while a result waits to be delivered: the job must not be
+handed to another worker then. A heartbeat that fails is tried again at the next look; there are two more within the
+same lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+
+from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFound
+from penstock.worker.held import LOGGER, HeldJob, StopReason
+from penstock.worker.transport import WorkTransport
+
+MAX_HEARTBEATS_AT_ONCE = 16
+HEARTBEATS_PER_LEASE = 3
+# How often due heartbeats are looked for: the finer, the more calls; the coarser, the earlier each goes out.
+LOOKS_PER_LEASE = 12
+
+
+class LeaseKeeper:
+    """The leases of all jobs that a worker holds.
+
+    Args:
+        transport: sends the heartbeats.
+        lease_s: length of a lease in seconds.
+        on_lost: called once for a job that is no longer this worker's; it is not held any more then.
+    """
+
+    def __init__(
+        self, transport: WorkTransport, lease_s: float, on_lost: Callable[[HeldJob, StopReason], None]
+    ) -> None:
+        self._transport = transport
+        self._lease_s = lease_s
+        self._on_lost = on_lost
+        self._held: dict[tuple[str, int | None], HeldJob] = {}
+        self._some = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def jobs(self) -> Sequence[HeldJob]:
+        """All jobs that are held now."""
+        return list(self._held.values())
+
+    def add(self, held: HeldJob) -> None:
+        """Keep the lease of a job from now on."""
+        self._held[held.key] = held
+        self._some.set()
+
+    def remove(self, held: HeldJob) -> None:
+        """The job is settled: no more heartbeats. Harmless for one that is not held."""
+        self._held.pop(held.key, None)
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled. Asleep while nothing is held."""
+        look_s = self._lease_s / LOOKS_PER_LEASE
+        while True:
+            if not self._held:
+                self._some = anyio.Event()
+                await self._some.wait()
+            await anyio.sleep(look_s)
+            await self.run_once(anyio.current_time())
+
+    async def run_once(self, now: float) -> int:
+        """Send the heartbeats that are due before the next look; how many those were."""
+        left_s = self._lease_s * (1 - 1 / HEARTBEATS_PER_LEASE) + self._lease_s / LOOKS_PER_LEASE
+        due = [held for held in self._held.values() if held.lease_ends_at <= now + left_s]
+        limiter = anyio.CapacityLimiter(MAX_HEARTBEATS_AT_ONCE)
+        async with anyio.create_task_group() as group:
+            for held in due:
+                group.start_soon(self._beat, held, limiter)
+        return len(due)
+
+    async def _beat(self, held: HeldJob, limiter: anyio.CapacityLimiter) -> None:
+        async with limiter:
+            if held.key not in self._held:
+                return
+            try:
+                await self.extend(held)
+            except ClientError as error:
+                LOGGER.debug("heartbeat of job %s failed: %s", held.job.id, error)
+
+    async def extend(
+        self, held: HeldJob, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
+    ) -> None:
+        """Send a heartbeat now. A job that turns out to be lost is let go of.
+
+        Raises:
+            ClientError: it did not succeed, for whatever reason.
+        """
+        sent_at = anyio.current_time()
+        try:
+            await self._transport.extend(held.ref, checkpoint=checkpoint, progress=progress)
+        except JobCancelled:
+            self._lost(held, StopReason.CANCELLED)
+            raise
+        except (LeaseLost, NotFound):
+            self._lost(held, StopReason.LEASE_LOST)
+            raise
+        held.lease_ends_at = sent_at + self._lease_s
+
+    def _lost(self, held: HeldJob, reason: StopReason) -> None:
+        # Settled while the heartbeat was on its way: that it came too late is no news.
+        if self._held.pop(held.key, None) is not None:
+            self._on_lost(held, reason)

@@ -1,0 +1,50 @@
+"""Prometheus metrics of a worker. Needs prometheus_client, which only this module imports.
+
+::
+
+    worker = Worker(url, observer=WorkerMetrics())
+    prometheus_client.start_http_server(9100)
+"""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock.worker.observer import WorkerObserver
+
+# From quick calls to jobs of minutes.
+HANDLER_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class WorkerMetrics(WorkerObserver):
+    """Counts and times; one per registry."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._handlers = Histogram(
+            "penstock_worker_handler_seconds",
+            "Run time of handlers, by how they ended.",
+            ("job_type", "end"),
+            registry=registry,
+            buckets=HANDLER_BUCKETS_S,
+        )
+        self._results = Counter(
+            "penstock_worker_results_total",
+            "Results that the engine has answered.",
+            ("job_type", "report", "outcome"),
+            registry=registry,
+        )
+        self._reachable = Gauge(
+            "penstock_worker_engine_reachable", "Whether the last poll was answered.", registry=registry
+        )
+
+    def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
+        """See ``WorkerObserver``."""
+        self._handlers.labels(job_type, end).observe(seconds)
+
+    def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
+        """See ``WorkerObserver``."""
+        self._results.labels(job_type, report, outcome).inc()
+
+    def on_engine(self, reachable: bool) -> None:
+        """See ``WorkerObserver``."""
+        self._reachable.set(reachable)

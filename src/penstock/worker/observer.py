@@ -1,0 +1,20 @@
+"""What a worker tells about itself while it works, for metrics and the like. Called in the event loop: be quick."""
+
+from __future__ import annotations
+
+
+class WorkerObserver:
+    """Does nothing; override what is of interest."""
+
+    def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
+        """A handler has ended after so many seconds, waiting for a slot not included.
+
+        ``end`` is ``completed``, ``failed``, ``to-retry`` (a failure that may be retried), or why it was stopped:
+        ``lease-lost``, ``cancelled``, ``deadline``, ``stopping``.
+        """
+
+    def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
+        """The engine has answered a ``completion`` or ``failure`` with an outcome, as in ``Outcome``."""
+
+    def on_engine(self, reachable: bool) -> None:
+        """The engine stopped or began to give jobs to this worker."""

@@ -1,0 +1,126 @@
+"""Delivers results in batches: what came together while the last batch was under way goes out as the next one.
+
+No timer and no added delay (natural batching). A result is offered until the engine has settled it: accepted, found
+superseded, or refused for what it is. Repeating is safe, because every result carries its attempt. While the engine
+is away results wait here; the session takes on no new jobs when too many do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import anyio
+
+from penstock.client.backoff import Backoff
+from penstock.client.errors import ClientError, InternalError, Unavailable
+from penstock.client.model import Completion, Failure, Outcome
+from penstock.worker.held import LOGGER, HeldJob
+
+ReportT = TypeVar("ReportT", bound=Completion | Failure)
+
+MAX_BATCH_ITEMS = 200
+# An answer of 500 may be a passing fault of the engine, or one item that it stumbles over for ever.
+MAX_INTERNAL_ERRORS_PER_ITEM = 8
+
+
+class _Waiting(Generic[ReportT]):
+    """A report that is not settled yet."""
+
+    def __init__(self, held: HeldJob, report: ReportT) -> None:
+        self.held = held
+        self.report = report
+        self.internal_errors = 0
+
+
+class Reporter(Generic[ReportT]):
+    """Delivers one kind of report: completions or failures.
+
+    Args:
+        send: one exchange with the engine; one outcome per item.
+        on_settled: called once per report when the engine has answered it (outcome as in ``Outcome``, never
+            ``unavailable``), or when its delivery was given up (``invalid``, with the reason).
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[ReportT]], Awaitable[Sequence[Outcome]]],
+        on_settled: Callable[[HeldJob, ReportT, Outcome], None],
+    ) -> None:
+        self._send = send
+        self._on_settled = on_settled
+        self._waiting: deque[_Waiting[ReportT]] = deque()
+        self._in_flight = 0
+        self._some = anyio.Event()
+        self._none = anyio.Event()
+        self._none.set()
+        self._backoff = Backoff()
+
+    def __len__(self) -> int:
+        """How many reports are not settled yet."""
+        return len(self._waiting) + self._in_flight
+
+    def put_nowait(self, held: HeldJob, report: ReportT) -> None:
+        """Hand over a report. Bounded by the session, which counts the reports that are not settled."""
+        if self._none.is_set():
+            self._none = anyio.Event()
+        self._waiting.append(_Waiting(held, report))
+        self._some.set()
+
+    async def wait_empty(self) -> None:
+        """Wait until every report is settled."""
+        await self._none.wait()
+
+    async def run(self) -> None:
+        """Deliver until cancelled. What is under way then may or may not have arrived."""
+        while True:
+            if not self._waiting:
+                self._some = anyio.Event()
+                await self._some.wait()
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH_ITEMS))]
+            self._in_flight = len(batch)
+            again = await self._deliver(batch)
+            self._in_flight = 0
+            self._waiting.extendleft(reversed(again))
+            if not self._waiting:
+                self._none.set()
+            if again:
+                await anyio.sleep(self._backoff.next_pause_s())
+            else:
+                self._backoff.reset()
+
+    async def _deliver(self, batch: list[_Waiting[ReportT]]) -> list[_Waiting[ReportT]]:
+        """One exchange for the batch, or several where it is refused as a whole. Returns what is to be sent again."""
+        try:
+            outcomes = await self._send([item.report for item in batch])
+        except Unavailable as error:
+            LOGGER.info("%d results wait for the engine: %s", len(batch), error)
+            return batch
+        except ClientError as error:
+            if len(batch) == 1:
+                return self._refused(batch[0], error)
+            middle = len(batch) // 2
+            return await self._deliver(batch[:middle]) + await self._deliver(batch[middle:])
+        by_job: dict[str, deque[Outcome]] = {}
+        for outcome in outcomes:  # two attempts at one job may be in the batch: their order is kept
+            by_job.setdefault(outcome.job_id, deque()).append(outcome)
+        again: list[_Waiting[ReportT]] = []
+        for item in batch:
+            answers = by_job.get(item.report.job_id)
+            if answers and answers[0].outcome != "unavailable":
+                self._on_settled(item.held, item.report, answers.popleft())
+            else:
+                again.append(item)
+        return again
+
+    def _refused(self, item: _Waiting[ReportT], error: ClientError) -> list[_Waiting[ReportT]]:
+        """A report that the engine refuses by itself: offered again a few times if the fault may be the engine's."""
+        if isinstance(error, InternalError):
+            item.internal_errors += 1
+            if item.internal_errors < MAX_INTERNAL_ERRORS_PER_ITEM:
+                return [item]
+        self._on_settled(
+            item.held, item.report, Outcome(job_id=item.report.job_id, outcome="invalid", reason=str(error))
+        )
+        return []

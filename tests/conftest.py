@@ -1,0 +1,44 @@
+"""Shared by all tests: one PostgreSQL per run and a fresh database per test (see `tests/postgres.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tests import postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Generator[postgres.Server]:
+    """The run's server without fsync."""
+    with postgres.shared_server(postgres.run_directory(durable=False), durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def durable_postgres_server() -> Generator[postgres.Server]:
+    """The run's server with fsync, started only if a test asks for it."""
+    with postgres.shared_server(postgres.run_directory(durable=True), durable=True) as server:
+        yield server
+
+
+@pytest.fixture
+def database_dsn(postgres_server: postgres.Server) -> Generator[str]:
+    """A database with the project's schema."""
+    with postgres_server.database(postgres.apply_schema) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def empty_database_dsn(postgres_server: postgres.Server) -> Generator[str]:
+    """A database with nothing in it."""
+    with postgres_server.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def durable_database_dsn(durable_postgres_server: postgres.Server) -> Generator[str]:
+    """As `database_dsn`, on a server that loses nothing when it crashes (fsync on)."""
+    with durable_postgres_server.database(postgres.apply_schema) as dsn:
+        yield dsn

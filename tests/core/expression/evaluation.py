@@ -1,0 +1,41 @@
+"""How the tests of expressions evaluate: one fixed time, and short ways to a result or an error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.core.expression import DEFAULT, ExpressionError, Limits, parse
+
+NOW = datetime(2031, 5, 4, 12, 30, 15, 250_000, tzinfo=UTC)
+
+
+def value(source, variables=None, limits: Limits = DEFAULT):
+    return parse(source, limits).evaluate(variables or {}, NOW)
+
+
+def failure(source, variables=None, limits: Limits = DEFAULT) -> ExpressionError:
+    """The error of evaluating; parsing must work."""
+    expression = parse(source, limits)
+    with pytest.raises(ExpressionError) as caught:
+        expression.evaluate(variables or {}, NOW)
+    return caught.value
+
+
+def refusal(source, limits: Limits = DEFAULT) -> ExpressionError:
+    """The error of parsing."""
+    with pytest.raises(ExpressionError) as caught:
+        parse(source, limits)
+    return caught.value
+
+
+def same(left, right) -> bool:
+    """Equal, and of the same types throughout: Python's 1 == True == 1.0 would hide mistakes."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    return left == right

@@ -1,0 +1,62 @@
+"""Tests that this machine can't run are left out loudly, with and without pytest-xdist."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.sources import TOP
+
+TESTS = """
+import pytest
+
+@pytest.mark.jdk
+def test_java(): pass
+
+@pytest.mark.go
+def test_go(): pass
+
+@pytest.mark.chaos
+def test_chaos(): pass
+
+def test_plain(): pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    shutil.copy(TOP / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  jdk\n  kafka\n  go\n  chaos\n")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+
+    def run(*arguments: str, tools_there: tuple[str, ...] = ()) -> str:
+        for tool in tools_there:
+            os.symlink("/bin/true", tools / tool)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PATH": str(tools)}).stdout
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "2")])
+@pytest.mark.slow
+def test_what_is_left_out_is_said_with_the_reason(project, arguments):
+    out = project(*arguments)
+    assert "LEFT OUT" in out
+    assert "1 tests were NOT run - jdk: no java and no javac on this machine" in out
+    assert "1 tests were NOT run - go: no go on this machine" in out
+    assert "1 tests were NOT run - chaos: takes minutes; make chaos runs it" in out
+    assert "1 passed" in out
+
+
+@pytest.mark.slow
+def test_nothing_is_said_when_everything_ran(project):
+    out = project("-m", "chaos or not chaos", tools_there=("java", "javac", "go"))
+    assert "LEFT OUT" not in out
+    assert "4 passed" in out

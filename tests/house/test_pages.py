@@ -1,0 +1,71 @@
+"""What is written about the project is true: README commands, generated pages, changelog, make targets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.house.sources import TOP
+
+
+def sh_blocks() -> list[list[str]]:
+    text = (TOP / "README.md").read_text()
+    return [block.strip().splitlines() for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+
+
+def test_the_first_two_commands_of_the_readme_are_one_line_each_and_need_python_only():
+    demo, test = sh_blocks()[:2]
+    assert demo == ["python3 bootstrap.py demo"]
+    assert test == ["python3 bootstrap.py test -q"]
+
+
+def test_ci_runs_the_readmes_second_command():
+    script = TOP / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    awk = re.search(r"awk '([^']+)' README\.md", script.read_text())
+    assert awk
+    taken = subprocess.run(["awk", awk[1], "README.md"], cwd=TOP, capture_output=True, text=True, check=True).stdout
+    assert taken.splitlines() == sh_blocks()[1]
+
+
+def test_pages_that_come_from_the_code_are_not_stale():
+    check = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=TOP, capture_output=True, text=True)
+    assert (check.returncode, check.stdout) == (0, "")
+
+
+def test_the_changelog_starts_with_what_is_not_released():
+    headings = re.findall(r"^## (.+)$", (TOP / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+
+
+def test_make_help_lists_every_target():
+    makefile = (TOP / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    assert targets
+    shown = subprocess.run(["make", "help"], cwd=TOP, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"make (\w+)", shown) == targets[1].split()
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = [
+        f"{page.name}: {target}"
+        for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if not target.startswith("http") and not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_setting_that_is_documented_is_used():
+    from penstock.settings import SETTINGS
+
+    settings = TOP / "src" / "penstock" / "settings"
+    sources = "\n".join(
+        path.read_text() for path in (TOP / "src" / "penstock").rglob("*.py") if not path.is_relative_to(settings)
+    )
+    sources += (settings / "model.py").read_text().partition("def embedded")[2]  # what its properties read
+    kafka = {name for name, info in SETTINGS.items() if info.group == "Kafka"}  # validated; their mode comes later
+    unused = {name for name in SETTINGS if not re.search(rf"\.{name}\b", sources)} - kafka
+    assert unused == set()

@@ -1,0 +1,215 @@
+"""Rules of the sources that no linter checks: sizes, docstrings, exports, names, what may not be left lying around."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.house.sources import PACKAGE, TOP, all_python, modules, name, tree
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+MIN_DOCSTRING_CHARS = 30
+FORBIDDEN_NAMES = {"base", "common", "constants", "helper", "helpers", "misc", "shared", "types", "util", "utils"}
+
+VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}
+# Where tests sleep on the real clock, and why nothing can be waited on there.
+SLEEPS = {
+    "tests/http/conftest.py": "polls the server's counters, which announce nothing",
+    "tests/rpc/conftest.py": "polls the server's counters, which announce nothing",
+    "tests/rpc/services.py": "a handler that takes as long as the request says",
+    "tests/rpc/test_hostile.py": "cancels at random moments",
+    "tests/rpc/test_streams.py": "polls a flow-control window, which announces nothing",
+    "tests/sdk/test_handlers.py": "handlers that outlast their time limit",
+    "tests/sdk/test_worker.py": "polls what no event of the transport tells",
+    "tests/sdk/test_worker_process.py": "a handler that takes as long as its job says",
+}
+
+
+def test_no_file_is_longer_than_500_lines():
+    long = {name(path): lines for path in modules() if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES}
+    assert long == {}
+
+
+def test_no_function_is_longer_than_70_lines():
+    long = {
+        f"{name(path)}:{node.lineno} {node.name}": lines
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and (lines := node.end_lineno - node.lineno + 1) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [name(path) for path in modules() if len(ast.get_docstring(tree(path)) or "") < MIN_DOCSTRING_CHARS]
+    assert silent == []
+
+
+def test_no_module_is_called_after_nothing():
+    found = [
+        name(path)
+        for path in PACKAGE.rglob("*")
+        if "_generated" not in path.parts and (path.is_dir() or path.suffix == ".py") and path.stem in FORBIDDEN_NAMES
+    ]
+    assert found == []
+
+
+def test_every_package_is_one():
+    folders = {path.parent for path in modules()}
+    assert [name(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def exported(module: ast.Module) -> list[str] | None:
+    for node in module.body:
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets):
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+def defined(module: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_what_a_module_exports_it_has_once():
+    wrong = {
+        name(path): bad
+        for path in modules()
+        if (names := exported(tree(path))) is not None
+        and (
+            bad := sorted(set(names) - defined(tree(path))) or sorted({each for each in names if names.count(each) > 1})
+        )
+    }
+    assert wrong == {}
+
+
+def test_a_package_that_gathers_names_exports_them_all():
+    wrong = {}
+    for path in modules():
+        if path.name != "__init__.py":
+            continue
+        gathered = {
+            alias.asname or alias.name
+            for node in tree(path).body
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock")
+            for alias in node.names
+        }
+        if missing := gathered - set(exported(tree(path)) or ()):
+            wrong[name(path)] = sorted(missing)
+    assert wrong == {}
+
+
+def test_nobody_imports_a_private_name_of_another_package():
+    wrong = [
+        f"{name(path)}:{node.lineno} {node.module}.{alias.name}"
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock")
+        for alias in node.names
+        if alias.name.startswith("_") and alias.name not in ("__version__", "_generated")
+    ]
+    assert wrong == []
+
+
+def lines_with(pattern: str, paths) -> list[str]:
+    expression = re.compile(pattern)
+    return [
+        f"{name(path)}:{number} {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if expression.search(line)
+    ]
+
+
+def test_nothing_is_left_for_later():
+    marks = "|".join(["TO" + "DO", "FIX" + "ME", r"\bXX" + r"X\b", "raise NotImplemented" + r"Error\b"])
+    found = lines_with(marks, [*all_python(), *PACKAGE.rglob("*.sql"), TOP / "schema.sql"])
+    assert found == []
+
+
+def test_every_ignore_names_its_code_and_the_reason():
+    bare = r"#\s*(noqa|type: ignore|pyright: ignore)\b"
+    full = re.compile(
+        r"#\s*(noqa: [A-Z]+\d+(, ?[A-Z]+\d+)*|type: ignore\[[\w, -]+\]|pyright: ignore\[[\w, ]+\])\s*(-|–|#)\s*\w+"
+    )
+    found = [line for line in lines_with(bare, modules()) if not full.search(line)]
+    assert found == []
+
+
+def sleeps(node: ast.AST) -> Iterator[ast.Call]:
+    """Calls of a sleep, but for sleep(0) and for functions that run on a virtual clock."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+        if arguments & VIRTUAL_CLOCKS:
+            return
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("trio", "anyio", "asyncio", "time")
+        and not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    ):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from sleeps(child)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("async def test_a():\n    await trio.sleep(0.1)", 1),
+        ("def test_a():\n    def f():\n        time.sleep(x)", 1),
+        ("async def test_a():\n    await trio.sleep(0)", 0),
+        ("async def test_a(autojump_clock):\n    await trio.sleep(60)", 0),
+    ],
+)
+def test_a_sleep_in_a_test_would_be_found(source, found):
+    assert len(list(sleeps(ast.parse(source)))) == found
+
+
+def test_no_test_sleeps_to_wait():
+    found = {name(path) for path in all_python() if path.is_relative_to(TOP / "tests") and list(sleeps(tree(path)))}
+    assert found - SLEEPS.keys() == set()
+
+
+def test_the_script_for_old_pythons_parses_on_them():
+    ast.parse((TOP / "bootstrap.py").read_text(), feature_version=(3, 7))
+
+
+def calls_of_clocks(module: ast.Module) -> list[str]:
+    return [
+        ast.unparse(node)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("now", "utcnow", "today")
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("datetime", "date", "dt")
+    ]
+
+
+@pytest.mark.parametrize("source", ["datetime.now(UTC)", "date.today()", "f = datetime.utcnow"])
+def test_a_clock_in_the_heart_would_be_found(source):
+    assert calls_of_clocks(ast.parse(source))
+
+
+def test_the_heart_asks_no_clock():
+    found = {
+        name(path): calls
+        for path in modules()
+        if path.is_relative_to(PACKAGE / "core") and (calls := calls_of_clocks(tree(path)))
+    }
+    assert found == {}

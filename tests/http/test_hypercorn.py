@@ -1,0 +1,287 @@
+"""What only the hypercorn seam has: HTTP/2, TLS, and the cures for what hypercorn does on its own."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+import trio.testing
+import trustme
+from hypercorn.config import Config
+from hypercorn.trio import serve as stock_serve
+from quart import request
+from quart_trio import QuartTrio
+
+from penstock.http import Limits, listen
+from penstock.http.asgi import App, Receive, Scope, Send
+from penstock.http.guard import Guard, Shared
+from penstock.http.hypercorn_seam import HypercornServer, TlsFiles
+from tests.http.apps import Parked, answer, echo
+from tests.http.conftest import Serve, running
+from tests.http.raw import RawClient, get, post
+
+
+def quart_app() -> QuartTrio:
+    app = QuartTrio("under_test")
+
+    @app.get("/hello")
+    async def hello() -> str:
+        return "hello"
+
+    @app.post("/echo")
+    async def echo_body() -> bytes:
+        return await request.get_data()
+
+    return app
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def tls(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    directory = tmp_path_factory.mktemp("tls")
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+    certificate.private_key_pem.write_to_path(str(directory / "key.pem"))
+    return TlsFiles(certfile=str(directory / "cert.pem"), keyfile=str(directory / "key.pem"))
+
+
+@pytest.fixture
+def trust(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+# -- quart-trio under hypercorn
+
+
+async def test_quart_is_served_by_both_servers(serve_either: Serve) -> None:
+    async with serve_either(quart_app()) as http, http.client() as client:
+        for _ in range(3):
+            assert (await client.ask(get("/hello"))).body == b"hello"
+            assert (await client.ask(post("/echo", b"x" * 100_000))).body == b"x" * 100_000
+        assert (await client.ask(get("/nothing"))).status == 404
+
+
+async def test_quart_keeps_to_the_idle_timeout_and_the_drain(serve_either: Serve) -> None:
+    limits = {"keep_alive_timeout_seconds": 0.2, "deadline_tick_seconds": 0.05}
+    async with serve_either(quart_app(), **limits) as http, http.client() as client:
+        assert (await client.ask(get("/hello"))).body == b"hello"
+        assert await client.reads_end()
+    async with serve_either(quart_app()) as http, http.client() as client:
+        assert (await client.ask(get("/hello"))).body == b"hello"
+        http.server.drain()
+        assert await client.reads_end()
+        await http.ended.wait()
+
+
+async def closes_idle_connections(app: App) -> bool:
+    """Whether hypercorn as it comes ends an idle connection of this application in time (0.2 s, waited for 1.5 s)."""
+    (listener,) = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.errorlog = None
+    config.keep_alive_timeout = 0.2
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stock_serve, app, config)
+        client = RawClient(await trio.open_tcp_stream("127.0.0.1", port))
+        assert (await client.ask(get("/hello"))).body == b"hello"
+        with trio.move_on_after(1.5) as waited:
+            assert await client.reads_end()
+        await client.stream.aclose()
+        nursery.cancel_scope.cancel()
+    return not waited.cancelled_caught
+
+
+async def test_the_cure_for_quarts_idle_connections_is_needed_and_is_the_guard() -> None:
+    """When the first line fails, quart-trio or hypercorn was repaired and the shield in `guard.py` may go."""
+    assert not await closes_idle_connections(quart_app())
+    app = quart_app()
+    guard = Guard(app, Shared(Limits()))
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        await (guard if scope["type"] == "http" else app)(scope, receive, send)
+
+    assert await closes_idle_connections(guarded)
+
+
+# -- HTTP/2 and TLS
+
+
+async def test_a_tls_client_gets_http_2(tls: TlsFiles, trust: ssl.SSLContext) -> None:
+    async with (
+        running(HypercornServer(tls=tls), echo) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+    ):
+        replies = [await client.post("/x?a=b", content=b"body %d" % n) for n in range(3)]
+        assert [reply.http_version for reply in replies] == ["HTTP/2"] * 3
+        assert [reply.json()["body"] for reply in replies] == ["body 0", "body 1", "body 2"]
+        assert replies[0].json()["version"] == "2"
+        assert http.server.statistics().accepted_total == 1
+
+
+async def test_http_2_may_be_switched_off(tls: TlsFiles, trust: ssl.SSLContext) -> None:
+    async with (
+        running(HypercornServer(tls=tls, http2=False), echo) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+    ):
+        assert (await client.post("/x", content=b"body")).http_version == "HTTP/1.1"
+
+
+async def test_plain_http_2_with_prior_knowledge_is_served() -> None:
+    async with (
+        running(HypercornServer(), echo) as http,
+        httpx.AsyncClient(http1=False, http2=True, base_url=f"http://127.0.0.1:{http.port}") as client,
+    ):
+        reply = await client.post("/x", content=b"body")
+        assert (reply.http_version, reply.json()["body"]) == ("HTTP/2", "body")
+
+
+async def test_an_http_2_drain_answers_what_runs(tls: TlsFiles, trust: ssl.SSLContext) -> None:
+    app = Parked()
+    async with (
+        running(HypercornServer(tls=tls), app) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+        trio.open_nursery() as nursery,
+    ):
+        replies = []
+
+        async def ask() -> None:
+            replies.append(await client.post("/poll"))
+
+        nursery.start_soon(ask)
+        await app.entered.wait()
+        http.server.drain()
+        await http.refuses_new_connections()
+        app.released.set()
+        await http.ended.wait()
+        assert replies[0].text == "released"
+
+
+async def test_an_http_2_client_that_keeps_asking_does_not_hold_up_the_drain(
+    tls: TlsFiles, trust: ssl.SSLContext
+) -> None:
+    async with (
+        running(HypercornServer(tls=tls), echo) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+    ):
+        assert (await client.get("/x")).status_code == 200
+        http.server.drain()
+        statuses = []
+        while not http.ended.is_set():
+            try:
+                statuses.append((await client.get("/x")).status_code)
+            except httpx.TransportError:
+                break
+        assert set(statuses) <= {200, 503}
+        await http.ended.wait()
+
+
+async def test_an_http_2_body_over_the_limit_is_a_413_and_harms_no_other_stream(
+    tls: TlsFiles, trust: ssl.SSLContext
+) -> None:
+    app = Parked()
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        await (app if scope["path"] == "/poll" else echo)(scope, receive, send)
+
+    async with (
+        running(HypercornServer(Limits(max_body_bytes=1_000), tls=tls), either) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+        trio.open_nursery() as nursery,
+    ):
+        replies = []
+
+        async def ask() -> None:
+            replies.append(await client.post("/poll"))
+
+        nursery.start_soon(ask)
+        await app.entered.wait()
+        reply = await client.post("/x", content=b"x" * 500_000)
+        assert (reply.status_code, reply.json()["error"]) == (413, "payload-too-large")
+        app.released.set()
+        await http.until(lambda now: now.running_requests == 0)
+    assert replies[0].text == "released"
+
+
+async def test_an_http_2_client_that_leaves_in_the_middle_frees_its_connection(
+    tls: TlsFiles, trust: ssl.SSLContext
+) -> None:
+    async with running(HypercornServer(tls=tls), write_lots) as http:
+        async with (
+            httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+            client.stream("GET", "/x") as reply,
+        ):
+            assert reply.status_code == 200
+        await http.until(lambda now: now.requests_total == 1 and now.connections == 0)
+
+
+async def test_a_failure_of_the_application_is_a_500_over_http_2(tls: TlsFiles, trust: ssl.SSLContext) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("secret")
+
+    async with (
+        running(HypercornServer(tls=tls), app) as http,
+        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+    ):
+        reply = await client.get("/x")
+        assert (reply.status_code, reply.json()["error"]) == (500, "internal-error")
+        assert "secret" not in reply.text
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
+    files = TlsFiles(certfile=str(tmp_path / "no.pem"), keyfile=str(tmp_path / "no.key"), keyfile_password="hush")
+    with pytest.raises(ValueError, match=r"no\.pem") as caught:
+        HypercornServer(tls=files)
+    assert "hush" not in str(caught.value)
+    assert "hush" not in repr(files)
+
+
+# -- what one client may cost
+
+
+async def write_lots(scope: Scope, receive: Receive, send: Send) -> None:
+    await answer(send, 200, b"x" * 30_000_000)
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    async with running(HypercornServer(Limits(write_timeout_seconds=0.2)), write_lots) as http, http.client() as client:
+        await client.send(get("/x"))
+        await http.until(lambda now: now.requests_total == 1 and now.connections == 0)
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
+    async with running(HypercornServer(), write_lots) as http, http.client() as client:
+        await client.send(get("/x"))
+        await http.until(lambda now: now.requests_total == 1)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        http.scope.cancel()
+        with trio.fail_after(5):
+            await http.ended.wait()
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET /\xe4 HTTP/1.1\r\nHost: a\r\n\r\n", b"nonsense\r\n\r\n", b"\x16\x03\x01\x00\xa5"]
+)
+async def test_what_hypercorn_fails_over_ends_only_its_connection(data: bytes) -> None:
+    async with running(HypercornServer(), echo) as http, http.client() as other:
+        assert (await other.ask(get("/before"))).status == 200
+        async with http.client() as client:
+            await client.send(data)
+            await client.stream.send_eof()
+            await http.until(lambda now: now.connections == 1)
+        assert (await other.ask(get("/after"))).status == 200
+
+
+async def test_websockets_are_declined() -> None:
+    offer = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: YQ==")
+    async with running(HypercornServer(), echo) as http, http.client() as client:
+        assert (await client.ask(get("/ws", *offer))).status == 403

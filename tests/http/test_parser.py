@@ -1,0 +1,320 @@
+"""Bytes to requests, without any socket."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.http.limits import Limits
+from penstock.http.parser import Progress, RequestParser
+from penstock.http.refusal import Refusal
+from penstock.http.request import BodyBudget, Request
+from tests.http.raw import chunked, get, h2c_offer, post
+
+
+def parser(**limits: int) -> RequestParser:
+    bounds = Limits(**limits)
+    return RequestParser(bounds, BodyBudget(bounds.max_request_memory_bytes))
+
+
+def feed(under_test: RequestParser, pieces: list[bytes]) -> list[Request]:
+    requests = []
+    for piece in pieces:
+        under_test.receive(piece)
+        while (request := under_test.next_request()) is not None:
+            requests.append(request)
+            under_test.release()
+    return requests
+
+
+def parse(data: bytes, **limits: int) -> list[Request]:
+    return feed(parser(**limits), [data])
+
+
+def refusal_of(data: bytes, **limits: int) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        parse(data, **limits)
+    return caught.value
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(edges) if b > a]
+
+
+# -- how the bytes are cut does not matter
+
+PIECES = st.binary(max_size=30) | st.sampled_from(
+    [b"\r\n\r\n", b"0\r\n\r\n", b"\r\nUpgrade: h2c\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n\r\n\r\n\r\n"]
+)
+REQUESTS = st.one_of(
+    st.builds(lambda body: post("/counted", body), PIECES),
+    st.builds(lambda bodies: chunked("/chunked", *bodies), st.lists(PIECES, max_size=5)),
+    st.builds(lambda body: h2c_offer("/offer", body), PIECES),
+    st.builds(
+        lambda bodies: chunked("/both", *bodies, headers=("Connection: keep-alive, Upgrade", "uPGRADE:h2c")),
+        st.lists(PIECES, max_size=3),
+    ),
+    st.just(get("/plain?a=b", "Accept: */*")),
+    st.just(b"\r\n" + get("/after-an-empty-line")),
+    st.just(get("/one-zero", "Connection: keep-alive", version="1.0")),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(REQUESTS, min_size=1, max_size=6), st.lists(st.integers(0, 10_000), max_size=12))
+def test_any_cutting_of_the_stream_gives_the_same_requests(requests: list[bytes], places: list[int]) -> None:
+    stream = b"".join(requests)
+    one_by_one = [parse(request)[0] for request in requests]
+    under_test = parser()
+    assert feed(under_test, cut(stream, places)) == one_by_one
+    assert under_test.progress is Progress.NOTHING
+
+
+def test_a_chunked_body_may_be_cut_anywhere_twice() -> None:
+    stream = chunked("/a", b"\r\n\r\n", b"0\r\n\r\n", b"\r\n") + get("/b")
+    expected = parse(stream)
+    assert [request.raw_path for request in expected] == [b"/a", b"/b"]
+    assert expected[0].body == b"\r\n\r\n0\r\n\r\n\r\n"
+    for places in itertools.combinations(range(len(stream)), 2):
+        assert feed(parser(), cut(stream, list(places))) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
+def test_garbage_is_refused_or_waited_for(garbage: bytes, places: list[int]) -> None:
+    try:
+        requests = feed(parser(), cut(garbage, places))
+    except Refusal:
+        return
+    assert requests == []
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(REQUESTS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2_000), st.binary(max_size=3)), min_size=1, max_size=4),
+    st.lists(st.integers(0, 2_000), max_size=4),
+)
+def test_a_damaged_stream_raises_nothing_but_refusals(
+    requests: list[bytes], damages: list[tuple[int, bytes]], places: list[int]
+) -> None:
+    stream = bytearray(b"".join(requests))
+    for place, damage in damages:
+        at = place % len(stream)
+        stream[at : at + len(damage)] = damage
+    try:
+        for request in feed(parser(), cut(bytes(stream), places)):
+            assert request.raw_path.startswith(b"/") or request.raw_path == b"*"
+    except Refusal:
+        pass
+
+
+# -- Upgrade offers
+
+
+@pytest.mark.parametrize("connection", ["Upgrade, HTTP2-Settings", "keep-alive, Upgrade", "UPGRADE", "upgrade,close"])
+@pytest.mark.parametrize("offer", ["Upgrade: h2c", "upgrade:h2c", "UPGRADE:   websocket  ", "Upgrade: TLS/1.0, h2c"])
+@pytest.mark.parametrize("order", ["offer first", "connection first"])
+def test_an_upgrade_offer_is_read_as_if_it_had_not_been_made(connection: str, offer: str, order: str) -> None:
+    headers = [offer, f"Connection: {connection}"]
+    if order == "connection first":
+        headers.reverse()
+    body = b"\r\nUpgrade: h2c\r\n\r\n"
+    for data in (post("/x", body, *headers), chunked("/x", body, headers=tuple(headers))):
+        first, *others = parse(data + (b"" if "close" in connection else get("/next")))
+        assert first.body == body
+        assert b"upgrade" not in dict(first.headers)
+        assert first.keep_alive is ("close" not in connection)
+        assert [other.raw_path for other in others] == ([b"/next"] if first.keep_alive else [])
+
+
+def test_several_upgrade_lines_are_all_ignored() -> None:
+    (request,) = parse(
+        post("/x", b"body", "Upgrade: h2c", "X-Upgrade: stays", "Upgrade: websocket", "Connection: Upgrade")
+    )
+    assert request.body == b"body"
+    assert (b"x-upgrade", b"stays") in request.headers
+
+
+def test_an_upgrade_line_hides_nothing_malformed() -> None:
+    for line in (
+        "Upgrade: h2c\r\n folded",
+        "Upgrade : h2c",
+        "Upgrade: h2\x00c",
+        "Upgrade: h2c\nX: y",
+        "Upgrade: h2c\rX: y",
+    ):
+        assert refusal_of(post("/x", b"", line, "Connection: Upgrade")).status == 400
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("status", "data"),
+    [
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nabc"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n"),
+        (
+            400,
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
+        (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc"),
+        (400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x3\r\n\r\nabc"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nX: a\r\n folded\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nX : a\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"),
+        (400, "GET / HTTP/1.1\nHost: a\n\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\n\r\n"),
+        (400, "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET /\xe4 HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET a HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET ftp://a/b HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "get / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "BREW / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET /\r\n\r\n"),
+        (400, "DESCRIBE / RTSP/1.0\r\nHost: a\r\n\r\n"),
+        (400, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+        (505, "GET / HTTP/0.9\r\nHost: a\r\n\r\n"),
+        (505, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
+        (501, "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (417, "POST / HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 3\r\n\r\n"),
+    ],
+)
+def test_what_no_server_should_take_is_refused(status: int, data: str) -> None:
+    assert refusal_of(data.encode("latin-1")).status == status
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "3\r\nabcd\r\n0\r\n\r\n",
+        "4\r\nabc\r\n0\r\n\r\n",
+        "0x3\r\nabc\r\n0\r\n\r\n",
+        "-3\r\nabc\r\n0\r\n\r\n",
+        "3 \r\nabc\r\n0\r\n\r\n",
+        "\r\n",
+        "3\nabc\n0\n\n",
+        "3\r\nabc\n0\r\n\r\n",
+        "fffffffffffffffff\r\nabc",
+        "0\r\nA: b\r\n folded\r\n\r\n",
+        "0\r\nContent-Length: 4\r\n\r\n",
+    ],
+)
+def test_a_badly_chunked_body_is_refused(body: str) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert refusal_of(head + body.encode() + b"\r\n\r\n").status == 400
+
+
+def test_trailers_and_chunk_extensions_are_read_over() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    first, second = parse(head + b'3;a="b"\r\nabc\r\n0\r\nHost: evil\r\nX-Late: 1\r\n\r\n' + get("/next"))
+    assert first.body == b"abc"
+    assert dict(first.headers)[b"host"] == b"a"
+    assert b"x-late" not in dict(first.headers)
+    assert second.raw_path == b"/next"
+
+
+def test_endless_trailers_and_extensions_are_refused() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert refusal_of(head + b"1;" + b"e" * 2_000 + b"\r\nx\r\n", max_head_bytes=1_000).status == 400
+    assert refusal_of(head + b"0\r\n" + b"X: y\r\n" * 300, max_head_bytes=1_000).status == 400
+
+
+def test_the_smallest_chunks_are_taken() -> None:
+    body = b"abc" * 2_000
+    (request,) = parse(chunked("/x", *[body[i : i + 1] for i in range(len(body))]), max_head_bytes=1_000)
+    assert request.body == body
+
+
+# -- limits
+
+
+def test_a_long_request_line_is_a_414_whole_or_not() -> None:
+    line = b"GET /" + b"a" * 200
+    assert refusal_of(line, max_request_line_bytes=100).status == 414
+    assert refusal_of(line + b" HTTP/1.1\r\nHost: a\r\n\r\n", max_request_line_bytes=100).status == 414
+    assert parse(get("/" + "a" * 50), max_request_line_bytes=100)
+
+
+def test_too_many_or_too_large_headers_are_a_431_whole_or_not() -> None:
+    many = get("/", *[f"X-{n}: {n}" for n in range(20)])
+    assert refusal_of(many, max_header_count=20).status == 431
+    assert parse(many, max_header_count=21)
+    large = get("/", "X: " + "y" * 2_000)
+    assert refusal_of(large, max_head_bytes=2_000).status == 431
+    assert refusal_of(large[:-20], max_head_bytes=2_000).status == 431
+    assert parse(large, max_head_bytes=len(large))
+
+
+def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes() -> None:
+    assert refusal_of(post("/", b"x" * 101)[:-101], max_body_bytes=100).status == 413
+
+
+def test_many_headers_may_be_sent_byte_by_byte() -> None:
+    data = get("/", *[f"X-{n}: {n}" for n in range(50)])
+    (request,) = feed(parser(), [data[i : i + 1] for i in range(len(data))])
+    assert (b"x-49", b"49") in request.headers
+
+
+# -- the budget
+
+
+def test_a_body_counts_until_it_is_released() -> None:
+    budget = BodyBudget(1_000)
+    under_test = RequestParser(Limits(), budget)
+    under_test.receive(post("/", b"x" * 400) + post("/", b"y" * 500))
+    assert under_test.next_request()
+    assert budget.used_bytes == 400
+    under_test.release()
+    assert budget.used_bytes == 0
+    assert under_test.next_request()
+    under_test.close()
+    under_test.close()
+    assert budget.used_bytes == 0
+
+
+def test_a_refused_request_holds_no_memory_once_its_parser_is_closed() -> None:
+    budget = BodyBudget(100)
+    under_test = RequestParser(Limits(), budget)
+    under_test.receive(chunked("/", b"x" * 90, b"x" * 90))
+    with pytest.raises(Refusal) as refusal:
+        under_test.next_request()
+    assert refusal.value.status == 503
+    under_test.close()
+    assert budget.used_bytes == 0
+
+
+def test_progress_tells_what_is_waited_for() -> None:
+    under_test = parser()
+    assert under_test.progress is Progress.NOTHING
+    head, body = post("/", b"abc", "Expect: 100-continue").split(b"\r\n\r\n")
+    under_test.receive(head)
+    assert under_test.next_request() is None
+    assert under_test.progress is Progress.HEAD
+    assert not under_test.take_expectation()
+    under_test.receive(b"\r\n\r\n")
+    assert under_test.next_request() is None
+    assert under_test.progress is Progress.BODY
+    assert under_test.take_expectation()
+    assert not under_test.take_expectation()
+    under_test.receive(body)
+    assert under_test.next_request()
+    assert under_test.progress is Progress.NOTHING

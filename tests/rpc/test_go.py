@@ -1,0 +1,103 @@
+"""grpc-go as the client: generated stubs, health, both reflections, the Work stream, and SIGTERM under its load."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from penstock.rpc.health import Health
+from penstock.rpc.methods import service_names
+from penstock.rpc.reflection import Reflection
+from tests.rpc.conftest import ROOT, running
+from tests.rpc.services import Engine
+
+pytestmark = [pytest.mark.go, pytest.mark.slow]
+
+MODULES = {"workflow/v1/engine.proto": "workflow", "penstock/v1/worker.proto": "penstock"}
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The client, built in a temporary directory with stubs generated from proto/."""
+    where = tmp_path_factory.mktemp("go") / "client"
+    shutil.copytree(Path(__file__).parent / "go", where)
+
+    def run(*command: str) -> None:
+        subprocess.run(command, cwd=where, check=True, env={**os.environ, "GOFLAGS": "-mod=mod"})
+
+    plugins = ["google.golang.org/protobuf/cmd/protoc-gen-go", "google.golang.org/grpc/cmd/protoc-gen-go-grpc"]
+    run("go", "build", "-o", "bin/", *plugins)
+    packages = ",".join(f"M{file}=penstock.test/client/pb/{name}" for file, name in MODULES.items())
+    run(
+        sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}",
+        "--plugin=protoc-gen-go=bin/protoc-gen-go", "--plugin=protoc-gen-go-grpc=bin/protoc-gen-go-grpc",
+        "--go_out=.", "--go-grpc_out=.", *(f"--{name}_opt={packages},module=penstock.test/client" for name in ("go", "go-grpc")),
+        *MODULES,
+    )  # fmt: skip
+    run("go", "build", "-o", "client", ".")
+    yield where / "client"
+
+
+async def output_of(*command: str) -> dict[str, Any]:
+    done = await trio.run_process(list(command), capture_stdout=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+async def test_a_go_client_finds_all_as_the_contract_says(client: Path) -> None:
+    names = service_names(Engine().__mapping__())
+    health = Health(names)
+    health.set_serving(True)
+    with trio.fail_after(60):
+        async with running(more=[health, Reflection(names | {"grpc.health.v1.Health"})]) as run:
+            seen = await output_of(str(client), "scenario", f"127.0.0.1:{run.port}")
+            await run.until(lambda now: now.calls_running == 0)
+            assert run.engine.cancelled == 1
+            assert run.server.statistics().counts.floods == run.server.statistics().counts.broken == 0
+    listed = [
+        "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+        "penstock.v1.Worker", "workflow.v1.WorkflowEngine",
+    ]  # fmt: skip
+    assert seen == {
+        "variables": {"n": 3, "x": 2.5, "list": [None, True, "é"]}, "businessKey": "k", "jobs": 2,
+        "leaseLost": "Aborted", "unimplemented": "Unimplemented", "deadline": "DeadlineExceeded", "health": "SERVING",
+        "services": listed, "servicesAlpha": listed, "work": 10_000,
+    }  # fmt: skip
+
+
+async def test_sigterm_under_load_breaks_no_call_and_exits_0(client: Path) -> None:
+    """Callers on persistent connections see answers, then refused connections; nothing in between."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    with trio.fail_after(60):
+        for _ in range(3):
+            server = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "tests.rpc.server_process"], stdout=subprocess.PIPE, env=environment, cwd=ROOT
+            )
+            assert server.stdout is not None
+            port = json.loads(await server.stdout.receive_some())["port"]
+            async with trio.open_nursery() as nursery:
+                seen: dict[str, Any] = {}
+
+                async def call_on() -> None:
+                    seen.update(
+                        await output_of(
+                            str(client), "load", f"127.0.0.1:{port}", "-c", "40", "-conns", "10", "-d", "1s", "-job", "2 ms"
+                        )
+                    )
+
+                nursery.start_soon(call_on)
+                assert json.loads(await server.stdout.receive_some()) == "busy"
+                server.send_signal(signal.SIGTERM)
+                assert await server.wait() == 0
+            assert seen["ok"] > 100
+            assert set(seen["failures"]) == {"refused connection"}, seen["failures"]

@@ -1,0 +1,193 @@
+"""Unary calls: answers, statuses, deadlines, cancellation, and what is counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from penstock import errors
+from penstock.rpc import messages as m
+from penstock.rpc.codec import decode_message, encode_message
+from tests.rpc.conftest import Running
+from tests.rpc.services import COMPLETE, FAIL, HEARTBEAT, POLL, START
+
+
+async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -> None:
+    async with run.client() as client:
+        answer = await client.call(POLL, encode_message(m.PollJobsRequest("w1", ["charge"], 2)))
+    jobs = decode_message(answer.messages[0], m.PollJobsResponse).jobs
+    assert answer.status == 0
+    assert [(job.job_type, json.loads(job.variables)) for job in jobs] == [("charge", {"worker": "w1", "n": 3})] * 2
+
+
+async def test_a_service_on_the_generated_base_runs_unchanged(run: Running) -> None:
+    from penstock.rpc._generated.penstock import v1
+
+    request = v1.HeartbeatJobsRequest(worker_id="w", heartbeats=[v1.Heartbeat(job_id="j", attempt=2)])
+    async with run.client() as client:
+        answer = await client.call(HEARTBEAT, bytes(request))
+    expected = v1.HeartbeatOutcome(job_id="j", attempt=2, outcome=v1.Outcome.OK)
+    assert v1.HeartbeatJobsResponse.parse(answer.messages[0]).results == [expected]
+
+
+async def test_a_method_that_the_generated_base_leaves_open_is_unimplemented(run: Running) -> None:
+    async with run.client() as client:
+        answer = await client.call("/penstock.v1.Worker/CompleteJobs")
+    assert answer.status == 12
+
+
+async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:
+    async with run.client() as client, trio.open_nursery() as nursery:
+        for _ in range(200):
+            nursery.start_soon(client.call, COMPLETE, encode_message(m.CompleteJobRequest("wait")))
+        await run.until(lambda now: now.calls_running == 200)
+        run.engine.release.set()
+    assert len(run.engine.seen) == 200
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        ("BadRequest", 3), ("NotFound", 5), ("Conflict", 9), ("LeaseLost", 10), ("JobCancelled", 9),
+        ("IdempotencyConflict", 9), ("DispatchModeConflict", 9), ("UnsupportedFormat", 3), ("PayloadTooLarge", 3),
+        ("TooManyRequests", 8), ("NotImplementedYet", 12), ("Unavailable", 14), ("PenstockError", 13),
+        ("group", 10),
+    ],
+)  # fmt: skip
+async def test_an_operating_error_is_its_status_with_its_reason(run: Running, raised: str, status: int) -> None:
+    async with run.client() as client:
+        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message=f"{raised}:so it is")))
+    assert (answer.status, answer.reason, answer.messages) == (status, "so it is", [])
+
+
+def test_every_error_has_a_status() -> None:
+    from penstock.rpc.problems import STATUS_BY_CODE
+
+    def codes(kind: type[errors.PenstockError]) -> set[str]:
+        return {kind.code}.union(*(codes(sub) for sub in kind.__subclasses__() if sub.__module__ == errors.__name__))
+
+    assert set(STATUS_BY_CODE) == codes(errors.PenstockError)
+
+
+async def test_a_bug_is_internal_without_its_text_and_is_logged(
+    run: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run.client() as client:
+        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message="bug:secret SQL")))
+        assert (answer.status, answer.reason) == (13, "internal error")
+        assert (await client.call(COMPLETE, b"")).status == 0  # the connection lives
+    assert "secret SQL" in caplog.text
+
+
+async def test_a_reason_may_hold_any_text(run: Running) -> None:
+    reason = "grün\n100 % \x00 ☃"
+    async with run.client() as client:
+        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message=f"NotFound:{reason}")))
+    from urllib.parse import unquote
+
+    assert unquote(answer.reason) == reason
+
+
+async def test_a_long_reason_is_cut(run: Running) -> None:
+    async with run.client() as client:
+        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message="NotFound:" + "x" * 10_000)))
+    assert answer.reason == "x" * 4096
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/workflow.v1.WorkflowEngine/Nothing", {}, 12),
+        (COMPLETE, {"grpc_encoding": "gzip"}, 12),
+        (COMPLETE, {"grpc_timeout": "soon"}, 3),
+        (COMPLETE, {"grpc_timeout": "999999999S"}, 3),
+        (COMPLETE, {"grpc_timeout": "-1S"}, 3),
+        (COMPLETE, {"grpc_timeout": "99999999H"}, 0),
+        (COMPLETE, {"grpc_encoding": "identity"}, 0),
+        (COMPLETE, {"content_type": "application/grpc+proto"}, 0),
+        (COMPLETE, {"content_type": "application/grpc;charset=utf-8"}, 0),
+    ],
+)
+async def test_request_headers_decide(run: Running, path: str, headers: dict[str, str], status: int) -> None:
+    async with run.client() as client:
+        answer = await client.call(path, **headers)
+    assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"content_type": "application/json"}, "415"), ({"__method": "GET"}, "405"), ({"content_type": "application/grpc+json"}, "415")],
+)
+async def test_what_is_no_grpc_gets_an_http_status(run: Running, headers: dict[str, str], status: str) -> None:
+    async with run.client() as client:
+        answer = await client.call(COMPLETE, **headers)
+        assert answer.headers[":status"] == status
+        assert (await client.call(COMPLETE)).status == 0
+
+
+async def test_a_handler_reads_headers_and_metadata(run: Running) -> None:
+    async with run.client() as client:
+        request = encode_message(m.StartInstanceRequest(business_key="header:traceparent"))
+        answer = await client.call(START, request, traceparent="00-abc")
+        found = decode_message(answer.messages[0], m.StartInstanceResponse).instance
+        bad = await client.call(START, encode_message(m.StartInstanceRequest(business_key="metadata")), x_bin="A")
+    assert found is not None
+    assert found.business_key == "00-abc"
+    assert bad.status == 3
+
+
+async def test_the_deadline_cancels_the_handler(autojump_clock: trio.testing.MockClock, run: Running) -> None:
+    async with run.memory_client() as client:
+        began = trio.current_time()
+        answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("forever")), grpc_timeout="1500m")
+        assert (answer.status, trio.current_time() - began) == (4, 1.5)
+    assert run.engine.cancelled == 1
+
+
+async def test_a_deadline_in_the_past_is_exceeded(run: Running) -> None:
+    async with run.client() as client:
+        answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("forever")), grpc_timeout="0n")
+    assert answer.status == 4
+
+
+async def test_a_reset_cancels_the_handler_and_leaves_the_connection(run: Running) -> None:
+    async with run.client() as client:
+        stream_id = await client.open(COMPLETE)
+        from tests.rpc.raw import framed
+
+        await client.send(stream_id, framed(encode_message(m.CompleteJobRequest("forever"))), end=True)
+        await run.until(lambda _: run.engine.running == 1)
+        await client.reset(stream_id)
+        await run.until(lambda now: now.calls_running == 0)
+        assert run.engine.cancelled == 1
+        assert (await client.call(COMPLETE)).status == 0
+
+
+async def test_a_dropped_connection_cancels_its_handlers(run: Running) -> None:
+    async with run.client() as client, trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(client.call, COMPLETE, encode_message(m.CompleteJobRequest("forever")))
+        await run.until(lambda _: run.engine.running == 5)
+        await trio.aclose_forcefully(client.stream)
+        await run.until_quiet()
+        nursery.cancel_scope.cancel()
+    assert run.engine.cancelled == 5
+
+
+async def test_every_call_is_told_to_the_metrics_with_a_bounded_set_of_names(run: Running) -> None:
+    async with run.client() as client:
+        await client.call(COMPLETE)
+        await client.call(FAIL, encode_message(m.FailJobRequest(error_message="LeaseLost:x")))
+        await client.call("/any/thing")
+        await client.call("/other/thing")
+        await client.call(COMPLETE, b"\xff")
+    told = [(path, code) for path, code, _ in run.calls]
+    assert told == [
+        (COMPLETE, "OK"), (FAIL, "ABORTED"), ("unknown", "UNIMPLEMENTED"), ("unknown", "UNIMPLEMENTED"),
+        (COMPLETE, "INVALID_ARGUMENT"),
+    ]  # fmt: skip
+    assert all(0 <= seconds < 5 for _, _, seconds in run.calls)
+    assert run.server.statistics().counts.calls == 5

@@ -1,0 +1,76 @@
+"""Definitions written in Python are those that the engine reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.client.builder import WorkflowBuilder, backoff, timer
+from penstock.core.parsing import parse_definition
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_a_builder_writes_what_an_author_writes_by_hand() -> None:
+    flow = WorkflowBuilder(
+        "order-fulfilment",
+        "Order fulfilment",
+        description="From an order to its parcel: five jobs in a row, each done by a worker.",
+        metadata={"owner": "fulfilment", "tags": ["example", "orders"]},
+    )
+    flow.service_task("validate-order", "order.validate", name="Validate the order")
+    flow.service_task("reserve-stock", "stock.reserve", retries=5, name="Reserve stock")
+    flow.service_task("charge-payment", "payment.charge", retries=3, name="Charge the payment")
+    flow.service_task("ship-parcel", "parcel.ship", retries=3, name="Ship the parcel")
+    flow.service_task("notify-customer", "customer.notify", retries=10, name="Notify the customer")
+    flow.end("done", name="Order fulfilled")
+    by_hand = json.loads((EXAMPLES / "order-fulfilment.json").read_text())
+    assert flow.document() == by_hand
+
+
+def test_every_kind_of_step_is_accepted_by_the_engines_parser() -> None:
+    flow = WorkflowBuilder("loan", next_workflow="payout")
+    flow.transformation("prepare", {"limit": 1000, "double": "${amount * 2}"})
+    flow.parallel("checks", ["score", "identity"], join="checked")
+    flow.service_task(
+        "score",
+        "loan.score",
+        retries=2,
+        retry_backoff=backoff("PT1S", maximum="PT1M"),
+        timeout="PT10M",
+        conditions={"amount > limit": "identity-again", "true": "checked"},
+        then=None,
+    )
+    flow.service_task("identity-again", "loan.identity", then="checked")
+    flow.user_task("identity", label="identity-desk", boundary=[timer("P1D", "remind", interrupting=False)])
+    flow.join("checked")
+    flow.decision("large", {"amount > limit": "pause", "true": "done"})
+    flow.wait("pause", boundary=[timer("P7D", "done")])
+    flow.wait("cool-off", duration="PT1H", then="done")
+    flow.service_task("remind", "mail.send", then=None)
+    flow.end("done")
+    document = flow.document()
+    definition = parse_definition(json.dumps(document).encode())
+    assert [step.id for step in definition.steps] == [step["id"] for step in document["steps"]]
+    followers = {step["id"]: step.get("nextStep") for step in document["steps"]}
+    assert followers == {
+        "prepare": "checks",
+        "checks": None,
+        "score": None,
+        "identity-again": "checked",
+        "identity": "checked",
+        "checked": "large",
+        "large": None,
+        "pause": "cool-off",
+        "cool-off": "done",
+        "remind": None,
+        "done": None,
+    }
+
+
+def test_a_step_that_leads_nowhere_unsaid_is_a_mistake() -> None:
+    flow = WorkflowBuilder("order").service_task("charge", "payment.charge")
+    with pytest.raises(ValueError, match="no step follows 'charge'"):
+        flow.document()

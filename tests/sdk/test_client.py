@@ -1,0 +1,543 @@
+"""The client against answers that a test scripts: what is sent, what is read, what is repeated, what is raised."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from penstock.client import (
+    BadRequest,
+    Client,
+    ClientError,
+    Conflict,
+    ConnectionFailed,
+    DispatchModeConflict,
+    Failure,
+    IdempotencyConflict,
+    InternalError,
+    JobCancelled,
+    LeaseLost,
+    NotFound,
+    PayloadTooLarge,
+    Problem,
+    StartRequest,
+    SyncClient,
+    TimedOut,
+    TooManyRequests,
+    Unavailable,
+)
+from tests.sdk.loops import Run
+from tests.sdk.scripted_engine import Answer, Cut, Drop, Hang, Request, ScriptedEngine, refused
+
+INSTANCE = {
+    "id": "1f",
+    "definitionId": "order",
+    "definitionVersion": 3,
+    "status": "ACTIVE",
+    "currentStepIds": ["pay"],
+    "variables": {"n": 10**30},
+    "startedAt": "2026-01-02T03:04:05.678Z",
+}
+SECOND_TRY = 2
+
+
+def instance(**changes: object) -> Answer:
+    return Answer(200, INSTANCE | changes)
+
+
+def test_start_sends_the_contracts_request_and_reads_a_typed_instance(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("POST", "/v1/instances", Answer(201, INSTANCE))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            started = await client.start_instance("order", {"n": 10**30}, version=3, business_key="b")
+        assert (started.id, started.definition_version, started.current_step_ids) == ("1f", 3, ["pay"])
+        assert started.variables == {"n": 10**30}
+        assert started.started_at is not None
+        assert started.started_at.isoformat() == "2026-01-02T03:04:05.678000+00:00"
+        assert not started.ended
+
+    run(main)
+    (request,) = scripted.requests
+    assert request.body == {
+        "definitionId": "order",
+        "definitionVersion": 3,
+        "variables": {"n": 10**30},
+        "businessKey": "b",
+    }
+    assert uuid.UUID(request.headers["Idempotency-Key"])
+
+
+@pytest.mark.parametrize("first", [Drop(), Cut(), refused(503, "unavailable")])
+def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(
+    run: Run, scripted: ScriptedEngine, first: Drop | Cut | Answer
+) -> None:
+    scripted.on("POST", "/v1/instances", first, Answer(201, INSTANCE))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            assert (await client.start_instance("order")).id == "1f"
+
+    run(main)
+    keys = [request.headers["Idempotency-Key"] for request in scripted.requests]
+    assert len(keys) == SECOND_TRY
+    assert len(set(keys)) == 1
+
+
+def test_a_user_task_completion_whose_answer_was_lost_is_not_repeated(run: Run, scripted: ScriptedEngine) -> None:
+    path = "/v1/instances/1f/user-tasks/approve/complete"
+    scripted.on("POST", path, Drop(), Answer(204))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.complete_user_task("1f", "approve", {"ok": True}, completed_by="ann")
+        assert caught.value.maybe_applied
+
+    run(main)
+    (request,) = scripted.requests
+    assert request.body == {"variables": {"ok": True}, "completedBy": "ann"}
+
+
+def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, scripted: ScriptedEngine) -> None:
+    path = "/v1/instances/1f/user-tasks/approve/complete"
+    scripted.on("POST", path, refused(429, "resource-exhausted"), Answer(204))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            await client.complete_user_task("1f", "approve")
+
+    run(main)
+    assert len(scripted.requests) == SECOND_TRY
+
+
+def test_a_fail_is_repeated_only_with_an_attempt(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("POST", "/v1/jobs/j/fail", Drop(), Answer(204))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.fail_job("j", "w", "broken")
+            scripted.on("POST", "/v1/jobs/j/fail", Drop(), Answer(204))
+            await client.fail_job("j", "w", "broken", attempt=4, retry_after_s=1.5, retryable=False)
+
+    run(main)
+    assert scripted.requests[-1].body == {
+        "workerId": "w",
+        "attempt": 4,
+        "retryable": False,
+        "errorMessage": "broken",
+        "retryAfterSeconds": 1.5,
+    }
+
+
+def test_an_engine_that_does_not_answer_is_given_up_in_time(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("GET", "/v1/instances/1f", Hang())
+
+    async def main() -> None:
+        async with Client(scripted.url, timeout_s=0.3) as client:
+            began = anyio.current_time()
+            with pytest.raises(TimedOut, match="/v1/instances/1f"):
+                await client.get_instance("1f")
+            assert anyio.current_time() - began < 5
+
+    run(main)
+
+
+def test_one_hanging_exchange_is_repeated_within_the_time_of_the_call(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("GET", "/v1/instances/1f", Hang(), instance())
+
+    async def main() -> None:
+        async with Client(scripted.url, exchange_timeout_s=0.2) as client:
+            assert (await client.get_instance("1f")).id == "1f"
+
+    run(main)
+
+
+def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(run: Run) -> None:
+    async def main() -> None:
+        async with Client("http://127.0.0.1:1", timeout_s=0.2) as client:
+            assert not await client.is_ready()
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.get_instance("1f")
+        assert not caught.value.maybe_applied
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (refused(400, "bad-request"), BadRequest),
+        (refused(404, "not-found"), NotFound),
+        (refused(409, "conflict"), Conflict),
+        (refused(409, "lease-lost"), LeaseLost),
+        (refused(409, "cancelled"), JobCancelled),
+        (refused(409, "idempotency-conflict"), IdempotencyConflict),
+        (refused(413, "payload-too-large"), PayloadTooLarge),
+        (refused(500, "internal-error"), InternalError),
+        (refused(429, "a-code-from-the-future"), TooManyRequests),
+        (refused(418, "a-code-from-the-future"), BadRequest),
+        (Answer(502, b"<html>bad gateway</html>", "text/html"), Unavailable),
+        (Answer(410, {"error": "gone", "dispatch_mode": "kafka_outbox", "hint": "because"}), DispatchModeConflict),
+        (Answer(200, b"not JSON"), InternalError),
+    ],
+)
+def test_every_condition_has_its_exception(
+    run: Run, scripted: ScriptedEngine, answer: Answer, kind: type[ClientError]
+) -> None:
+    scripted.on("GET", "/v1/instances/1f", answer)
+
+    async def main() -> None:
+        async with Client(scripted.url, timeout_s=0.5) as client:
+            with pytest.raises(ClientError) as caught:
+                await client.get_instance("1f")
+        assert type(caught.value) is kind
+        assert caught.value.status == answer.status
+        if isinstance(answer.body, dict):
+            assert (caught.value.code, caught.value.reason) == (answer.body["error"], "because")
+
+    run(main)
+
+
+def test_a_refused_definition_lists_every_problem(run: Run, scripted: ScriptedEngine, tmp_path: Path) -> None:
+    problems = [{"path": "$.steps[0].id", "reason": "required"}, {"path": "$.name", "reason": "required"}]
+    scripted.on("POST", "/v1/definitions", Answer(400, {"error": "bad-request", "reason": "2", "problems": problems}))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(BadRequest) as caught:
+                await client.upload_definition({"steps": []})
+        assert caught.value.problems == [Problem("$.steps[0].id", "required"), Problem("$.name", "required")]
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["path", "text path", "bytes", "dict", "struct"])
+def test_a_definition_is_uploaded_from_wherever_it_is_with_its_order_of_keys(
+    run: Run, scripted: ScriptedEngine, tmp_path: Path, kind: str
+) -> None:
+    class Document(msgspec.Struct):
+        id: str
+        decisions: dict[str, str]
+
+    content = b'{"id":"d","decisions":{"z > 1":"a","a > 1":"b"}}'
+    file = tmp_path / "definition.json"
+    file.write_bytes(content)
+    given = {
+        "path": file,
+        "text path": str(file),
+        "bytes": content,
+        "dict": {"id": "d", "decisions": {"z > 1": "a", "a > 1": "b"}},
+        "struct": Document("d", {"z > 1": "a", "a > 1": "b"}),
+    }[kind]
+    summary = {"id": "d", "version": 2, "name": "D", "uploadedAt": "2026-01-02T03:04:05Z"}
+    scripted.on("POST", "/v1/definitions", Answer(201, summary))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            uploaded = await client.upload_definition(given)
+        assert (uploaded.id, uploaded.version, uploaded.name) == ("d", 2, "D")
+
+    run(main)
+    assert scripted.requests[0].content == content
+
+
+def test_ids_are_percent_encoded_in_paths(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("GET", "/v1/definitions/LOS%3A%3Aloan/versions/2", Answer(200, {"id": "LOS::loan", "version": 2}))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            assert await client.get_definition("LOS::loan", 2) == {"id": "LOS::loan", "version": 2}
+
+    run(main)
+
+
+def test_a_number_that_json_can_not_hold_is_refused_before_anything_is_sent(run: Run, scripted: ScriptedEngine) -> None:
+    @dataclass
+    class Reading:
+        values: list[float | None]
+
+    class Model(BaseModel):
+        reading: float
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            for variables in (
+                {"a": [None, {"b": float("nan")}]},
+                Reading([1.0, None, float("inf")]),
+                Model(reading=float("nan")),
+                {"a": "\ud800"},
+                {"a": object()},
+                [1, 2],
+            ):
+                with pytest.raises(BadRequest):
+                    await client.start_instance("order", variables)
+
+    run(main)
+    assert scripted.requests == []
+
+
+def test_variables_may_be_models_and_null_stays_a_value(run: Run, scripted: ScriptedEngine) -> None:
+    class Order(BaseModel):
+        order_id: int
+        note: str | None = None
+
+    scripted.on("POST", "/v1/instances/1f/signals/wait", Answer(204))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            await client.signal("1f", "wait", Order(order_id=10**25))
+
+    run(main)
+    assert scripted.requests[0].body == {"order_id": 10**25, "note": None}
+    assert scripted.requests[0].headers["Idempotency-Key"]
+
+
+def test_a_batch_start_repeats_only_what_was_unavailable_and_keeps_the_order(
+    run: Run, scripted: ScriptedEngine
+) -> None:
+    away = {"error": "unavailable", "reason": "the database is away"}
+    scripted.on(
+        "POST",
+        "/v1/instances/batch",
+        Answer(200, {"results": [away, {"error": "not-found", "reason": "no x"}, {"instance": INSTANCE}]}),
+        Answer(200, {"results": [{"instance": INSTANCE | {"id": "2f"}}]}),
+    )
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            requests = [StartRequest(definition_id=name, variables={"n": 1}) for name in ("a", "x", "b")]
+            first, second, third = await client.start_instances(requests)
+        assert (first.unwrap().id, third.unwrap().id) == ("2f", "1f")
+        with pytest.raises(NotFound, match="no x"):
+            second.unwrap()
+
+    run(main)
+    sent, again = (request.body["items"] for request in scripted.requests)
+    assert [item["definitionId"] for item in sent] == ["a", "x", "b"]
+    assert again == [sent[0]]
+    assert len({item["idempotencyKey"] for item in sent}) == len(sent)
+
+
+def test_a_long_batch_of_starts_goes_out_in_parts(run: Run, scripted: ScriptedEngine) -> None:
+    def start(request: Request) -> Answer:
+        return Answer(200, {"results": [{"instance": INSTANCE} for _ in request.body["items"]]})
+
+    scripted.on("POST", "/v1/instances/batch", start)
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            results = await client.start_instances([StartRequest(definition_id="a")] * 450)
+        assert all(result.unwrap().id == "1f" for result in results)
+
+    run(main)
+    assert [len(request.body["items"]) for request in scripted.requests] == [200, 200, 50]
+
+
+def test_a_cancel_whose_answer_was_lost_is_settled_by_looking(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("POST", "/v1/instances/1f/cancel", Drop())
+    scripted.on("GET", "/v1/instances/1f", instance(status="CANCELLED"))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            assert (await client.cancel_instance("1f", reason="no stock")).status == "CANCELLED"
+            scripted.on("GET", "/v1/instances/1f", instance(status="COMPLETED"))
+            with pytest.raises(Conflict, match="COMPLETED"):
+                await client.cancel_instance("1f")
+            scripted.on("GET", "/v1/instances/1f", instance())
+            with pytest.raises(ConnectionFailed):
+                await client.cancel_instance("1f")
+
+    run(main)
+    assert len(scripted.seen("/v1/instances/1f/cancel")) == 3
+    assert scripted.requests[0].body == {"reason": "no stock"}
+
+
+def test_waiting_for_the_end_tells_of_every_change(run: Run, scripted: ScriptedEngine) -> None:
+    later = instance(currentStepIds=["ship"])
+    scripted.on("GET", "/v1/instances/1f", instance(), instance(), later, instance(status="FAILED", currentStepIds=[]))
+    steps: list[list[str]] = []
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            ended = await client.wait_until_ended("1f", on_change=lambda seen: steps.append(seen.current_step_ids))
+            assert ended.status == "FAILED"
+            scripted.on("GET", "/v1/instances/1f", instance())
+            with pytest.raises(TimedOut, match="still ACTIVE"):
+                await client.wait_until_ended("1f", timeout_s=0.1)
+
+    run(main)
+    assert steps == [["pay"], ["ship"], []]
+
+
+def test_listing_goes_on_to_the_last_page_and_yields_no_instance_twice(run: Run, scripted: ScriptedEngine) -> None:
+    first = [INSTANCE | {"id": str(number)} for number in range(200)]
+    second = [INSTANCE | {"id": str(number)} for number in range(199, 230)]
+    scripted.on(
+        "GET",
+        "/v1/instances",
+        Answer(200, {"items": first, "total": 230, "totalIsEstimate": True}),
+        Answer(200, {"items": second, "total": 231}),
+    )
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            ids = [found.id async for found in client.iterate_instances(status="ACTIVE")]
+        assert ids == [str(number) for number in range(230)]
+
+    run(main)
+    assert [request.query for request in scripted.requests] == [
+        "status=ACTIVE&page=0&pageSize=200",
+        "status=ACTIVE&page=1&pageSize=200",
+    ]
+
+
+def test_a_poll_is_given_the_time_that_the_engine_holds_it(run: Run, scripted: ScriptedEngine) -> None:
+    job = {
+        "id": "1-0-1",
+        "jobType": "pay",
+        "instanceId": "1",
+        "stepId": "p",
+        "stepExecutionId": "1-0-1",
+        "retriesRemaining": 2,
+        "variables": {"n": 2**64},
+        "lockExpiresAt": "2026-01-02T03:04:05Z",
+        "status": "LOCKED",
+        "workerId": "w",
+        "lockedAt": "2026-01-02T03:04:05Z",
+        "createdAt": "2026-01-02T03:04:05Z",
+        "attempt": 7,
+        "somethingNew": True,
+    }
+
+    def hold(_request: Request) -> Answer:
+        scripted.hold(0.6)
+        return Answer(200, {"jobs": [job]})
+
+    scripted.on("POST", "/v1/jobs/poll", hold)
+
+    async def main() -> None:
+        async with Client(scripted.url, timeout_s=0.3) as client:
+            (polled,) = await client.poll_jobs("w", ["pay"], max_jobs=5, lease_s=60, wait_s=1)
+        assert (polled.id, polled.attempt, polled.variables) == ("1-0-1", 7, {"n": 2**64})
+
+    run(main)
+    assert scripted.requests[0].body == {
+        "workerId": "w",
+        "jobTypes": ["pay"],
+        "maxJobs": 5,
+        "leaseSeconds": 60,
+        "waitSeconds": 1,
+    }
+
+
+def test_batch_reports_carry_each_item_and_bring_its_outcome(run: Run, scripted: ScriptedEngine) -> None:
+    outcomes = [{"jobId": "a", "outcome": "ok"}, {"jobId": "b", "outcome": "invalid", "reason": "NUL"}]
+    scripted.on("POST", "/v1/jobs/fail", Answer(200, {"results": outcomes}))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            first, second = await client.fail_jobs(
+                "w",
+                [
+                    Failure(job_id="a", attempt=1, retryable=True, error_message="x"),
+                    Failure(job_id="b", attempt=2, retryable=False, error_message="y"),
+                ],
+            )
+        assert (first.outcome, second.outcome, second.reason) == ("ok", "invalid", "NUL")
+
+    run(main)
+    assert scripted.requests[0].body == {
+        "workerId": "w",
+        "results": [
+            {"jobId": "a", "attempt": 1, "retryable": True, "errorMessage": "x"},
+            {"jobId": "b", "attempt": 2, "retryable": False, "errorMessage": "y"},
+        ],
+    }
+
+
+def test_a_heartbeat_leaves_out_what_was_not_given(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("POST", "/v1/jobs/j/heartbeat", Answer(200, {"lockExpiresAt": "2026-01-02T03:04:05Z"}))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            lease = await client.heartbeat_job("j", "w", attempt=1, checkpoint={"page": 3})
+            assert lease.lock_expires_at.year == 2026
+
+    run(main)
+    assert scripted.requests[0].body == {"workerId": "w", "attempt": 1, "checkpoint": {"page": 3}}
+
+
+def test_the_client_stays_usable_after_a_call_was_cancelled(run: Run, scripted: ScriptedEngine) -> None:
+    scripted.on("GET", "/v1/instances/1f", Hang(), instance())
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with anyio.move_on_after(0.1) as scope:
+                await client.get_instance("1f")
+            assert scope.cancelled_caught
+            assert (await client.get_instance("1f")).id == "1f"
+
+    run(main)
+
+
+def test_readiness_is_waited_for(run: Run, scripted: ScriptedEngine) -> None:
+    not_ready = Answer(503, b"starting", "text/plain")
+    scripted.on("GET", "/readyz", not_ready, not_ready, Answer(200, b""))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            assert not await client.is_ready()
+            await client.wait_until_ready(timeout_s=10)
+            scripted.on("GET", "/readyz", not_ready)
+            with pytest.raises(Unavailable, match="starting"):
+                await client.wait_until_ready(timeout_s=0.2)
+
+    run(main)
+
+
+def test_additions_are_sent_only_when_asked_for(run: Run, scripted: ScriptedEngine) -> None:
+    failed = {"id": "j", "jobType": "t", "instanceId": "1f", "stepId": "s", "failedAt": "2026-01-02T03:04:05Z"}
+    scripted.on("POST", "/v1/instances", Answer(201, INSTANCE | {"instanceKey": "k", "progress": {"pay": 0.5}}))
+    scripted.on("POST", "/v1/instances/1f/signals/wait", Answer(204))
+    scripted.on("POST", "/v1/instances/1f/retry", instance())
+    scripted.on("GET", "/v1/jobs", Answer(200, {"items": [failed], "page": 0, "pageSize": 20}))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            started = await client.start_instance("order", instance_key="k")
+            assert (started.instance_key, started.progress) == ("k", {"pay": 0.5})
+            await client.signal("1f", "wait", buffer=True)
+            assert (await client.retry_instance("1f")).status == "ACTIVE"
+            page = await client.list_failed_jobs(job_type="t")
+            assert ([job.id for job in page.items], page.total) == (["j"], None)
+
+    run(main)
+    start, signal, _retry, jobs = scripted.requests
+    assert start.body == {"definitionId": "order", "instanceKey": "k"}
+    assert (signal.query, signal.content) == ("buffer=true", b"")
+    assert jobs.query == "status=FAILED&jobType=t&page=0&pageSize=20"
+
+
+def test_the_blocking_client_has_every_method_and_the_same_errors(scripted: ScriptedEngine) -> None:
+    scripted.on("GET", "/v1/instances/1f", instance())
+    scripted.on("GET", "/v1/instances/2f", refused(404, "not-found", "no instance 2f"))
+    with SyncClient(scripted.url) as client:
+        assert client.get_instance("1f").definition_id == "order"
+        with pytest.raises(NotFound, match="no instance 2f"):
+            client.get_instance("2f")
+    own = {"call", "aclose", "iterate_instances"}
+    public = {name for name in dir(Client) if not name.startswith("_")} - own
+    assert public <= set(dir(SyncClient))
+
+
+def test_a_wrong_url_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match="localhost:8080"):
+        Client("localhost:8080")

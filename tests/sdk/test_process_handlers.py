@@ -1,0 +1,88 @@
+"""Handlers that run in processes of their own: work for a processor, stopped when it is in vain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.client import Completion, Failure, JobCancelled, JobRef
+from penstock.worker import JobContext, Worker
+from tests.sdk import cpu_handlers
+from tests.sdk.loops import Run
+from tests.sdk.scripted_transport import ScriptedTransport, job
+from tests.sdk.test_handlers import report_of, result_of
+
+
+def in_process(run: Run, function: Callable[..., Any], variables: dict[str, Any] | None = None) -> Any:
+    return report_of(run, function, variables, in_process=True)
+
+
+def test_the_function_gets_its_variables_and_job_in_another_process(run: Run) -> None:
+    result: Any = result_of(in_process(run, cpu_handlers.add_up, {"upto": 1000}))
+    assert (result["sum"], result["job"]) == (499500, "1")
+    assert result["pid"] != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("function", "retryable", "message"),
+    [
+        (cpu_handlers.refuses, False, "not this one"),
+        (cpu_handlers.ends_its_process, True, "HandlerEnded: SystemExit: 3"),
+        (cpu_handlers.dies, True, "BrokenWorkerProcess: "),
+    ],
+)
+def test_its_errors_are_failures_and_the_worker_lives(
+    run: Run, function: Callable[..., Any], retryable: bool, message: str
+) -> None:
+    report = in_process(run, function)
+    assert isinstance(report, Failure)
+    assert (report.retryable, report.error_message) == (retryable, message)
+
+
+def test_signals_to_the_process_group_are_left_to_the_worker(run: Run) -> None:
+    report = in_process(run, cpu_handlers.gets_the_groups_signals)
+    assert isinstance(report, Completion)
+    assert result_of(report) == {"survived": True}
+
+
+def test_a_cancelled_job_ends_its_process(run: Run) -> None:
+    def extend(ref: JobRef) -> None:
+        if ref.job_id == "1":
+            raise JobCancelled("the instance was cancelled")
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        transport.on_extend = extend
+        worker = Worker(transport, lease_s=1, max_processes=1)
+        worker.handler("t", in_process=True)(cpu_handlers.never_ends)
+        worker.handler("sum", in_process=True)(cpu_handlers.add_up)
+        async with worker:
+            transport.hand_out(job("1"))
+            await transport.wait_until(lambda: transport.beats["1"])
+            transport.hand_out(job("2", "sum", variables={"upto": 3}))
+            await transport.wait_until(lambda: transport.completed)
+        assert [report.job_id for report in transport.completed] == ["2"]
+        assert transport.failed == []
+
+    run(main)
+
+
+def takes_context(context: JobContext) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (cpu_handlers.is_async, "is async"),
+        (takes_context, "takes a JobContext"),
+        (lambda: None, "local function"),
+    ],
+)
+def test_what_can_not_go_to_another_process_is_refused_at_registration(
+    function: Callable[..., Any], reason: str
+) -> None:
+    with pytest.raises(TypeError, match=reason):
+        Worker("http://127.0.0.1:1").handler("t", in_process=True)(function)

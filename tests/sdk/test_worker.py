@@ -1,0 +1,611 @@
+"""A worker's life: what it takes on, how it keeps and loses leases, delivers results, drains and stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from penstock.client import (
+    BadRequest,
+    Completion,
+    ConnectionFailed,
+    DispatchModeConflict,
+    InternalError,
+    JobCancelled,
+    JobRef,
+    LeaseLost,
+    Outcome,
+    PayloadTooLarge,
+    Unavailable,
+)
+from penstock.worker import JobContext, Worker
+from tests.sdk.loops import Run
+from tests.sdk.scripted_transport import ScriptedTransport, job
+
+
+class Gate:
+    """Handlers that run until they are let go, and what became of them."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.most = 0
+        self.stopped: dict[str, str] = {}
+        self.open = anyio.Event()
+        self._changed = anyio.Event()
+
+    async def handle(self, context: JobContext) -> dict[str, Any]:
+        self.running.add(context.id)
+        self.most = max(self.most, len(self.running))
+        self._notify()
+        try:
+            await self.open.wait()
+        except BaseException:
+            self.stopped[context.id] = str(context.stop_reason)
+            raise
+        finally:
+            self.running.discard(context.id)
+            self._notify()
+        return {"id": context.id}
+
+    async def wait_running(self, count: int) -> None:
+        while len(self.running) != count:
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+def ids(items: Sequence[Any]) -> list[str]:
+    return sorted(item.job_id for item in items)
+
+
+def test_it_asks_for_no_more_jobs_than_it_can_run(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, concurrency=3)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(*(job(str(number)) for number in range(7)))
+            await gate.wait_running(3)
+            assert len(transport.waiting) == 4
+            gate.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 7)
+        assert gate.most == 3
+        assert max(room for _types, room in transport.demands) == 3
+        statistics = worker.statistics()
+        assert (statistics.received, statistics.completed, statistics.held) == (7, 7, 0)
+
+    run(main)
+
+
+def test_a_type_with_its_own_limit_does_not_hold_up_the_others(run: Run) -> None:
+    async def main() -> None:
+        transport, narrow, wide = ScriptedTransport(), Gate(), Gate()
+        worker = Worker(transport, concurrency=5)
+        worker.handler("narrow", concurrency=1)(narrow.handle)
+        worker.handler("wide")(wide.handle)
+        async with worker:
+            transport.hand_out(*(job(f"n{number}", "narrow") for number in range(3)))
+            await narrow.wait_running(1)
+            transport.hand_out(*(job(f"w{number}", "wide") for number in range(4)))
+            await wide.wait_running(4)
+            assert ids(transport.completed) == []
+            narrow.open.set()
+            wide.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 7)
+        assert narrow.most == 1
+        assert {types for types, _room in transport.demands} == {("narrow",), ("wide",)}
+
+    run(main)
+
+
+def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, concurrency=1, lease_s=1)
+        worker.handler("limited", concurrency=1)(gate.handle)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            await transport.wait_until(lambda: len(transport.demands) == 2)
+            transport.hand_out(job("a"), job("b", "limited"))
+            await transport.wait_until(lambda: transport.beats["a"] and transport.beats["b"])
+            assert len(gate.running) == 1
+            gate.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 2)
+        assert gate.most == 1
+
+    run(main)
+
+
+def test_synchronous_handlers_run_beside_each_other_in_bounded_threads(run: Run) -> None:
+    both = threading.Barrier(2)
+
+    def handle(context: JobContext) -> dict[str, Any]:
+        both.wait(timeout=10)
+        context.report_blocking(checkpoint=context.id)
+        return {}
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        worker = Worker(transport, concurrency=4, max_threads=2)
+        worker.handler("t")(handle)
+        async with worker:
+            transport.hand_out(*(job(str(number)) for number in range(4)))
+            await transport.wait_until(lambda: len(transport.completed) == 4)
+        assert len(transport.checkpoints) == 4
+
+    run(main)
+
+
+def test_results_that_come_together_are_delivered_together(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, concurrency=50)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(*(job(str(number)) for number in range(50)))
+            await gate.wait_running(50)
+            gate.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 50)
+        assert len(transport.batches) <= 3
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(LeaseLost("too late"), "lease-lost"), (JobCancelled("ended"), "cancelled")]
+)
+def test_a_job_that_is_lost_stops_its_handler_with_the_reason_and_reports_nothing(
+    run: Run, error: Exception, reason: str
+) -> None:
+    def extend(ref: JobRef) -> None:
+        if ref.job_id == "lost":
+            raise error
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        transport.on_extend = extend
+        worker = Worker(transport, lease_s=1)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job("lost"), job("kept"))
+            await gate.wait_running(2)
+            await gate.wait_running(1)
+            gate.open.set()
+            await transport.wait_until(lambda: transport.completed)
+        assert gate.stopped == {"lost": reason}
+        assert ids(transport.completed) == ["kept"]
+        assert (transport.failed, transport.released) == ([], [])
+        assert (worker.statistics().lost, worker.statistics().completed) == (1, 1)
+
+    run(main)
+
+
+def test_a_report_of_progress_stops_the_handler_of_a_lost_job(run: Run) -> None:
+    def extend(_ref: JobRef) -> None:
+        raise LeaseLost("too late")
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        transport.on_extend = extend
+        worker = Worker(transport)
+
+        @worker.handler("t")
+        async def handle(context: JobContext) -> None:
+            await context.report(progress=1)
+
+        async with worker:
+            transport.hand_out(job())
+            await transport.wait_until(lambda: transport.beats["1"])
+        assert (transport.completed, transport.failed, transport.released) == ([], [], [])
+
+    run(main)
+
+
+def test_a_synchronous_handler_can_learn_that_its_job_is_lost(run: Run) -> None:
+    def extend(_ref: JobRef) -> None:
+        raise LeaseLost("too late")
+
+    ended = threading.Event()
+
+    def handle(context: JobContext) -> None:
+        pause = threading.Event()
+        try:
+            while not pause.wait(0.01):
+                context.raise_if_stopped()
+        finally:
+            ended.set()
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        transport.on_extend = extend
+        worker = Worker(transport, lease_s=1)
+        worker.handler("t")(handle)
+        async with worker:
+            transport.hand_out(job())
+            assert await anyio.to_thread.run_sync(ended.wait, 10)
+        assert (transport.completed, transport.failed, transport.released) == ([], [], [])
+
+    run(main)
+
+
+def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run: Run) -> None:
+    failures = [ConnectionFailed("broke"), InternalError("oops")]
+
+    def extend(_ref: JobRef) -> None:
+        if failures:
+            raise failures.pop()
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        transport.on_extend = extend
+        worker = Worker(transport, lease_s=1)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job())
+            await transport.wait_until(lambda: transport.beats["1"] == 1)
+            began = anyio.current_time()
+            await transport.wait_until(lambda: transport.beats["1"] == 3)
+            assert anyio.current_time() - began < 0.5
+            gate.open.set()
+            await transport.wait_until(lambda: transport.completed)
+
+    run(main)
+
+
+def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        away = True
+
+        def complete(_results: Sequence[Completion]) -> None:
+            if away:
+                raise ConnectionFailed("the engine restarts")
+
+        transport.on_complete = complete
+        worker = Worker(transport, lease_s=1, concurrency=5)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            gate.open.set()
+            transport.hand_out(*(job(str(number)) for number in range(5)))
+            await transport.wait_until(lambda: all(transport.beats[str(number)] for number in range(5)))
+            assert worker.statistics().unreported == 5
+            assert transport.completed == []
+            away = False
+            await transport.wait_until(lambda: len(transport.completed) == 5)
+        assert ids(transport.completed) == ["0", "1", "2", "3", "4"]
+        assert transport.released == []
+
+    run(main)
+
+
+def test_no_new_jobs_are_taken_on_while_too_many_results_wait(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        away = True
+        tries = 0
+
+        def complete(_results: Sequence[Completion]) -> None:
+            nonlocal tries
+            tries += 1
+            if away:
+                raise Unavailable("the database is away")
+
+        transport.on_complete = complete
+        worker = Worker(transport, concurrency=1, max_unreported=2)
+        worker.handler("t")(gate.handle)
+        gate.open.set()
+        async with worker:
+            transport.hand_out(*(job(str(number)) for number in range(5)))
+            await transport.wait_until(lambda: len(transport.waiting) == 3)
+            before = tries
+            await wait_longer(lambda: tries >= before + 2)
+            assert len(transport.waiting) == 3
+            away = False
+            await transport.wait_until(lambda: len(transport.completed) == 5)
+
+    run(main)
+
+
+async def wait_longer(condition: Any) -> None:
+    """Wait for what no event of the transport tells."""
+    while not condition():  # noqa: ASYNC110 - see above; bounded by the fixture
+        await anyio.sleep(0.01)
+
+
+def test_items_that_were_unavailable_are_sent_again_alone(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        first = True
+
+        def complete(results: Sequence[Completion]) -> list[Outcome]:
+            nonlocal first
+            outcomes = [
+                Outcome(job_id=item.job_id, outcome="unavailable" if first and item.job_id == "1" else "ok")
+                for item in results
+            ]
+            first = False
+            return outcomes
+
+        transport.on_complete = complete
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(*(job(str(number)) for number in range(3)))
+            await gate.wait_running(3)
+            gate.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 3)
+        assert ids(transport.completed) == ["0", "1", "2"]
+        assert worker.statistics().completed == 3
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [PayloadTooLarge("too large"), BadRequest("bad"), InternalError("oops")])
+def test_one_result_that_the_engine_stumbles_over_stops_no_other_and_fails_its_job(
+    run: Run, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.worker.reporter.MAX_INTERNAL_ERRORS_PER_ITEM", 2)
+
+    def complete(results: Sequence[Completion]) -> None:
+        if any(item.job_id == "poison" for item in results):
+            raise error
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        transport.on_complete = complete
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(*(job(name) for name in ("a", "b", "poison", "c", "d")))
+            await gate.wait_running(5)
+            gate.open.set()
+            await transport.wait_until(lambda: len(transport.completed) == 4 and transport.failed)
+        assert ids(transport.completed) == ["a", "b", "c", "d"]
+        (failure,) = transport.failed
+        assert (failure.job_id, failure.retryable) == ("poison", False)
+        assert "the engine refused the result" in failure.error_message
+        assert transport.released == []
+
+    run(main)
+
+
+def test_a_result_that_came_too_late_is_dropped_and_counted(run: Run) -> None:
+    def complete(results: Sequence[Completion]) -> list[Outcome]:
+        return [Outcome(job_id=item.job_id, outcome="lease-lost") for item in results]
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        transport.on_complete = complete
+        gate.open.set()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job())
+            await transport.wait_until(lambda: transport.batches)
+        statistics = worker.statistics()
+        assert (statistics.superseded, statistics.completed, statistics.held) == (1, 0, 0)
+
+    run(main)
+
+
+def test_it_polls_on_through_an_outage(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        errors = [ConnectionFailed("refused"), Unavailable("starting"), InternalError("oops")]
+
+        def receive() -> None:
+            if errors:
+                raise errors.pop()
+
+        transport.on_receive = receive
+        gate.open.set()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job())
+            await transport.wait_until(lambda: transport.completed)
+        assert errors == []
+
+    run(main)
+
+
+def test_an_engine_that_dispatches_otherwise_ends_the_worker_with_its_reason(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+
+        def receive() -> None:
+            raise DispatchModeConflict("this engine dispatches through Kafka")
+
+        transport.on_receive = receive
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        with pytest.raises(DispatchModeConflict, match="Kafka"):
+            await worker.run()
+        with pytest.raises(DispatchModeConflict, match="Kafka"):
+            async with worker:
+                await anyio.sleep_forever()
+
+    run(main)
+
+
+def test_stopping_lets_running_handlers_finish_and_takes_nothing_new(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(run_worker, worker)
+            transport.hand_out(job("1"))
+            await gate.wait_running(1)
+            worker.stop()
+            await anyio.wait_all_tasks_blocked()
+            transport.hand_out(job("2"))
+            await anyio.wait_all_tasks_blocked()
+            assert len(transport.waiting) == 1
+            gate.open.set()
+        assert ids(transport.completed) == ["1"]
+        assert transport.released == []
+
+    run(main)
+
+
+async def run_worker(worker: Worker, *, task_status: Any) -> None:
+    await worker.run(task_status=task_status)
+
+
+def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, drain_grace_s=0.1)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job("1"), job("2"))
+            await gate.wait_running(2)
+        assert gate.stopped == {"1": "stopping", "2": "stopping"}
+        assert transport.released == [JobRef(job_id="1", attempt=1), JobRef(job_id="2", attempt=1)]
+        assert (transport.completed, transport.failed) == ([], [])
+        assert worker.statistics().released == 2
+
+    run(main)
+
+
+def test_a_second_stop_ends_the_grace(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, drain_grace_s=600)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job("1"))
+            await gate.wait_running(1)
+            worker.stop()
+            worker.stop()
+        assert ids(transport.released) == ["1"]
+
+    run(main)
+
+
+def test_an_error_beside_the_worker_goes_out_as_it_is_and_the_jobs_are_given_back(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, drain_grace_s=600)
+        worker.handler("t")(gate.handle)
+        with pytest.raises(LookupError, match="beside"):
+            async with worker:
+                transport.hand_out(job("1"))
+                await gate.wait_running(1)
+                raise LookupError("beside")
+        assert ids(transport.released) == ["1"]
+
+    run(main)
+
+
+def test_a_cancelled_block_gives_its_jobs_back(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, drain_grace_s=600)
+        worker.handler("t")(gate.handle)
+        with anyio.CancelScope() as scope:
+            async with worker:
+                transport.hand_out(job("1"))
+                await gate.wait_running(1)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert ids(transport.released) == ["1"]
+
+    run(main)
+
+
+def test_cancelling_the_worker_gives_its_jobs_back(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(run_worker, worker)
+            transport.hand_out(job("1"), job("2"))
+            await gate.wait_running(2)
+            tasks.cancel_scope.cancel()
+        assert ids(transport.released) == ["1", "2"]
+        assert set(gate.stopped) == {"1", "2"}
+
+    run(main)
+
+
+def test_an_engine_that_is_away_does_not_hold_up_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.worker.session.LAST_CALLS_S", 0.1)
+
+    def complete(_results: Sequence[Completion]) -> None:
+        raise ConnectionFailed("refused")
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        transport.on_complete = complete
+        gate.open.set()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            transport.hand_out(job("1"))
+            await wait_longer(lambda: worker.statistics().unreported)
+        assert ids(transport.released) == ["1"]
+
+    run(main)
+
+
+def test_a_thread_that_goes_on_after_the_grace_has_its_job_given_back_first(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.worker.session.CLEAN_UP_S", 0.05)
+    started, go_on = threading.Event(), threading.Event()
+
+    def handle() -> dict[str, Any]:
+        started.set()
+        go_on.wait(20)
+        return {"late": True}
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        worker = Worker(transport, drain_grace_s=0.05)
+        worker.handler("t")(handle)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(run_worker, worker)
+            transport.hand_out(job("1"))
+            await anyio.to_thread.run_sync(started.wait, 10)
+            worker.stop()
+            await transport.wait_until(lambda: transport.released)
+            go_on.set()
+        assert transport.completed == []
+
+    run(main)
+
+
+def test_it_can_be_run_again_after_it_has_stopped_but_not_twice_at_once(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        gate.open.set()
+        worker = Worker(transport)
+        worker.handler("t")(gate.handle)
+        for name in ("1", "2"):
+            async with worker:
+                with pytest.raises(RuntimeError, match="running already"):
+                    await worker.run()
+                transport.hand_out(job(name))
+                await transport.wait_until(lambda name=name: name in ids(transport.completed))
+        assert worker.statistics().completed == 2
+
+    run(main)
+
+
+def test_a_worker_without_handlers_says_so(run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="no handlers"):
+            await Worker(ScriptedTransport()).run()
+
+    run(main)

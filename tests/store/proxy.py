@@ -1,0 +1,93 @@
+"""A TCP proxy before PostgreSQL's Unix socket, to hold answers back and to look at the packets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+
+@dataclass
+class Link:
+    """One proxied connection."""
+
+    client: trio.SocketStream
+    server: trio.SocketStream
+    sent: list[bytes] = field(default_factory=list)
+    """What the client sent, as it came."""
+    holding: bool = False
+    held: trio.Event = field(default_factory=trio.Event)
+    """Set once an answer of the server is held back."""
+    released: trio.Event = field(default_factory=trio.Event)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def hold(self) -> None:
+        """From now on keep the server's answers to ourselves."""
+        self.holding = True
+
+    def release(self) -> None:
+        self.holding = False
+        self.released.set()
+
+
+class Proxy:
+    """`serve` it in a nursery; then ``dsn`` goes through it, by host name."""
+
+    def __init__(self, dsn: str) -> None:
+        self._upstream = conninfo_to_dict(dsn)
+        self.dsn = ""
+        self.links: list[Link] = []
+        self.hold_new = False
+        """Whether new connections get no answer at all."""
+        self._changed = trio.Condition()
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        self.dsn = make_conninfo(**{**self._upstream, "host": "localhost", "port": port, "sslmode": "disable"})
+        task_status.started()
+        await trio.serve_listeners(self._handle, listeners)
+
+    async def wait_link(self, number: int) -> Link:
+        """The connection with this number, counted from 0, when it has come."""
+        async with self._changed:
+            while len(self.links) <= number:
+                await self._changed.wait()
+        return self.links[number]
+
+    async def _handle(self, client: trio.SocketStream) -> None:
+        path = f"{self._upstream['host']}/.s.PGSQL.{self._upstream['port']}"
+        server = await trio.open_unix_socket(path)
+        link = Link(client, server, holding=self.hold_new)
+        async with self._changed:
+            self.links.append(link)
+            self._changed.notify_all()
+        async with client, server, trio.open_nursery() as nursery:
+            nursery.start_soon(self._upward, link, nursery.cancel_scope)
+            nursery.start_soon(self._downward, link, nursery.cancel_scope)
+        link.ended.set()
+
+    async def _upward(self, link: Link, scope: trio.CancelScope) -> None:
+        try:
+            async for chunk in link.client:
+                link.sent.append(bytes(chunk))
+                await link.server.send_all(chunk)
+        except trio.BrokenResourceError:
+            pass
+        scope.cancel()
+
+    async def _downward(self, link: Link, scope: trio.CancelScope) -> None:
+        try:
+            async for chunk in link.server:
+                await self._hold(link)
+                await link.client.send_all(chunk)
+        except trio.BrokenResourceError:
+            pass
+        await self._hold(link)
+        scope.cancel()
+
+    async def _hold(self, link: Link) -> None:
+        if link.holding:
+            link.held.set()
+            await link.released.wait()

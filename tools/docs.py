@@ -1,0 +1,85 @@
+"""Writes the pages of docs/ that come from the code; `make docs` runs it, a test finds them stale.
+
+Relies on the installed package. With --check it writes nothing and fails when a page differs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.settings import SETTINGS, SettingInfo
+
+TOP = Path(__file__).parents[1]
+
+INTRO = """\
+# Configuration
+
+<!-- Written by `make docs` from src/penstock/settings. -->
+
+Command-line options win over environment variables, which win over the YAML file (`--config FILE`, else
+`/etc/workflow/engine.yaml` when it exists), which wins over the defaults. One name serves everywhere: `rest_port` is
+`rest_port:` in the file and `WE_REST_PORT` in the environment. An unknown key in the file or a bad value ends the start
+with exit code 2, and every problem is told with the place where it stands.
+
+Lists are YAML lists, or one string with commas. An empty environment variable counts as absent.
+
+Secrets come from the environment or from a mounted file whose path is in `<NAME>_FILE` (in the YAML file:
+`<name>_file`), and are never logged. A `postgres_dsn` without a password may stand in the YAML file.
+
+```yaml
+# /etc/workflow/engine.yaml
+postgres_dsn_file: /run/secrets/penstock-dsn
+rest_port: 8080
+db_max_conns: 20
+log_level: info
+```
+"""
+
+
+def default(info: SettingInfo) -> str:
+    if info.default is None:
+        return "–"
+    if info.is_list:
+        return "`" + ",".join(info.default) + "`" if info.default else "(empty)"
+    return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"
+
+
+def bounds(info: SettingInfo) -> str:
+    return (
+        ""
+        if info.bounds is None
+        else " – ".join(f"{bound:g}" if bound < 1e6 else f"{bound:.0f}" for bound in info.bounds)
+    )
+
+
+def configuration() -> str:
+    parts = [INTRO]
+    group = ""
+    for info in SETTINGS.values():
+        if info.group != group:
+            group = info.group
+            parts.append(
+                f"\n## {group}\n\n| setting | environment | default | bounds | meaning |\n|---|---|---|---|---|\n"
+            )
+        variable = f"`{info.env}`, `{info.env}_FILE`" if info.secret else f"`{info.env}`"
+        parts.append(f"| `{info.name}` | {variable} | {default(info)} | {bounds(info)} | {info.description} |\n")
+    return "".join(parts)
+
+
+PAGES = {"docs/configuration.md": configuration}
+
+
+def main() -> int:
+    stale = [page for page, text in PAGES.items() if not (TOP / page).exists() or (TOP / page).read_text() != text()]
+    for page in stale:
+        if "--check" in sys.argv:
+            print(f"{page} is stale: make docs")
+        else:
+            (TOP / page).write_text(PAGES[page]())
+            print(f"wrote {page}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
