@@ -10,6 +10,8 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from hypercorn.config import Config
 from hypercorn.trio import serve as stock_serve
 from quart import request
@@ -166,23 +168,27 @@ async def test_an_http_2_drain_answers_what_runs(tls: TlsFiles, trust: ssl.SSLCo
         assert replies[0].text == "released"
 
 
-async def test_an_http_2_client_that_keeps_asking_does_not_hold_up_the_drain(
-    tls: TlsFiles, trust: ssl.SSLContext
-) -> None:
+async def test_an_http_2_request_that_comes_during_the_drain_is_refused(tls: TlsFiles, trust: ssl.SSLContext) -> None:
+    app = Parked()
     async with (
-        running(HypercornServer(tls=tls), echo) as http,
+        running(HypercornServer(tls=tls), app) as http,
         httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
+        trio.open_nursery() as nursery,
     ):
-        assert (await client.get("/x")).status_code == 200
+        replies = []
+
+        async def ask() -> None:
+            replies.append(await client.post("/poll"))
+
+        nursery.start_soon(ask)
+        await app.entered.wait()
         http.server.drain()
-        statuses = []
-        while not http.ended.is_set():
-            try:
-                statuses.append((await client.get("/x")).status_code)
-            except httpx.TransportError:
-                break
-        assert set(statuses) <= {200, 503}
+        await http.refuses_new_connections()
+        reply = await client.post("/poll")
+        assert (reply.status_code, reply.json()["error"]) == (503, "unavailable")
+        app.released.set()
         await http.ended.wait()
+        assert replies[0].text == "released"
 
 
 async def test_an_http_2_body_over_the_limit_is_a_413_and_harms_no_other_stream(
@@ -278,6 +284,18 @@ async def test_what_hypercorn_fails_over_ends_only_its_connection(data: bytes) -
             await client.send(data)
             await client.stream.send_eof()
             await http.until(lambda now: now.connections == 1)
+        assert (await other.ask(get("/after"))).status == 200
+
+
+async def test_an_http_2_path_that_hypercorn_fails_over_ends_only_its_connection() -> None:
+    protocol = H2Connection(H2Configuration(validate_outbound_headers=False))
+    protocol.initiate_connection()
+    headers = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", b"/\xe4")]
+    protocol.send_headers(1, headers, end_stream=True)
+    async with running(HypercornServer(), echo) as http, http.client() as other, http.client() as client:
+        assert (await other.ask(get("/before"))).status == 200
+        await client.send(protocol.data_to_send())
+        await http.until(lambda now: now.connections == 1)
         assert (await other.ask(get("/after"))).status == 200
 
 

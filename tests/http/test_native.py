@@ -393,6 +393,7 @@ async def test_a_failure_while_the_server_is_cancelled_does_not_come_out_of_it()
     async with in_memory(app) as (server, client, ended):
         await client.send(get("/x"))
         await entered.wait()
+        await trio.testing.wait_all_tasks_blocked()
     assert ended.is_set() is False
     assert server.statistics().failed_total == 1
 

@@ -302,6 +302,13 @@ def test_a_refused_request_holds_no_memory_once_its_parser_is_closed() -> None:
     assert budget.used_bytes == 0
 
 
+def test_a_body_that_has_begun_to_come_is_not_asked_for() -> None:
+    under_test = parser()
+    under_test.receive(post("/", b"abc", "Expect: 100-continue")[:-1])
+    assert under_test.next_request() is None
+    assert not under_test.take_expectation()
+
+
 def test_progress_tells_what_is_waited_for() -> None:
     under_test = parser()
     assert under_test.progress is Progress.NOTHING

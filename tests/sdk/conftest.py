@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from tests.sdk.loops import Run
+from tests.sdk.running_engine import RunningEngine
 from tests.sdk.scripted_engine import ScriptedEngine
 
 TEST_TIMEOUT_S = 30
@@ -32,3 +34,14 @@ def run(request: pytest.FixtureRequest) -> Run:
 def scripted() -> Iterator[ScriptedEngine]:
     with ScriptedEngine() as engine:
         yield engine
+
+
+@pytest.fixture
+def engine(database_dsn: str, tmp_path: Path) -> Iterator[RunningEngine]:
+    """A running engine on an empty database."""
+    running = RunningEngine(database_dsn, tmp_path / "engine.log")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -268,6 +269,33 @@ async def test_a_transaction_whose_block_was_left_before_the_cancel_is_committed
             await connection.fetch("INSERT INTO t VALUES (1)")
             scope.cancel()
     assert await other.fetch("SELECT n FROM t") == [(1,)]
+
+
+async def test_a_commit_that_takes_its_time_is_not_abandoned(connection: TrioConnection, other: TrioConnection) -> None:
+    await connection.fetch("CREATE TABLE t (n int)")
+    await connection.fetch(
+        "CREATE FUNCTION check_slowly() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END'"
+    )
+    await connection.fetch(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION check_slowly()"
+    )
+
+    async def insert() -> None:
+        async with connection.transaction():
+            await connection.fetch("INSERT INTO t VALUES (1)")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(insert)
+        in_commit = "SELECT 1 FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active'"
+        await wait_until(lambda: _any_row(other, in_commit))
+        nursery.cancel_scope.cancel()
+    assert await other.fetch("SELECT n FROM t") == [(1,)]
+
+
+async def _any_row(connection: TrioConnection, sql: LiteralString) -> bool:
+    return bool(await connection.fetch(sql))
 
 
 async def test_a_cancelled_copy_writes_nothing(connection: TrioConnection, other: TrioConnection) -> None:

@@ -127,6 +127,10 @@ class Definitions:
         if missing:
             self.job_type_ids.update(await store.job_type_ids(connection, missing))
 
+    def job_type_name(self, id: int) -> str | None:
+        """The name of a job type that this engine has met."""
+        return next((name for name, known in self.job_type_ids.items() if known == id), None)
+
     async def _load(self, connection: TrioConnection, row: DefinitionRow) -> LoadedDefinition:
         if row.key in self._by_key:
             return self._touch(row.key)

@@ -72,9 +72,7 @@ def encode_head(
     keep_alive = keep_alive and not wants_close
     bodiless = status in _BODILESS
     chunked = False
-    if bodiless:
-        declared = None
-    else:
+    if not bodiless:
         if declared is None:
             declared = body_bytes
         elif body_bytes is not None and declared != body_bytes and method != "HEAD":

@@ -204,8 +204,16 @@ async def expire(
 
 
 async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveLease]:
-    """All leases that end within so many seconds."""
-    return [LiveLease(*cast(Any, row)) for row in await connection.fetch(SQL["scan_leases"], (within_s,))]
+    """All leases that end within so many seconds. A sequential scan, which the session's settings would forbid."""
+    *_, rows, _ = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["allow_sequential_scan"], ()),
+            (SQL["scan_leases"], (within_s,)),
+            (SQL["commit"], ()),
+        ]
+    )
+    return [LiveLease(*cast(Any, row)) for row in rows]
 
 
 async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[Known]:

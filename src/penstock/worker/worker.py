@@ -214,7 +214,8 @@ class Worker:
         if isinstance(error, Exception):
             # The block failed: jobs are given back at once, and the error goes out as it is, not inside a group.
             background.cancel_scope.cancel()
-            kind = error = trace = None
+            await background.__aexit__(None, None, None)
+            return False
         self.stop()
         suppressed = await background.__aexit__(kind, error, trace)
         refusal, self._refusal = self._refusal, None

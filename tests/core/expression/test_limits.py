@@ -286,7 +286,7 @@ def test_steps_grow_with_the_data_and_not_faster(source):
     small = {"numbers": list(range(500)), "text": "x" * 20_000}
     large = {"numbers": list(range(1_000)), "text": "x" * 40_000}
     needed = steps_needed(source, small)
-    assert 50 < needed
+    assert needed > 50
     assert needed * 1.8 < steps_needed(source, large) < needed * 2.5
 
 
@@ -382,7 +382,9 @@ def stack():
     return frames
 
 
-@pytest.mark.parametrize("source", ["a == b", "string(a)", "toJSON(a)", "a", "min(a) == nil", "fromJSON(toJSON(a)) == a"])
+@pytest.mark.parametrize(
+    "source", ["a == b", "string(a)", "toJSON(a)", "a", "min(a) == nil", "fromJSON(toJSON(a)) == a"]
+)
 def test_values_as_deep_as_allowed_are_compared_and_returned(source):
     variables = {"a": nested(120), "b": nested(120)}
     assert at_depth(250 - len(stack()), lambda: value(source, variables, DEEPEST)) is not None
@@ -414,7 +416,8 @@ def test_a_result_that_json_or_the_store_cannot_hold_is_an_error():
 
 
 @pytest.mark.parametrize(
-    "held", ["", "plain", "é", "\n\t", '"', "\\", "😀", "\x01", [], {}, [1, 2], {"k": "v"}, 12345, -1, 0.5, None, True, [[]]]
+    "held",
+    ["", "plain", "é", "\n\t", '"', "\\", "😀", "\x01", [], {}, [1, 2], {"k": "v"}, 12345, -1, 0.5, None, True, [[]]],
 )
 def test_the_size_of_a_result_is_that_of_its_json_text(held):
     size = len(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode())

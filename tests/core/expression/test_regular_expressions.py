@@ -77,7 +77,9 @@ def test_half_a_character_is_told():
 
 def test_a_pattern_has_a_longest_length():
     assert value("'x' matches p", {"p": "x" * 1_024}) is False
-    assert failure("'x' matches p", {"p": "x" * 1_025}).reason == "the regular expression is longer than 1024 characters"
+    assert (
+        failure("'x' matches p", {"p": "x" * 1_025}).reason == "the regular expression is longer than 1024 characters"
+    )
     small = Limits(pattern_chars=3)
     assert refusal("'x' matches 'abcd'", small).reason == "the regular expression is longer than 3 characters"
 
@@ -100,7 +102,9 @@ def test_patterns_that_kill_backtracking_engines_take_milliseconds(pattern, text
     assert time.process_time() - before < 0.1
 
 
-@pytest.mark.parametrize("pattern", [r"(\pL{1,30}){1,30}", "(.{1,100}){1,10}", "((a{1,100}){1,10}){1,10}", r"(?i)\pL{500}"])
+@pytest.mark.parametrize(
+    "pattern", [r"(\pL{1,30}){1,30}", "(.{1,100}){1,10}", "((a{1,100}){1,10}){1,10}", r"(?i)\pL{500}"]
+)
 def test_a_pattern_that_grows_is_refused(pattern):
     before = time.process_time()
     quoted = pattern.replace("\\", "\\\\")
@@ -112,7 +116,9 @@ def test_text_times_pattern_is_paid_for_in_steps():
     """1,000 characters against 900 instructions that keep every state alive: measured at 5 ns each."""
     variables = {"t": "ab" * 500, "p": "[ab]*a[ab]{900}c"}
     assert value("t matches p", variables) is False
-    reason = failure("t matches p and t matches p and t matches p and t matches p", {**variables, "p": "a[ab]{900}"}).reason
+    reason = failure(
+        "t matches p and t matches p and t matches p and t matches p", {**variables, "p": "a[ab]{900}"}
+    ).reason
     assert reason == "the evaluation takes more than 100000 steps"
 
 

@@ -31,8 +31,8 @@ MOMENT_STEPS: Final = 30
 JSON_CHARS_PER_STEP: Final = 3
 """Costs of writing a value (0.6 µs) and a date or duration (3 µs), and of reading JSON (up to 25 ns a character)."""
 PLAIN_FROM_EXPONENT: Final = -6
-EXPONENTS_FROM: Final = 21
-"""Decimals from 0.000001 to below 1e21 are written without an exponent."""
+WHOLE_BELOW: Final = 1e21
+"""Decimals from 0.000001 to below this are written without an exponent, as Go and JavaScript do in JSON."""
 
 
 class _Writer:
@@ -234,26 +234,27 @@ def _write_parts(writer: _Writer, opening: str, items: list[tuple[str, object]],
 
 
 def decimal_text(value: float) -> str:
-    """The shortest text that gives ``value`` again, as Go and JavaScript write it in JSON: `3`, `0.1`, `1e+21`.
+    """The shortest text that gives ``value`` again, as JSON has it: `3`, `0.1`, `1e+21`, `1e-7`.
 
-    `string()` shows decimals like this too, where expr shows `1.5e+06` for 1500000.0.
+    Without a fraction all digits are written, as of the whole number that leaves an expression. `string()` shows
+    decimals like this too, where expr shows `1.5e+06` for 1500000.0.
     """
-    if value == 0:
-        return "0"
+    if value.is_integer() and abs(value) < WHOLE_BELOW:
+        return str(int(value))
     mantissa, _, exponent_text = repr(abs(value)).partition("e")
     sign = "-" if value < 0 else ""
     head, _, tail = mantissa.partition(".")
     digits = (head + tail).lstrip("0").rstrip("0")
     leading = len(head) if head != "0" else len(tail.lstrip("0")) - len(tail)
     exponent = leading - 1 + int(exponent_text or 0)
-    if PLAIN_FROM_EXPONENT <= exponent < EXPONENTS_FROM:
+    if exponent >= PLAIN_FROM_EXPONENT and abs(value) < WHOLE_BELOW:
         return sign + _plain(digits, exponent)
     fraction = f".{digits[1:]}" if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{fraction}e{exponent:+}"
 
 
 def _plain(digits: str, exponent: int) -> str:
+    """Of a number with a fraction."""
     if exponent < 0:
         return "0." + "0" * (-exponent - 1) + digits
-    whole = digits[: exponent + 1].ljust(exponent + 1, "0")
-    return f"{whole}.{digits[exponent + 1 :]}" if len(digits) > exponent + 1 else whole
+    return f"{digits[: exponent + 1]}.{digits[exponent + 1 :]}"

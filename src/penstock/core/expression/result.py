@@ -14,11 +14,10 @@ from typing import Final, cast
 from penstock.core.expression.chronology import date_text, duration_text
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.limits import Limits
+from penstock.core.expression.notation import WHOLE_BELOW
 from penstock.core.expression.values import type_name
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
-WHOLE_BELOW: Final = 1e21
-"""Decimals without a fraction become whole numbers below this; above, JSON writes them with an exponent anyway."""
 
 
 def leave(value: object, limits: Limits) -> object:
@@ -71,6 +70,7 @@ class _Exit:
         self._spend(8)
         if not math.isfinite(value):
             raise Fault("JSON has no infinite number")
+        # Above, JSON text has an exponent anyway, and a thousand digits would suggest an exactness that isn't there.
         return int(value) if value.is_integer() and abs(value) < WHOLE_BELOW else value
 
     def _text(self, value: str) -> str:

@@ -1,0 +1,40 @@
+"""What has to be done now and then: old idempotency keys go, the depth of the queues is measured, the loop's lag too."""
+
+from __future__ import annotations
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.store import jobs as job_store
+from penstock.store import wide as store
+
+INTERVAL_S = 10.0
+LAG_INTERVAL_S = 1.0
+
+
+class Housekeeping:
+    """One engine's chores."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def step(self) -> None:
+        """One round of the service loop."""
+        await self.run_once()
+        await trio.sleep(INTERVAL_S)
+
+    async def run_once(self) -> int:
+        """Purge and measure; how many job types have a queue."""
+        engine = self._engine
+        async with engine.database.connection() as connection:
+            await store.purge_idempotency(connection, engine.settings.idempotency_retention_hours)
+            depths = await job_store.queue_depth(connection)
+        engine.metrics.set_queue([(name, count, age_s or 0.0) for name, count, age_s in depths])
+        return len(depths)
+
+    async def measure_lag(self) -> None:
+        """How late a task wakes that slept: what blocks the loop shows here."""
+        due = trio.current_time() + LAG_INTERVAL_S
+        await trio.sleep_until(due)
+        self._engine.metrics.loop_lag_seconds.observe(max(0.0, trio.current_time() - due))
+        self._engine.metrics.parked_polls.set(len(self._engine.polls.waiters))

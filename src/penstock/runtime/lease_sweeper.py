@@ -1,0 +1,94 @@
+"""Leases that end: this engine's own at once, those of engines that died by a scan.
+
+The engine keeps the leases it granted in memory (`engine.leases`) and returns the jobs of ended ones. The scan finds
+leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine disappears.
+The scan costs a walk over all tokens, so its interval grows with what it took.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.engine.items import DeadLetterItem
+from penstock.engine.leases import GrantedLease
+from penstock.log import get_logger
+from penstock.store import jobs as store
+from penstock.store.jobs import JobKey
+
+TICK_S = 0.25
+BATCH_MAX = 500
+LOOKS_MAX = 3
+"""A lease that is due here but not in the database (extended elsewhere, or its row is locked) is looked at so often."""
+SCAN_SHARE = 50
+"""The scan may take a fiftieth of the time."""
+
+log = get_logger(__name__)
+
+
+class LeaseSweeper:
+    """Returns the jobs of ended leases to the queue, or dead-letters them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next_scan_at = trio.current_time()
+
+    def scan_soon(self) -> None:
+        """Another engine is gone: look for its leases now."""
+        self._next_scan_at = trio.current_time()
+
+    async def step(self) -> None:
+        """One round of the service loop."""
+        if trio.current_time() >= self._next_scan_at:
+            await self.scan_once()
+        await self.run_once(trio.current_time())
+        await trio.sleep(TICK_S)
+
+    async def run_once(self, now: float) -> int:
+        """Return the jobs whose lease ended by trio time ``now``; how many were."""
+        returned = 0
+        while due := self._engine.polls.leases.take_due(now, BATCH_MAX):
+            returned += await self._expire(due, now)
+        return returned
+
+    async def scan_once(self) -> int:
+        """Watch all leases that end before the next scan and are not watched yet; how many were found."""
+        interval_s = self._engine.settings.lease_scan_interval_seconds
+        started = trio.current_time()
+        async with self._engine.database.connection() as connection:
+            found = await store.scan_leases(connection, interval_s + 1)
+        now = trio.current_time()
+        book = self._engine.polls.leases
+        for lease in found:
+            if book.find(lease.token, lease.seq) is None:
+                ends_at = now + max(lease.left_s, 0)
+                book.grant(GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at))
+        self._next_scan_at = now + max(interval_s, SCAN_SHARE * (now - started))
+        return len(found)
+
+    async def _expire(self, due: list[GrantedLease], now: float) -> int:
+        engine = self._engine
+        limit = engine.settings.lease_expiry_limit
+        try:
+            async with engine.database.connection() as connection:
+                rows = await store.expire(connection, [(lease.token, lease.seq, lease.attempt) for lease in due], limit)
+        except BaseException:
+            for lease in due:  # still ours to watch
+                engine.polls.leases.grant(lease)
+            raise
+        gone = {(row.token, row.seq) for row in rows}
+        for row in rows:
+            engine.metrics.job_timeouts.inc()
+            if row.dead:
+                log.warning("job dead-lettered", job=f"{row.instance:x}-{row.token:x}-{row.seq:x}", expiries=limit)
+                await engine.wide.submit(DeadLetterItem(JobKey(row.instance, row.token, row.seq), row.attempt, limit))
+            else:
+                name = engine.definitions.job_type_name(row.job_type)
+                if name is not None:
+                    engine.polls.queued(name)
+        for lease in due:
+            if (lease.token, lease.seq) not in gone and lease.looks < LOOKS_MAX:
+                lease.looks += 1
+                lease.ends_at = now + 2 * TICK_S * lease.looks
+                engine.polls.leases.grant(lease)
+        return len(rows)

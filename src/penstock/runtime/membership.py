@@ -1,0 +1,155 @@
+"""This engine among others on the same database: its number, its sign of life, wake-ups in both directions.
+
+The number (part of every id) is a leased row; the sign of life is a session lock on a connection of its own, which
+also listens. Wake-ups are hints, sent at most every ``notify_interval_seconds`` and only while other engines live.
+Losing the connection loses hints, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.errors import Conflict
+from penstock.log import get_logger
+from penstock.store import engines as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+
+NUMBER_LEASE_S = 30.0
+LOOK_INTERVAL_S = 1.0
+RENEW_INTERVAL_S = 5.0
+PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
+
+log = get_logger(__name__)
+
+
+class Membership:
+    """One engine's place among the engines on its database."""
+
+    def __init__(self, database: Database, dispatch_mode: str) -> None:
+        self._database = database
+        self._mode = dispatch_mode
+        self.holder = str(uuid.uuid4())
+        self._tag = self.holder[:8]
+        self.number = 0
+        self.others: dict[int, store.OtherEngine] = {}
+        self.on_lost: Callable[[], None] = lambda: None
+        self._engine: Engine | None = None
+        self._queued: set[str] = set()
+        self._timer_s: float | None = None
+        self._wake = trio.Event()
+        self._renew_at = 0.0
+
+    async def join(self) -> int:
+        """Take a number. Raises Conflict while an engine of another dispatch mode lives."""
+        async with self._database.connection() as connection:
+            for other in await store.others(connection, self.holder):
+                if other.connected and other.dispatch_mode != self._mode:
+                    raise Conflict(
+                        f"an engine in dispatch mode '{other.dispatch_mode}' ({other.description}) lives on this"
+                        f" database; this one has '{self._mode}'. All engines have to be stopped to switch."
+                    )
+            description = f"{socket.gethostname()} pid {os.getpid()}"
+            self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
+        self._renew_at = trio.current_time() + RENEW_INTERVAL_S
+        return self.number
+
+    def attach(self, engine: Engine) -> None:
+        """Wire the engine's wake-ups."""
+        self._engine = engine
+        engine.polls.on_queued = self._note_queued
+        engine.timers.on_armed = self._note_timer
+
+    async def leave(self) -> None:
+        """Give the number back; best effort."""
+        async with self._database.connection() as connection:
+            await store.leave(connection, self.number, self.holder)
+
+    # -- services
+
+    async def listen(self) -> None:
+        """Hold the session lock and take wake-ups until the connection is lost (then raises)."""
+        connection = await TrioConnection.connect(self._database.dsn)
+        try:
+            await store.hold_and_listen(connection, self.number)
+            async for notice in connection.notifies():
+                self._take(notice.payload)
+        finally:
+            connection.close_nowait()
+
+    async def look(self) -> None:
+        """Renew the number and see who else lives."""
+        await trio.sleep(LOOK_INTERVAL_S)
+        async with self._database.connection() as connection:
+            if trio.current_time() >= self._renew_at:
+                await self._renew(connection)
+            found = {other.number: other for other in await store.others(connection, self.holder) if other.connected}
+        gone = [other.description for number, other in self.others.items() if number not in found]
+        self.others = found
+        if gone:
+            log.info("engines are gone", engines=gone)
+            self.on_lost()
+
+    async def send(self) -> None:
+        """Send one wake-up when there is something to tell."""
+        await self._wake.wait()
+        self._wake = trio.Event()
+        queued, self._queued = self._queued, set()
+        timer_s, self._timer_s = self._timer_s, None
+        if self.others:
+            async with self._database.connection() as connection:
+                for payload in self._payloads(queued, timer_s):
+                    await store.notify(connection, payload)
+        assert self._engine is not None
+        await trio.sleep(self._engine.settings.notify_interval_seconds)
+
+    async def _renew(self, connection: TrioConnection) -> None:
+        self._renew_at = trio.current_time() + RENEW_INTERVAL_S
+        if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S):
+            return
+        # our lease ran out during an outage and the number was given away
+        description = f"{socket.gethostname()} pid {os.getpid()}"
+        self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
+        if self._engine is not None:
+            self._engine.ids.number = self.number
+        log.warning("the engine number was lost and replaced", number=self.number)
+
+    # -- payloads: "<tag> q <type>\n<type>..." and "<tag> t <seconds>"
+
+    def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
+        payloads: list[str] = []
+        if queued:
+            text = "\n".join(sorted(queued))
+            payloads.append(f"{self._tag} q {text}" if len(text.encode()) < PAYLOAD_MAX_CHARS else f"{self._tag} a")
+        if timer_s is not None:
+            payloads.append(f"{self._tag} t {timer_s:.3f}")
+        return payloads
+
+    def _take(self, payload: str) -> None:
+        tag, _, rest = payload.partition(" ")
+        kind, _, text = rest.partition(" ")
+        engine = self._engine
+        if tag == self._tag or engine is None:
+            return
+        if kind == "q":
+            engine.polls.hint(text.split("\n"))
+        elif kind == "a":
+            engine.polls.hint(engine.polls.waiters.types())
+        elif kind == "t":
+            engine.timers.hint(float(text))
+
+    def _note_queued(self, job_type: str) -> None:
+        if self.others:
+            self._queued.add(job_type)
+            self._wake.set()
+
+    def _note_timer(self, seconds: float) -> None:
+        if self.others:
+            self._timer_s = seconds if self._timer_s is None else min(seconds, self._timer_s)
+            self._wake.set()

@@ -1,0 +1,42 @@
+"""`penstock migrate`: bring the schema up to date and end."""
+
+from __future__ import annotations
+
+import psycopg
+import trio
+
+from penstock.errors import PenstockError
+from penstock.log import get_logger
+from penstock.settings import Settings
+from penstock.store.connection import TrioConnection
+from penstock.store.embedded import embedded
+from penstock.store.engines import ensure_schema
+
+log = get_logger(__name__)
+
+
+def run(settings: Settings) -> int:
+    """The exit code: 0 when the schema is there, 1 when it can't be."""
+    try:
+        trio.run(_migrate, settings, strict_exception_groups=True)
+    except (PenstockError, psycopg.Error) as error:
+        log.error("the schema could not be applied", error=str(error).split("\n", 1)[0])
+        return 1
+    return 0
+
+
+async def _migrate(settings: Settings) -> None:
+    if settings.postgres_dsn is not None:
+        await _apply(settings.postgres_dsn.reveal())
+        return
+    async with embedded(settings.data_path) as dsn:
+        await _apply(dsn)
+
+
+async def _apply(dsn: str) -> None:
+    connection = await TrioConnection.connect(dsn)
+    try:
+        created = await ensure_schema(connection)
+    finally:
+        connection.close_nowait()
+    log.info("schema applied" if created else "the schema is up to date")

@@ -1,0 +1,94 @@
+"""Children of one nursery, each with a name, a cancel scope and an end that others can wait for.
+
+A child that raises brings the nursery down, and so does one that returns unasked: nothing in the engine may end
+silently. The order of a stop is the caller's; see `service.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import trio
+
+from penstock.log import RateLimitedLog, get_logger
+from penstock.metrics import Metrics
+
+log = get_logger(__name__)
+_failures = RateLimitedLog(log, interval_seconds=5)
+RETRY_MAX_S = 2.0
+
+
+class ChildExited(Exception):
+    """A child returned although nobody had asked it to."""
+
+
+class _Child:
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self.may_end = False
+
+
+class Supervisor:
+    """Starts and stops named children."""
+
+    def __init__(self, nursery: trio.Nursery, metrics: Metrics) -> None:
+        self._nursery = nursery
+        self._metrics = metrics
+        self._children: dict[str, _Child] = {}
+
+    async def start(self, name: str, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run ``function(*args, task_status=...)``; returns once it said that it has started."""
+        child = self._children[name] = _Child()
+
+        async def run(task_status: trio.TaskStatus[Any]) -> None:
+            self._metrics.task_up[name].set(1)
+            try:
+                with child.scope:
+                    await function(*args, task_status=task_status)
+                if not child.may_end:
+                    raise ChildExited(name)
+            finally:
+                self._metrics.task_up[name].set(0)
+                child.done.set()
+
+        await self._nursery.start(run, name=name)
+
+    def expect_end(self, name: str) -> None:
+        """The child may return from now on."""
+        self._children[name].may_end = True
+
+    async def wait_ended(self, name: str) -> None:
+        """Wait for the end of a child."""
+        await self._children[name].done.wait()
+
+    async def stop(self, *names: str) -> None:
+        """Cancel children and wait for them; names that never started are passed over."""
+        running = [self._children[name] for name in names if name in self._children]
+        for child in running:
+            child.may_end = True
+            child.scope.cancel()
+        for child in running:
+            await child.done.wait()
+
+    def names(self) -> list[str]:
+        """All children, in order of start."""
+        return list(self._children)
+
+
+async def forever(
+    name: str, step: Callable[[], Awaitable[object]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Call ``step`` again and again; it does its own waiting. A database that is away is waited for, with back-off."""
+    task_status.started()
+    pause_s = 0.05
+    while True:
+        try:
+            await step()
+            pause_s = 0.05
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            _failures.warning(name, "a service waits for the database", service=name, error=str(error)[:200])
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)

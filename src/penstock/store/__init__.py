@@ -1,0 +1,1 @@
+"""PostgreSQL: the only place with SQL. Connection, pool, batching, and one module per noun."""

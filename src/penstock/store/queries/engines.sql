@@ -1,0 +1,52 @@
+-- Engine processes on this database: numbers for ids, liveness, wake-ups between them, the dispatch mode.
+
+-- name: claim_number
+-- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description). Two at once may pick the same:
+-- the second gets no row and asks again.
+INSERT INTO engine (number, holder, leased_until, dispatch_mode, description)
+SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text FROM generate_series(0, 1023) AS n
+WHERE NOT EXISTS (SELECT FROM engine e WHERE e.number = n AND e.leased_until > penstock_now())
+ORDER BY random() LIMIT 1
+ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until,
+  dispatch_mode = excluded.dispatch_mode, description = excluded.description
+WHERE engine.leased_until <= penstock_now()
+RETURNING number
+
+-- name: renew_number
+UPDATE engine SET leased_until = penstock_now() + $3::float8 * interval '1 s'
+WHERE number = $1::int AND holder = $2::uuid RETURNING number
+
+-- name: leave
+DELETE FROM engine WHERE number = $1::int AND holder = $2::uuid
+
+-- name: hold_number
+-- The session lock by which other engines see at once that this one is gone. 1885697139 is 'pens'.
+SELECT pg_try_advisory_lock(1885697139, $1::int)
+
+-- name: listen
+LISTEN penstock
+
+-- name: notify
+SELECT pg_notify('penstock', $1::text)
+
+-- name: others
+-- Other engines with a valid lease: number, mode, description, whether their session lock is held.
+SELECT e.number, e.dispatch_mode, e.description, EXISTS (
+  SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = 1885697139 AND l.objid = e.number::oid
+    AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+FROM engine e WHERE e.leased_until > penstock_now() AND e.holder <> $1::uuid
+
+-- name: schema_version
+SELECT max(version) FROM penstock_schema
+
+-- name: schema_exists
+SELECT to_regclass('penstock_schema') IS NOT NULL
+
+-- name: lock_schema
+SELECT pg_advisory_lock(1885697139, -1)
+
+-- name: unlock_schema
+SELECT pg_advisory_unlock(1885697139, -1)
+
+-- name: allow_sequential_scan
+SET LOCAL enable_seqscan = on

@@ -1,0 +1,1 @@
+"""Shipped helpers for tests: factories of definitions, a settable clock, invariants."""

@@ -1,0 +1,315 @@
+"""Client and worker against a real engine: what they say to each other, and what is left in its history."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from penstock.client import BadRequest, Client, Conflict, Instance, LeaseLost, NotFound, StartRequest, SyncClient
+from penstock.client.builder import WorkflowBuilder
+from penstock.worker import JobContext, NonRetryable, Retry, Worker
+from tests.sdk.loops import Run
+from tests.sdk.running_engine import REPOSITORY, RunningEngine
+
+ONE_TASK = WorkflowBuilder("one").service_task("work", "work", retries=2).end().document()
+THREE_TASKS = (
+    WorkflowBuilder("three").service_task("a", "a").service_task("b", "b").service_task("c", "c").end().document()
+)
+
+
+def module_of(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def run_to_the_end(client: Client, definition_id: str, variables: dict[str, Any]) -> Instance:
+    started = await client.start_instance(definition_id, variables)
+    return await client.wait_until_ended(started.id, timeout_s=20)
+
+
+def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            first = await client.upload_definition(THREE_TASKS)
+            again = await client.upload_definition(THREE_TASKS)
+            changed = await client.upload_definition(THREE_TASKS | {"name": "Three"})
+            assert (first.version, again.version, changed.version) == (1, 1, 2)
+            assert await client.get_definition("three", 1) == THREE_TASKS | {"version": 1}
+            assert (await client.get_definition("three"))["name"] == "Three"
+            page = await client.list_definitions(keyword="THR")
+            assert [(found.id, found.version) for found in page.items] == [("three", 2)]
+            with pytest.raises(NotFound):
+                await client.get_definition("three", 3)
+            with pytest.raises(BadRequest) as caught:
+                await client.upload_definition({"id": "x y", "steps": []})
+            assert len(caught.value.problems) >= 3
+
+    run(main)
+
+
+def test_whole_numbers_of_any_size_come_back_exactly(run: Run, engine: RunningEngine) -> None:
+    variables = {"big": 10**40 + 7, "small": -(2**70), "list": [2**53 + 1], "null": None, "text": "ä€𝄞"}
+
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            started = await client.start_instance("one", variables, business_key="b-1")
+            worker = Worker(client)
+
+            @worker.handler("work")
+            async def work(seen: dict[str, Any]) -> dict[str, Any]:
+                assert seen == variables
+                return {"doubled": seen["big"] * 2}
+
+            async with worker:
+                ended = await client.wait_until_ended(started.id, timeout_s=20)
+            assert ended.variables == variables | {"doubled": (10**40 + 7) * 2}
+            found = await client.list_instances(business_key="b-1")
+            assert [each.id for each in found.items] == [started.id]
+
+    run(main)
+
+
+def test_the_example_worker_fulfils_the_example_order(
+    run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = module_of(REPOSITORY / "examples" / "order_worker.py")
+    monkeypatch.setattr(example.worker, "_engine", engine.url)
+    steps = ["validate-order", "reserve-stock", "charge-payment", "ship-parcel", "notify-customer", "done"]
+
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")
+            orders = [{"orderId": f"A-{number}", "amount": number, "items": ["book"]} for number in range(20)]
+            requests = [StartRequest(definition_id="order-fulfilment", variables=order) for order in orders]
+            async with example.worker:
+                for result in await client.start_instances(requests):
+                    ended = await client.wait_until_ended(result.unwrap().id, timeout_s=20)
+                    assert ended.status == "COMPLETED", ended.failure_reason
+                    assert ended.variables["trackingNumber"] == f"PS-{ended.variables['orderId']}"
+                    history = await client.get_history(ended.id)
+                    assert [step.step_id for step in history] == steps
+                    assert {step.status for step in history} == {"COMPLETED"}
+                failed = await run_to_the_end(client, "order-fulfilment", {"orderId": "A-x", "amount": -1})
+                assert (failed.status, failed.failure_reason) == (
+                    "FAILED",
+                    "order A-x has a negative amount: -1",
+                )
+
+    run(main)
+
+
+def test_a_failure_is_retried_until_it_succeeds_or_no_retry_is_left(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        tries: Counter[str] = Counter()
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            worker = Worker(client)
+
+            @worker.handler("work")
+            async def work(context: JobContext, variables: dict[str, Any]) -> None:
+                tries[context.instance_id] += 1
+                assert context.attempt == tries[context.instance_id]
+                if tries[context.instance_id] < variables["succeeds_at"]:
+                    raise Retry("not yet")
+
+            async with worker:
+                lucky = await run_to_the_end(client, "one", {"succeeds_at": 3})
+                unlucky = await run_to_the_end(client, "one", {"succeeds_at": 4})
+                broken = await run_to_the_end(client, "one", {"succeeds_at": "never"})
+        assert (lucky.status, tries[lucky.id]) == ("COMPLETED", 3)
+        assert (unlucky.status, unlucky.failure_reason, tries[unlucky.id]) == ("FAILED", "not yet", 3)
+        assert broken.status == "FAILED"
+        assert broken.failure_reason is not None
+        assert broken.failure_reason.startswith("TypeError")
+
+    run(main)
+
+
+def test_a_stale_attempt_changes_nothing(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            started = await client.start_instance("one")
+            (first,) = await client.poll_jobs("w1", ["work"], wait_s=5)
+            (released,) = await client.release_jobs("w1", [ref_of(first)])
+            assert released.outcome == "ok"
+            (second,) = await client.poll_jobs("w2", ["work"], wait_s=5)
+            assert (second.id, second.attempt) == (first.id, (first.attempt or 0) + 1)
+            assert second.retries_remaining == first.retries_remaining
+            with pytest.raises(LeaseLost):
+                await client.complete_job(first.id, "w1", {"by": "w1"}, attempt=first.attempt)
+            with pytest.raises(LeaseLost):
+                await client.heartbeat_job(first.id, "w1", attempt=first.attempt)
+            await client.complete_job(second.id, "w2", {"by": "w2"}, attempt=second.attempt)
+            await client.complete_job(second.id, "w2", {"by": "w2 again"}, attempt=second.attempt)
+            ended = await client.get_instance(started.id)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"by": "w2"})
+
+    run(main)
+
+
+def ref_of(job: Any) -> Any:
+    from penstock.client import JobRef
+
+    return JobRef(job_id=job.id, attempt=job.attempt)
+
+
+def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        running = anyio.Event()
+        reasons: list[object] = []
+        stopped = anyio.Event()
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            worker = Worker(client, lease_s=5)
+
+            @worker.handler("work")
+            async def work(context: JobContext) -> None:
+                running.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    reasons.append(context.stop_reason)
+                    stopped.set()
+
+            async with worker:
+                started = await client.start_instance("one")
+                await running.wait()
+                cancelled = await client.cancel_instance(started.id, reason="changed my mind")
+                assert (cancelled.status, cancelled.failure_reason) == ("CANCELLED", "changed my mind")
+                with pytest.raises(Conflict):
+                    await client.cancel_instance(started.id)
+                await stopped.wait()
+        assert reasons == ["cancelled"]
+
+    run(main)
+
+
+def test_jobs_of_a_worker_that_stops_go_to_another_at_once(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        taken = anyio.Event()
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            slow = Worker(client, lease_s=3600, drain_grace_s=0)
+
+            @slow.handler("work")
+            async def hang() -> None:
+                taken.set()
+                await anyio.sleep_forever()
+
+            quick = Worker(client)
+
+            @quick.handler("work")
+            async def finish(context: JobContext) -> dict[str, Any]:
+                return {"retries": context.retries_remaining}
+
+            async with slow:
+                started = await client.start_instance("one")
+                await taken.wait()
+            async with quick:
+                ended = await client.wait_until_ended(started.id, timeout_s=10)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"retries": 2})
+
+    run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thousand_jobs(
+    run: Run, engine: RunningEngine, how: str
+) -> None:
+    async def main() -> None:
+        done: Counter[str] = Counter()
+        under_way = anyio.Event()
+        async with Client(engine.url, timeout_s=60) as client:
+            await client.upload_definition(THREE_TASKS)
+            results = await client.start_instances([StartRequest(definition_id="three")] * 1000)
+            instances = [result.unwrap().id for result in results]
+            worker = Worker(client, concurrency=1000)
+
+            async def work(context: JobContext) -> dict[str, Any]:
+                await anyio.sleep(0.2)
+                done[context.step_id] += 1
+                if sum(done.values()) > 500:
+                    under_way.set()
+                return {context.step_id: context.id}
+
+            for step in "abc":
+                worker.handler(step)(work)
+            async with worker:
+                await under_way.wait()
+                await anyio.to_thread.run_sync(engine.kill if how == "kill" else engine.stop)
+                await anyio.sleep(1)
+                await anyio.to_thread.run_sync(engine.start)
+                for instance in instances:
+                    ended = await client.wait_until_ended(instance, timeout_s=60)
+                    assert ended.status == "COMPLETED"
+                    history = await client.get_history(instance)
+                    assert [step.step_id for step in history] == ["a", "b", "c", "end"]
+                    # What is merged is what the execution that history shows has returned.
+                    assert ended.variables == {step.step_id: step.id for step in history[:-1]}
+            statistics = worker.statistics()
+            assert statistics.completed == 3000
+            assert statistics.failed == 0
+
+    run(main)
+
+
+def test_the_guides_snippet_runs(engine: RunningEngine) -> None:
+    guide = (REPOSITORY / "docs" / "worker.md").read_text()
+    snippet = re.search(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert snippet is not None
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(snippet[1].replace("http://127.0.0.1:8080", engine.url), names)
+    worker: Worker = names["worker"]
+    flow = WorkflowBuilder("pay").service_task("charge", "payment.charge").end().document()
+
+    async def main() -> None:
+        async with Client(engine.url) as client, worker:
+            await client.upload_definition(flow)
+            good = await run_to_the_end(client, "pay", {"orderId": "7", "amount": 5})
+            bad = await run_to_the_end(client, "pay", {"orderId": "7", "amount": 0})
+            assert good.status == "COMPLETED"
+            assert good.variables["paymentId"].startswith("p-")
+            assert (bad.status, bad.failure_reason) == ("FAILED", "nothing to charge: 0")
+
+    anyio.run(main)
+
+
+def test_a_script_needs_no_event_loop(engine: RunningEngine) -> None:
+    with SyncClient(engine.url) as client:
+        client.upload_definition(ONE_TASK)
+        started = client.start_instance("one", {"n": 1})
+        (job,) = client.poll_jobs("script", ["work"], wait_s=5)
+        client.complete_job(job.id, "script", {"n": 2}, attempt=job.attempt)
+        assert client.wait_until_ended(started.id, timeout_s=5).variables == {"n": 2}
+
+
+def test_a_handler_that_refuses_ends_the_instance(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            worker = Worker(client)
+
+            @worker.handler("work")
+            async def work() -> None:
+                raise NonRetryable("never")
+
+            async with worker:
+                ended = await run_to_the_end(client, "one", {})
+            assert (ended.status, ended.failure_reason) == ("FAILED", "never")
+
+    run(main)
