@@ -25,6 +25,7 @@ from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server, Statistics
 from tests.rpc.raw import RawClient, client_on
 from tests.rpc.services import Engine, GeneratedWorker
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,8 +57,11 @@ class Running:
 
     async def until(self, holds: Callable[[Statistics], bool]) -> None:
         """Wait for a state of the server."""
-        while not holds(self.server.statistics()):
-            await trio.sleep(0.002)
+
+        async def held() -> bool:
+            return holds(self.server.statistics())
+
+        await wait_until(held)
 
     async def until_quiet(self) -> None:
         """Wait until no connection, call or byte is held: what a leak would prevent."""

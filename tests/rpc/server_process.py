@@ -46,7 +46,9 @@ async def main() -> None:
             await server.drain(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
     used = resource.getrusage(resource.RUSAGE_SELF)
     counts = server.statistics().counts
-    print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime - began_s, "calls": counts.calls, "broken": counts.broken}))
+    print(
+        json.dumps({"cpu_s": used.ru_utime + used.ru_stime - began_s, "calls": counts.calls, "broken": counts.broken})
+    )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ class Engine:
 
     async def _poll(self, request: m.PollJobsRequest, _call: object) -> m.PollJobsResponse:
         """``max_jobs`` jobs of the first type, with the worker's id as a variable."""
-        job = m.Job(id="1-2-3", job_type=request.job_types[0], variables=b'{"worker":"%s","n":3}' % request.worker_id.encode())
+        job = m.Job(
+            id="1-2-3", job_type=request.job_types[0], variables=b'{"worker":"%s","n":3}' % request.worker_id.encode()
+        )
         return m.PollJobsResponse([job] * request.max_jobs)
 
     async def _complete(self, request: m.CompleteJobRequest, _call: object) -> m.CompleteJobResponse:

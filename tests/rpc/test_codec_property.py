@@ -43,7 +43,7 @@ json_values = st.recursive(
 )
 json_objects = st.dictionaries(texts, json_values, max_size=5)
 int32s = st.integers(-(2**31), 2**31 - 1)
-times = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda when: when.replace(tzinfo=UTC))
+times = st.datetimes(timezones=st.just(UTC))
 
 
 def whole(value: Any) -> Any:
@@ -140,7 +140,9 @@ def from_google(theirs: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
         elif origin is UnionType and args[0] is datetime:
             if not (-62_135_596_800 <= value.seconds <= 253_402_300_799 and 0 <= value.nanos < 10**9):
                 raise NoJson
-            found[name] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+            found[name] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+                seconds=value.seconds, microseconds=value.nanos // 1000
+            )
         elif origin is UnionType:
             found[name] = from_google(value, args[0])
         else:
@@ -169,7 +171,9 @@ def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
-def test_any_message_is_the_same_to_google_and_to_the_generated_codec(google: Google, kind: type[msgspec.Struct]) -> None:
+def test_any_message_is_the_same_to_google_and_to_the_generated_codec(
+    google: Google, kind: type[msgspec.Struct]
+) -> None:
     from penstock.rpc._generated.penstock import v1 as generated_penstock
     from penstock.rpc._generated.workflow import v1 as generated_workflow
 
@@ -185,7 +189,9 @@ def test_any_message_is_the_same_to_google_and_to_the_generated_codec(google: Go
         assert from_google(theirs, kind) == from_ours(ours, kind)
         assert from_ours(decode_message(theirs.SerializeToString(), kind), kind) == from_ours(ours, kind)
         assert theirs_of.FromString(bytes(generated.parse(data))) == theirs
-        if not any(get_origin(python_type) is dict or proto.kind == STRUCT for _, python_type, proto in fields_of(kind)):
+        if not any(
+            get_origin(python_type) is dict or proto.kind == STRUCT for _, python_type, proto in fields_of(kind)
+        ):
             assert bytes(generated.parse(data)) == data or kind in NESTED_MAPS
 
     check()
@@ -252,22 +258,24 @@ def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: typ
         try:
             ours = decode_message(data, kind)
         except DecodeError as error:
-            # Refused in a value that another one replaces later.
-            assert "number that JSON" in str(error) or "Timestamp" in str(error)
+            check_replaced(error)
             return
         assert from_ours(ours, kind) == expected
 
     check()
 
 
+def check_replaced(error: DecodeError) -> None:
+    """What google.protobuf takes and we don't is of one kind: no JSON, in a value that another one replaces later."""
+    assert "number that JSON" in str(error) or "Timestamp" in str(error)
+
+
 @MANY
 @given(st.binary(max_size=80))
 def test_arbitrary_bytes_raise_nothing_but_decode_error(data: bytes) -> None:
     for kind in KINDS:
-        try:
+        with contextlib.suppress(DecodeError):
             decode_message(data, kind)
-        except DecodeError:
-            pass
 
 
 # ------------------------------------------------------------------------------------------------------------ Structs
@@ -306,11 +314,19 @@ def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
     try:
         assert decode_struct(data) == expected
     except DecodeError as error:
-        assert "number that JSON" in str(error)
+        check_replaced(error)
 
 
 def test_whole_numbers_come_back_whole() -> None:
-    cases = {"3": "3", "3.0": "3", "-0.0": "0", "2.5": "2.5", "9007199254740993": "9007199254740992", "1e20": "1" + "0" * 20, "1e300": "1e300"}
+    cases = {
+        "3": "3",
+        "3.0": "3",
+        "-0.0": "0",
+        "2.5": "2.5",
+        "9007199254740993": "9007199254740992",
+        "1e20": "1" + "0" * 20,
+        "1e300": "1e300",
+    }
     for given_text, shown in cases.items():
         assert value_to_json(value_from_json(given_text.encode())).decode() == shown
 

@@ -88,7 +88,7 @@ async def test_new_connections_are_refused(run: Running) -> None:
         nursery.start_soon(run.server.drain, 20.0)
         await run.until(lambda now: now.draining)
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(OSError, match="refused|connect"):
+        with pytest.raises(OSError, match="connect"):
             await trio.open_tcp_stream("127.0.0.1", run.port)
         run.engine.release.set()
 
@@ -113,7 +113,9 @@ async def test_after_the_grace_calls_are_cancelled_and_told_unavailable(autojump
         assert run.engine.cancelled == 1
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_cut_in_the_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_handler_that_ignores_its_cancellation_is_cut_in_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     from grpclib.const import Cardinality, Handler
 
     ended = trio.Event()
@@ -125,7 +127,9 @@ async def test_a_handler_that_ignores_its_cancellation_is_cut_in_the_end(autojum
 
     class Stubborn:
         def __mapping__(self) -> dict[str, Handler]:
-            return {"/t.T/Stubborn": Handler(stubborn, Cardinality.UNARY_UNARY, m.CompleteJobRequest, m.CompleteJobResponse)}
+            return {
+                "/t.T/Stubborn": Handler(stubborn, Cardinality.UNARY_UNARY, m.CompleteJobRequest, m.CompleteJobResponse)
+            }
 
     async with running(Limits(abort_s=2.0), more=[Stubborn()]) as run, run.memory_client() as client:
         stream_id = await client.open("/t.T/Stubborn", end=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import subprocess
 import sys
 import warnings
@@ -23,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_generated_files_are_those_of_the_proto_files() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "generate_protos.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "tools" / "generate_protos.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode == 2:
         pytest.skip(f"NOT CHECKED whether rpc/_generated is stale: {done.stderr}")
@@ -62,7 +63,9 @@ def structs(module: ModuleType) -> dict[str, type[msgspec.Struct]]:
 
 
 @pytest.mark.parametrize(("module", "package", "file"), PACKAGES)
-def test_the_structs_are_the_messages_of_the_proto_file_field_by_field(module: ModuleType, package: str, file: str) -> None:
+def test_the_structs_are_the_messages_of_the_proto_file_field_by_field(
+    module: ModuleType, package: str, file: str
+) -> None:
     pool = descriptors()
     found = structs(module)
     assert set(found) == set(pool.FindFileByName(file).message_types_by_name)
@@ -154,6 +157,11 @@ def test_nothing_that_runs_needs_protobuf_grpcio_or_betterproto2() -> None:
         " print([m for m in ('google.protobuf', 'grpc', 'betterproto2') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT / "src")}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "src")},
     )
     assert done.stdout.strip() == "[]"

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ MODULES = {"workflow/v1/engine.proto": "workflow", "penstock/v1/worker.proto": "
 
 
 @pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client, built in a temporary directory with stubs generated from proto/."""
     where = tmp_path_factory.mktemp("go") / "client"
     shutil.copytree(Path(__file__).parent / "go", where)
@@ -41,11 +42,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     run(
         sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}",
         "--plugin=protoc-gen-go=bin/protoc-gen-go", "--plugin=protoc-gen-go-grpc=bin/protoc-gen-go-grpc",
-        "--go_out=.", "--go-grpc_out=.", *(f"--{name}_opt={packages},module=penstock.test/client" for name in ("go", "go-grpc")),
+        "--go_out=.", "--go-grpc_out=.",
+        f"--go_opt={packages},module=penstock.test/client", f"--go-grpc_opt={packages},module=penstock.test/client",
         *MODULES,
     )  # fmt: skip
     run("go", "build", "-o", "client", ".")
-    yield where / "client"
+    return where / "client"
 
 
 async def output_of(*command: str) -> dict[str, Any]:
@@ -77,27 +79,41 @@ async def test_a_go_client_finds_all_as_the_contract_says(client: Path) -> None:
 
 async def test_sigterm_under_load_breaks_no_call_and_exits_0(client: Path) -> None:
     """Callers on persistent connections see answers, then refused connections; nothing in between."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with trio.fail_after(60):
         for _ in range(3):
-            server = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "tests.rpc.server_process"], stdout=subprocess.PIPE, env=environment, cwd=ROOT
-            )
-            assert server.stdout is not None
-            port = json.loads(await server.stdout.receive_some())["port"]
-            async with trio.open_nursery() as nursery:
-                seen: dict[str, Any] = {}
-
-                async def call_on() -> None:
-                    seen.update(
-                        await output_of(
-                            str(client), "load", f"127.0.0.1:{port}", "-c", "40", "-conns", "10", "-d", "1s", "-job", "2 ms"
-                        )
-                    )
-
-                nursery.start_soon(call_on)
-                assert json.loads(await server.stdout.receive_some()) == "busy"
-                server.send_signal(signal.SIGTERM)
-                assert await server.wait() == 0
+            seen = await load_until_sigterm(client)
             assert seen["ok"] > 100
             assert set(seen["failures"]) == {"refused connection"}, seen["failures"]
+
+
+async def load_until_sigterm(client: Path) -> dict[str, Any]:
+    """What forty callers saw of a server that is told to end while they call."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    seen: dict[str, Any] = {}
+    async with trio.open_nursery() as nursery:
+        command = [sys.executable, "-m", "tests.rpc.server_process"]
+        start = partial(trio.run_process, command, stdout=subprocess.PIPE, env=environment, cwd=ROOT)
+        server: trio.Process = await nursery.start(start)  # raises unless it exits with 0
+        lines = lines_of(server)
+        port = (await anext(lines))["port"]
+
+        async def call_on() -> None:
+            load = ["-c", "40", "-conns", "10", "-d", "1s", "-job", "2 ms"]
+            seen.update(await output_of(str(client), "load", f"127.0.0.1:{port}", *load))
+
+        nursery.start_soon(call_on)
+        assert await anext(lines) == "busy"
+        server.send_signal(signal.SIGTERM)
+    await lines.aclose()
+    return seen
+
+
+async def lines_of(process: trio.Process) -> AsyncGenerator[Any]:
+    """Its output, a JSON text on each line."""
+    assert process.stdout is not None
+    text = b""
+    async for part in process.stdout:
+        text += part
+        while b"\n" in text:
+            line, _, text = text.partition(b"\n")
+            yield json.loads(line)

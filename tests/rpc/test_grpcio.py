@@ -41,7 +41,9 @@ async def failure(work: Callable[[], Any]) -> grpc.RpcError:
 async def test_messages_arrive_as_they_were_sent_both_ways(google: Google, channel: grpc.Channel) -> None:
     stub = google.workflow_grpc.WorkflowEngineStub(channel)
     jobs = await in_thread(
-        lambda: stub.PollJobs(google.workflow.PollJobsRequest(worker_id="w", job_types=["t"], max_jobs=3), timeout=TIMEOUT_S)
+        lambda: stub.PollJobs(
+            google.workflow.PollJobsRequest(worker_id="w", job_types=["t"], max_jobs=3), timeout=TIMEOUT_S
+        )
     )
     assert [MessageToDict(job.variables) for job in jobs.jobs] == [{"worker": "w", "n": 3}] * 3
     request = google.workflow.StartInstanceRequest(business_key="k")
@@ -110,7 +112,9 @@ async def test_the_work_stream_goes_both_ways(google: Google, run: Running, chan
     await run.until(lambda now: now.calls_running == 0)
 
 
-async def test_tls_with_the_clients_own_check_of_the_certificate(google: Google, certificate: tuple[Path, Path]) -> None:
+async def test_tls_with_the_clients_own_check_of_the_certificate(
+    google: Google, certificate: tuple[Path, Path]
+) -> None:
     credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
     with trio.fail_after(20):
         async with running(ssl_context=server_context(certificate)) as run:
@@ -120,7 +124,11 @@ async def test_tls_with_the_clients_own_check_of_the_certificate(google: Google,
 
 
 async def test_a_client_that_pings_often_is_not_sent_away(google: Google, run: Running) -> None:
-    options = [("grpc.keepalive_time_ms", 1_000), ("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.max_pings_without_data", 0)]
+    options = [
+        ("grpc.keepalive_time_ms", 1_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
     with grpc.insecure_channel(f"127.0.0.1:{run.port}", options) as channel:
         stub = google.workflow_grpc.WorkflowEngineStub(channel)
         request = google.workflow.CompleteJobRequest(job_id="2500 ms")

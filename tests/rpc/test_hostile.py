@@ -151,15 +151,16 @@ async def test_a_broken_protocol_ends_the_connection_and_no_other(
     await run.until_quiet()
 
 
-async def test_random_frames_end_at_most_their_own_connection(
-    run: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_random_frames_end_at_most_their_own_connection(run: Running, caplog: pytest.LogCaptureFixture) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     rng = random.Random(seed)
 
     async def attack() -> None:
         stream = await trio.open_tcp_stream("127.0.0.1", run.port)
-        frames = [frame(rng.randrange(11), rng.randrange(256), rng.choice([0, 1, 2, 3, 5]), rng.randbytes(rng.randrange(30))) for _ in range(20)]
+        frames = [
+            frame(rng.randrange(11), rng.randrange(256), rng.choice([0, 1, 2, 3, 5]), rng.randbytes(rng.randrange(30)))
+            for _ in range(20)
+        ]
         try:
             await stream.send_all(PREFACE + SETTINGS + b"".join(frames))
             await stream.send_eof()

@@ -102,20 +102,29 @@ async def test_reflection_lists_services_and_gives_files_with_all_they_need(vers
 
     def names(reply: ServerReflectionResponse) -> list[str]:
         assert reply.file_descriptor_response is not None
-        return [FileDescriptorProto.FromString(data).name for data in reply.file_descriptor_response.file_descriptor_proto]
+        return [
+            FileDescriptorProto.FromString(data).name for data in reply.file_descriptor_response.file_descriptor_proto
+        ]
 
     assert names(answers[1])[0] == "workflow/v1/engine.proto"
     assert sorted(names(answers[1])[1:]) == ["google/protobuf/struct.proto", "google/protobuf/timestamp.proto"]
     assert names(answers[2]) == ["penstock/v1/worker.proto", "google/protobuf/timestamp.proto"]
-    assert [reply.error_response.error_code if reply.error_response else None for reply in answers[3:]] == [5, 5, None, 5, 3]
+    assert [reply.error_response.error_code if reply.error_response else None for reply in answers[3:]] == [
+        5,
+        5,
+        None,
+        5,
+        3,
+    ]
 
 
 async def test_every_name_that_google_knows_is_found() -> None:
+    import base64
+
     from google.protobuf import descriptor_pb2
 
     from penstock.rpc._generated.descriptors import FILE_DESCRIPTOR_SET
     from penstock.rpc.reflection import Descriptors
-    import base64
 
     data = base64.b85decode(FILE_DESCRIPTOR_SET)
     known = Descriptors(data)

@@ -85,7 +85,10 @@ async def test_a_client_that_does_not_read_makes_the_handler_wait_and_nothing_gr
 
 
 async def test_a_client_that_never_reads_is_told_resource_exhausted(autojump_clock: trio.testing.MockClock) -> None:
-    async with running(Limits(stalled_send_s=30.0, keepalive_idle_s=1e6)) as run, run.memory_client(reads=False) as client:
+    async with (
+        running(Limits(stalled_send_s=30.0, keepalive_idle_s=1e6)) as run,
+        run.memory_client(reads=False) as client,
+    ):
         began = trio.current_time()
         stream_id = await client.open(WORK)
         await client.send(stream_id, framed(encode_message(w.WorkRequest(credits=[w.Credit("t", 1_000)]))))
@@ -110,8 +113,7 @@ async def test_a_client_that_sends_faster_than_the_handler_reads_is_held_back(ru
             await client.send(stream_id, b"", end=True)
 
         nursery.start_soon(flood)
-        while client.h2.local_flow_control_window(stream_id) > 0:
-            await trio.sleep(0.002)
+        await run.until(lambda _: client.h2.local_flow_control_window(stream_id) == 0)
         await trio.testing.wait_all_tasks_blocked(0.05)
         held = run.server.statistics().held_request_bytes
         assert 60_000 < held < 131_072

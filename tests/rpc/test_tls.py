@@ -46,7 +46,7 @@ async def test_without_alpn_h2_the_connection_is_closed(certificate: Certificate
     with trio.fail_after(20):
         async with running(ssl_context=server_context(certificate)) as run:
             stream = await tls_stream(run.port, certificate, protocols or ["acme"])
-            with pytest.raises((trio.BrokenResourceError, ssl.SSLError)):  # noqa: PT012
+            with pytest.raises((trio.BrokenResourceError, ssl.SSLError)):
                 await stream.do_handshake()
                 if await stream.receive_some(1) == b"":
                     raise trio.BrokenResourceError
@@ -60,7 +60,7 @@ async def test_what_is_no_tls_is_closed_and_the_server_goes_on(certificate: Cert
         async with running(ssl_context=server_context(certificate)) as run:
             plain = await trio.open_tcp_stream("127.0.0.1", run.port)
             await plain.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):  # noqa: PT012
+            with pytest.raises((trio.BrokenResourceError, trio.EndOfChannel)):
                 while await plain.receive_some(100):
                     pass
                 raise trio.EndOfChannel

@@ -72,9 +72,7 @@ def test_every_error_has_a_status() -> None:
     assert set(STATUS_BY_CODE) == codes(errors.PenstockError)
 
 
-async def test_a_bug_is_internal_without_its_text_and_is_logged(
-    run: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bug_is_internal_without_its_text_and_is_logged(run: Running, caplog: pytest.LogCaptureFixture) -> None:
     async with run.client() as client:
         answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message="bug:secret SQL")))
         assert (answer.status, answer.reason) == (13, "internal error")
@@ -119,7 +117,11 @@ async def test_request_headers_decide(run: Running, path: str, headers: dict[str
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({"content_type": "application/json"}, "415"), ({"__method": "GET"}, "405"), ({"content_type": "application/grpc+json"}, "415")],
+    [
+        ({"content_type": "application/json"}, "415"),
+        ({"__method": "GET"}, "405"),
+        ({"content_type": "application/grpc+json"}, "415"),
+    ],
 )
 async def test_what_is_no_grpc_gets_an_http_status(run: Running, headers: dict[str, str], status: str) -> None:
     async with run.client() as client:

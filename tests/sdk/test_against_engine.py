@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections import Counter
@@ -109,6 +110,50 @@ def test_the_example_worker_fulfils_the_example_order(
                 )
 
     run(main)
+
+
+def test_the_example_for_processors_counts_in_another_process(
+    run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    example = importlib.import_module("cpu_worker")
+    monkeypatch.setattr(example.worker, "_engine", engine.url)
+
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(
+                WorkflowBuilder("primes").service_task("count", "primes.count").end().document()
+            )
+            async with example.worker:
+                ended = await run_to_the_end(client, "primes", {"upTo": 100_000})
+            assert (ended.status, ended.variables["primes"]) == ("COMPLETED", 9592)
+
+    run(main)
+
+
+def test_the_example_web_application_does_its_step_of_the_order(
+    engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", engine.url)
+    example = module_of(REPOSITORY / "examples" / "web_app.py")
+    others = module_of(REPOSITORY / "examples" / "order_worker.py").worker
+    monkeypatch.setattr(others, "_engine", engine.url)
+    del others._handlers["customer.notify"]
+
+    async def main() -> None:
+        async with Client(engine.url) as client, example.app.test_app() as app, others:
+            await client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")
+            browser = app.test_client()
+            first, again = [await browser.post("/orders", json={"orderId": "B-1", "amount": 3}) for _ in range(2)]
+            assert first.status_code == again.status_code == 202
+            placed = await first.get_json()
+            assert placed == await again.get_json()
+            await client.wait_until_ended(placed["id"], timeout_s=20)
+            shown = await browser.get(f"/orders/{placed['id']}")
+            assert await shown.get_json() == {"status": "COMPLETED", "steps": [], "notified": 1}
+            assert (await browser.get("/orders/zz")).status_code == 404
+
+    anyio.run(main)
 
 
 def test_a_failure_is_retried_until_it_succeeds_or_no_retry_is_left(run: Run, engine: RunningEngine) -> None:

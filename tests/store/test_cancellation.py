@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import LiteralString
 
 import psycopg
@@ -87,13 +87,23 @@ async def by_copy(connection: TrioConnection, n: int) -> None:
             await copy.write_row((value,))
             for _ in range(20):
                 await copy.write("0\n" * 5000)
+    rows = 0
     async with connection.cursor().copy("COPY (SELECT generate_series(1, 5000)) TO STDOUT") as copy:
-        assert len([row async for row in copy.rows()]) == 5000
+        async for _ in copy.rows():
+            rows += 1
+            if rows % 500 == 0:
+                await trio.lowlevel.checkpoint()
+    assert rows == 5000
 
 
 async def by_streaming(connection: TrioConnection, n: int) -> None:
-    rows = connection.cursor().stream("SELECT pg_sleep(0.00001) FROM generate_series(1, $1::int)", (50 + n,))
-    assert len([row async for row in rows]) == 50 + n
+    rows = 0
+    sql = "SELECT pg_sleep(0.00001) FROM generate_series(1, $1::int)"
+    async with aclosing(connection.cursor().stream(sql, (50 + n,))) as stream:
+        async for _ in stream:
+            rows += 1
+            await trio.lowlevel.checkpoint()
+    assert rows == 50 + n
 
 
 async def with_a_server_cursor(connection: TrioConnection, n: int) -> None:
@@ -120,6 +130,16 @@ async def prepare(pool: Pool) -> None:
         await connection.fetch("CREATE TABLE account (id int PRIMARY KEY, amount bigint)")
         await connection.fetch("CREATE TABLE copied (n int)")
         await connection.fetch("INSERT INTO account VALUES (1, 0), (2, 0)")
+
+
+async def perform(operation: Operation, connection: TrioConnection, n: int) -> None:
+    """Whatever becomes of it, the connection is not left in the middle of something."""
+    try:
+        await operation(connection, n)
+    finally:
+        if not connection.closed:
+            assert connection.pgconn.transaction_status != pq.TransactionStatus.ACTIVE
+            assert connection.pgconn.pipeline_status == pq.PipelineStatus.OFF
 
 
 async def check(pool: Pool, n: int) -> None:
@@ -150,7 +170,7 @@ async def test_cancelled_at_each_of_its_waits(operation: Operation, empty_databa
         while True:
             with CancelAtStep(steps) as scope:
                 async with pool.connection() as connection:
-                    await operation(connection, steps)
+                    await perform(operation, connection, steps)
             await check(pool, steps)
             if not scope.cancelled_caught:
                 break
@@ -177,7 +197,7 @@ async def test_cancelled_at_any_time(operation: Operation, seed: int, empty_data
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_after, nursery.cancel_scope, chance.random() * takes_s)
                 async with pool.connection() as connection:
-                    await operation(connection, n)
+                    await perform(operation, connection, n)
                 finished = True
                 nursery.cancel_scope.cancel()
             cancelled += not finished

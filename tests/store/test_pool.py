@@ -153,11 +153,9 @@ async def test_a_transaction_left_open_is_rolled_back(empty_database_dsn: str, o
         assert pool.statistics().made == 1
 
 
-async def test_a_transaction_is_rolled_back_though_its_task_is_cancelled(
-    empty_database_dsn: str, other: TrioConnection
-) -> None:
+async def test_a_transaction_is_rolled_back_though_its_task_is_cancelled(proxy: Proxy, other: TrioConnection) -> None:
     await other.fetch("CREATE TABLE t (n int)")
-    async with Pool(empty_database_dsn, max_size=1) as pool:
+    async with Pool(proxy.dsn, max_size=1) as pool:
         with trio.CancelScope() as scope:
             async with pool.connection() as connection:
                 await connection.roundtrip([("BEGIN", ()), ("INSERT INTO t VALUES (1)", ())])
@@ -166,6 +164,7 @@ async def test_a_transaction_is_rolled_back_though_its_task_is_cancelled(
         async with pool.connection() as connection:
             assert connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         assert pool.statistics().made == 1
+        assert len(proxy.links) == 1  # no connection to cancel the ROLLBACK
     assert await other.fetch("SELECT n FROM t") == []
 
 

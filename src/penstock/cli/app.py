@@ -72,9 +72,17 @@ def serve(
         log_level=log_level,
         processes=processes,
     )
-    from penstock.runtime import service
+    from penstock.runtime.service import run
 
-    raise typer.Exit(service.run(settings))
+    raise typer.Exit(run(settings))
+
+
+@app.command("engine-process", hidden=True)
+def engine_process() -> None:
+    """One process of `serve --processes N`; started by its parent only."""
+    from penstock.runtime.service import run_child
+
+    raise typer.Exit(run_child())
 
 
 @app.command()
@@ -84,9 +92,9 @@ def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_lev
     `penstock serve` does the same at its start. This is for those who give the engine no right to change tables.
     """
     settings = _settings(config, data_dir=data_dir, log_level=log_level)
-    from penstock.runtime import migrate as runtime_migrate
+    from penstock.runtime.migrate import run
 
-    raise typer.Exit(runtime_migrate.run(settings))
+    raise typer.Exit(run(settings))
 
 
 @app.command()

@@ -7,7 +7,7 @@ Relies on `exchange.py` for what each operation looks like on this wire. Must no
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -94,9 +94,39 @@ class RestTransport:
         if exchange.idempotency_key is not None:
             headers["Idempotency-Key"] = exchange.idempotency_key
         query = {name: value for name, value in (exchange.query or {}).items() if value is not None}
-        return self._http.build_request(
+        request = self._http.build_request(
             exchange.method, exchange.path, content=content, headers=headers, params=query or None
         )
+        if content is not None:
+            request.stream = _Body(content)
+        return request
+
+
+class _Body(httpx.AsyncByteStream):
+    """A request's body in one piece.
+
+    httpx's own is an async generator; a call that is cancelled while it is sent leaves that suspended, and the event
+    loop warns when it is collected.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Pieces([self._content])
+
+
+class _Pieces:
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> _Pieces:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop()
 
 
 def _text(error: Exception, otherwise: str) -> str:

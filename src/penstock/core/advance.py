@@ -16,21 +16,19 @@ Rules, with their source in `docs/guarantees.md`:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 import msgspec
 from msgspec import structs
 
+from penstock.core.book import Book, Inputs, PositionsExhausted
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import (
     RETRY_TIMER,
     WAIT_TIMER,
     AuditRow,
     Chain,
-    HistoryRow,
-    JobRef,
     Outcome,
     Timer,
 )
@@ -60,21 +58,7 @@ from penstock.core.state import (
 )
 from penstock.core.wait import WaitError, wait_ends_at
 
-
-class PositionsExhausted(Exception):
-    """The block of positions was too small: take a larger one and advance again."""
-
-
-class Inputs(msgspec.Struct):
-    """What `advance` can't make itself. ``positions`` ascend; ``buffered`` maps a WAIT's index to its kept signals."""
-
-    now: datetime
-    new_id: Callable[[], int]
-    positions: deque[int]
-    jitter: float = 0.0  # in [0, 1)
-    next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
-    max_automatic_steps: int = 1000
-    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = msgspec.field(default_factory=dict)
+__all__ = ["Inputs", "PositionsExhausted", "advance"]
 
 
 class _StepFailed(Exception):
@@ -99,27 +83,7 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run:
-    def __init__(
-        self,
-        definition: Definition,
-        instance: Instance,
-        tokens: Sequence[Token],
-        variables: Mapping[str, object] | None,
-        inputs: Inputs,
-    ) -> None:
-        self.definition = definition
-        self.instance = instance
-        self.tokens = {token.id: token for token in tokens}
-        self.fresh: set[int] = set()
-        self.touched: dict[int, Token] = {}
-        self.removed: list[int] = []
-        self.variables = None if variables is None else dict(variables)
-        self.inputs = inputs
-        self.out = Outcome(instance)
-        self.entering: deque[tuple[Token, int]] = deque()
-        self.used_signals: set[int] = set()
-
+class _Run(Book):
     # -- events
 
     def apply(self, event: Event) -> Outcome:
@@ -248,7 +212,9 @@ class _Run:
             case StepType.WAIT:
                 self.wait(token, step)
             case StepType.JOIN_GATEWAY:
-                raise _StepFailed(f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own")
+                raise _StepFailed(
+                    f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
+                )
             case _:
                 self.automatic(token, step)
 
@@ -367,8 +333,7 @@ class _Run:
             result = self.evaluate(step, condition, scope)
             if not isinstance(result, bool):
                 raise _StepFailed(
-                    f"step '{step.id}': condition `{condition.source}` gave {msgspec.json.encode(result)[:100].decode()},"
-                    " not true or false"
+                    f"step '{step.id}': condition `{condition.source}` gave {_shown(result)}, not true or false"
                 )
             if result:
                 return target
@@ -404,15 +369,13 @@ class _Run:
             self.out.chain = Chain(definition.next_workflow_id)
         self.end_instance(InstanceStatus.COMPLETED, None)
 
-    def fail(
-        self, token: Token, reason: str, *, worker: str | None = None, output: bytes | None = None
-    ) -> None:
+    def fail(self, token: Token, reason: str, *, worker: str | None = None, output: bytes | None = None) -> None:
         """The step of ``token`` failed for good, and the instance with it."""
         self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, output=output)
         self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
 
     def end_instance(self, status: InstanceStatus, reason: str | None, culprit: Token | None = None) -> None:
-        """Close everything that is open. ``culprit``: the token whose step was closed already, re-entered by `retry`."""
+        """Close everything that is open. ``culprit``: its step was closed already, and `retry` enters it again."""
         entering = {token.id: index for token, index in self.entering}
         self.entering.clear()
         if status is InstanceStatus.FAILED:
@@ -432,7 +395,14 @@ class _Run:
     def keep_for_retry(token: Token, culprit: bool, entering: int | None) -> Token:
         """The token as `retry` finds it: open steps READY (entered anew), gateways with their counts."""
         kept = structs.replace(
-            token, attempt=0, failures=0, expiries=0, claimed_by=None, claimed_at=None, lease_until=None, timeout_at=None
+            token,
+            attempt=0,
+            failures=0,
+            expiries=0,
+            claimed_by=None,
+            claimed_at=None,
+            lease_until=None,
+            timeout_at=None,
         )
         if entering is not None:
             kept.step = entering
@@ -440,121 +410,6 @@ class _Run:
             kept.state = TokenState.READY
         return kept
 
-    # -- rows
 
-    def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
-        token = Token(
-            id=self.inputs.new_id(),
-            instance_id=self.instance.id,
-            seq=0,
-            step=step,
-            state=TokenState.READY,
-            entered_at=self.inputs.now,
-            parent_id=parent_id,
-            side=side,
-        )
-        self.add(token)
-        return token
-
-    def add(self, token: Token) -> None:
-        self.tokens[token.id] = token
-        self.fresh.add(token.id)
-        self.touched[token.id] = token
-
-    def touch(self, token: Token) -> None:
-        self.touched[token.id] = token
-
-    def remove(self, token: Token) -> None:
-        del self.tokens[token.id]
-        self.touched.pop(token.id, None)
-        if token.id not in self.fresh:
-            self.removed.append(token.id)
-
-    def place(self, token: Token, step: Step) -> None:
-        """Begin a new execution of ``step`` on ``token``."""
-        token.seq = self.position()
-        token.step = step.index
-        token.entered_at = self.inputs.now
-        token.attempt = token.failures = token.expiries = 0
-        token.claimed_by = token.claimed_at = token.lease_until = token.timeout_at = None
-        self.touch(token)
-
-    def close(
-        self,
-        token: Token,
-        kind: HistoryKind,
-        *,
-        worker: str | None = None,
-        reason: str | None = None,
-        output: bytes | None = None,
-    ) -> None:
-        """End the open execution of ``token``: its history row, its place in the queue, its timers."""
-        self.record(token, kind, worker=worker, reason=reason, output=output)
-        self.dequeue(token)
-        if self.has_timers(token):
-            self.out.disarmed.append((token.id, token.seq))
-
-    def count_delta(self, token: Token) -> None:
-        token.unfolded += 1
-        self.touch(token)
-
-    def has_timers(self, token: Token) -> bool:
-        step = self.definition.steps[token.step]
-        return bool(step.boundaries) or token.state is TokenState.BACKOFF or step.duration is not None or step.until is not None
-
-    def record(
-        self,
-        token: Token,
-        kind: HistoryKind,
-        *,
-        worker: str | None = None,
-        reason: str | None = None,
-        output: bytes | None = None,
-    ) -> None:
-        row = HistoryRow(
-            position=self.position(),
-            token_id=token.id,
-            seq=token.seq,
-            step=token.step,
-            kind=kind,
-            started_at=token.entered_at,
-            ended_at=self.inputs.now,
-            attempt=token.attempt,
-            claimed_at=token.claimed_at,
-            worker=worker if worker is not None else token.claimed_by,
-            reason=reason,
-            output=output,
-        )
-        self.out.history.append(row)
-
-    def queue(self, token: Token, step: Step) -> None:
-        assert step.job_type is not None
-        self.out.queued.append(JobRef(step.job_type, token.id, token.seq))
-
-    def dequeue(self, token: Token) -> None:
-        """Take the job out of the queue if it is there (a late result, or an end, finds it READY)."""
-        if token.state is TokenState.READY:
-            job_type = self.definition.steps[token.step].job_type
-            if job_type is not None:
-                self.out.dequeued.append(JobRef(job_type, token.id, token.seq))
-
-    def arm_boundaries(self, token: Token, step: Step) -> None:
-        for index, boundary in enumerate(step.boundaries):
-            self.arm(token, index, boundary.seconds)
-
-    def arm(self, token: Token, index: int, delay_s: float) -> None:
-        fire_at = self.inputs.now + timedelta(seconds=delay_s)
-        self.out.armed.append(Timer(fire_at, token.id, token.seq, index))
-
-    def position(self) -> int:
-        if not self.inputs.positions:
-            raise PositionsExhausted
-        return self.inputs.positions.popleft()
-
-    def finish(self) -> Outcome:
-        out = self.out
-        for token in self.touched.values():
-            (out.inserted if token.id in self.fresh else out.updated).append(token)
-        out.deleted = self.removed
-        out.dead_end = not out.ended and all(token.state is TokenState.ENDED for token in self.tokens.values())
-        return out
+def _shown(value: object) -> str:
+    return msgspec.json.encode(value)[:100].decode(errors="replace")

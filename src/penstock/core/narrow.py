@@ -21,9 +21,7 @@ class NarrowPlan(msgspec.Struct, frozen=True):
 
 def narrow_plans(definition: Definition) -> tuple[NarrowPlan | None, ...]:
     """One entry per step, None for steps whose completion is wide."""
-    blocks = [
-        definition.inside(step.index) for step in definition.steps if step.type is StepType.PARALLEL_GATEWAY
-    ]
+    blocks = [definition.inside(step.index) for step in definition.steps if step.type is StepType.PARALLEL_GATEWAY]
     return tuple(_plan(definition, step, blocks) for step in definition.steps)
 
 

@@ -55,9 +55,7 @@ class HistoryKind(enum.IntEnum):
     ATTEMPT_REDISPATCHED = 13
 
 
-CLOSING_KINDS = frozenset(
-    {HistoryKind.COMPLETED, HistoryKind.FAILED, HistoryKind.SKIPPED, HistoryKind.INTERRUPTED}
-)
+CLOSING_KINDS = frozenset({HistoryKind.COMPLETED, HistoryKind.FAILED, HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
 INTERRUPTED_REASON = "interrupted by boundary timer"  # existing clients look for this text
 
 

@@ -72,19 +72,6 @@ class Definitions:
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )
 
-    async def list(self, keyword: str | None, page: int, page_size: int) -> DefinitionPage:
-        """Latest versions in order of id. Raises BadRequest for a negative page."""
-        page_size, offset = page_bounds(page, page_size)
-        async with self._database.connection() as connection:
-            rows, total = await store.page(connection, keyword, page_size, offset)
-        items = [
-            DefinitionSummary(
-                id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
-            )
-            for row in rows
-        ]
-        return DefinitionPage(items=items, page=page, page_size=page_size, total=total)
-
     async def get(self, id: str, version: int = 0) -> StoredDefinition:
         """A version, 0 for the latest. Raises NotFound."""
         async with self._database.connection() as connection:
@@ -155,4 +142,15 @@ class Definitions:
         self._by_key.move_to_end(key)
         return self._by_key[key]
 
-
+    async def list(self, keyword: str | None, page: int, page_size: int) -> DefinitionPage:
+        """Latest versions in order of id. Raises BadRequest for a negative page."""
+        page_size, offset = page_bounds(page, page_size)
+        async with self._database.connection() as connection:
+            rows, total = await store.page(connection, keyword, page_size, offset)
+        items = [
+            DefinitionSummary(
+                id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
+            )
+            for row in rows
+        ]
+        return DefinitionPage(items=items, page=page, page_size=page_size, total=total)

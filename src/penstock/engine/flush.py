@@ -17,7 +17,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.store.batch import Item, halves
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, REPEATABLE, Database
+from penstock.store.database import AWAY, REPEATABLE, Database, first_line
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
@@ -49,7 +49,7 @@ async def apply_safely(database: Database, metrics: Metrics, name: str, items: S
                 await _divide(database, metrics, name, pending, apply, error)
         except AWAY as error:
             again = True
-            _outages.warning(name, "the database is away", lane=name, error=_first_line(error), waiting=len(pending))
+            _outages.warning(name, "the database is away", lane=name, error=first_line(error), waiting=len(pending))
             now = trio.current_time()
             for item in pending:
                 if item.deadline <= now:
@@ -74,11 +74,7 @@ def _refusal(name: str, error: psycopg.Error) -> PenstockError:
     if isinstance(error, REPEATABLE):
         return Unavailable("too many transactions at once on this instance; try again")
     if isinstance(error, psycopg.DataError):
-        log.warning("the database refused a value", lane=name, error=_first_line(error))
+        log.warning("the database refused a value", lane=name, error=first_line(error))
         return BadRequest("a value can't be stored: PostgreSQL's jsonb or text can't hold it")
-    log.error("a statement failed", lane=name, error=_first_line(error), sqlstate=error.sqlstate)
+    log.error("a statement failed", lane=name, error=first_line(error), sqlstate=error.sqlstate)
     return PenstockError("the request could not be carried out; the engine's log has the reason")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0][:300]

@@ -83,40 +83,6 @@ class Instances:
             raise NotFound(f"instance '{id}' is unknown")
         return views[0]
 
-    async def list(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        page: int,
-        page_size: int,
-    ) -> InstancePage:
-        """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
-        size, offset = page_bounds(page, page_size)
-        if status is not None and status not in STATUSES:
-            raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
-        limit = self._settings.list_exact_total_limit
-        async with self._database.connection() as connection:
-            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
-            found: list[int] = []
-            total = 0
-            if keys is None or keys:
-                # one statement for page and total: the ids of a page and of what is counted are the same index walk
-                found = await store.find_ids(
-                    connection,
-                    definitions=keys,
-                    status=status,
-                    business_key=business_key,
-                    limit=max(limit + 1, offset + size),
-                    offset=0,
-                )
-                total = len(found)
-            items = await view_instances(connection, self._definitions, found[offset : offset + size])
-            if total <= limit:
-                return InstancePage(items=items, total=total)
-            total = max(total, await store.estimate(connection))
-        return InstancePage(items=items, total=total, total_is_estimate=True)
-
     async def history(self, id: str) -> list[HistoryItem]:
         """Every step execution in order of entry. Raises NotFound."""
         number = ids.read_instance(id)
@@ -164,3 +130,37 @@ class Instances:
         ):
             if value is not None:
                 check_text(value, field, chars)
+
+    async def list(
+        self,
+        definition_id: str | None,
+        status: str | None,
+        business_key: str | None,
+        page: int,
+        page_size: int,
+    ) -> InstancePage:
+        """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
+        size, offset = page_bounds(page, page_size)
+        if status is not None and status not in STATUSES:
+            raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
+        limit = self._settings.list_exact_total_limit
+        async with self._database.connection() as connection:
+            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
+            found: list[int] = []
+            total = 0
+            if keys is None or keys:
+                # one statement for page and total: the ids of a page and of what is counted are the same index walk
+                found = await store.find_ids(
+                    connection,
+                    definitions=keys,
+                    status=status,
+                    business_key=business_key,
+                    limit=max(limit + 1, offset + size),
+                    offset=0,
+                )
+                total = len(found)
+            items = await view_instances(connection, self._definitions, found[offset : offset + size])
+            if total <= limit:
+                return InstancePage(items=items, total=total)
+            total = max(total, await store.estimate(connection))
+        return InstancePage(items=items, total=total, total_is_estimate=True)

@@ -25,7 +25,8 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.wide import Settled, WideItem, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
 from penstock.store.jobs import JobKey, Known
-from penstock.store.wide import SQL, LockedInstance, Statement
+from penstock.store.statements import SQL
+from penstock.store.wide import LockedInstance, Statement
 
 
 class CompleteItem(WideItem):

@@ -121,10 +121,13 @@ class Jobs:
         for name in types:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
-        waiter = Waiter(request.worker_id, types, min(maximum, settings.poll_max_jobs), self._lease_s(request.lease_seconds))
+        waiter = Waiter(
+            request.worker_id, types, min(maximum, settings.poll_max_jobs), self._lease_s(request.lease_seconds)
+        )
         with self._metrics.poll_seconds.time():
-            jobs = await self._polls.wait_jobs(waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds))
-        return jobs
+            return await self._polls.wait_jobs(
+                waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds)
+            )
 
     def _lease_s(self, seconds: float) -> float:
         settings = self._settings
@@ -360,7 +363,9 @@ class Jobs:
             self._polls.leases.extend(row.token, row.seq, trio.current_time() + item.extension.lease_s)
             item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
         if refused:
-            found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
+            found = await store.facts(
+                connection, [item.job for item in refused], [item.call.worker for item in refused]
+            )
             for item, known in zip(refused, found, strict=True):
                 verdict = judge(item.call, known.facts)
                 item.tries += 1

@@ -141,9 +141,7 @@ class NarrowLane:
         with self._metrics.db_transaction_seconds["complete"].time():
             return await store.complete_narrow(connection, rows)
 
-    def _moved(
-        self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]
-    ) -> None:
+    def _moved(self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
         self._polls.leases.drop(job.token, job.seq)
@@ -158,9 +156,7 @@ class NarrowLane:
             if waiter is not None:
                 assert row.entered_at is not None
                 assert row.lease_until is not None
-                overs.append(
-                    _hand_over(item, waiter, row.new_seq, row.entered_at, row.lease_until)
-                )
+                overs.append(_hand_over(item, waiter, row.new_seq, row.entered_at, row.lease_until))
                 if variables is not None:
                     known[job.token] = variables
             else:
@@ -218,5 +214,3 @@ def _hand_over(
         entered_at,
         lease_until,
     )
-
-

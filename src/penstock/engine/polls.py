@@ -111,7 +111,7 @@ class Polls:
             self._park(waiter)
             try:
                 with trio.CancelScope(deadline=deadline):
-                    while not self.draining and (waiter.reserved or not waiter.jobs):
+                    while (waiter.reserved or not waiter.jobs) and not self.draining:
                         await waiter.wait()
                 waiter.max_jobs = waiter.reserved + len(waiter.jobs)  # no further reservations
                 while waiter.reserved:  # a statement that fills a slot is under way: its answer is near
@@ -273,9 +273,18 @@ class Polls:
     async def _deliver_claimed(self, connection: TrioConnection, waiter: Waiter, row: store.Claimed) -> None:
         loaded = await self._definitions.by_key(connection, row.definition)
         over = HandOver(
-            waiter, loaded, row.instance, row.token, row.seq, row.step, row.attempt, row.failures, row.entered_at,
-            row.claimed_at, row.lease_until,
-        )  # fmt: skip
+            waiter,
+            loaded,
+            row.instance,
+            row.token,
+            row.seq,
+            row.step,
+            row.attempt,
+            row.failures,
+            row.entered_at,
+            row.claimed_at,
+            row.lease_until,
+        )
         self._metrics.job_pickup_seconds.observe((row.claimed_at - row.entered_at).total_seconds())
         self.deliver(over, row.variables.encode(), row.checkpoint)
 
@@ -304,9 +313,15 @@ class Polls:
         left_s = (over.lease_until - over.claimed_at).total_seconds()
         self.leases.grant(
             GrantedLease(
-                over.instance, over.token, over.seq, over.attempt, over.step, over.loaded, over.waiter.worker,
+                over.instance,
+                over.token,
+                over.seq,
+                over.attempt,
+                over.step,
+                over.loaded,
+                over.waiter.worker,
                 trio.current_time() + left_s,
-            )  # fmt: skip
+            )
         )
         if not self.waiters.deliver(over.waiter, job):
             self.give_back([job])

@@ -34,6 +34,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import NarrowStart
+from penstock.store.statements import SQL
 from penstock.store.wide import Change, NewInstance
 
 START_SCOPE = "start"
@@ -93,7 +94,7 @@ class Starts:
         )
 
     async def submit(self, request: StartRequest) -> InstanceView:
-        """Start one instance. Without a key an outage is not waited out: the caller could not tell what became of it."""
+        """Start one instance. An outage is waited out; what became of an unheard COMMIT is looked up."""
         return await self.submit_nowait(request).wait_answer()
 
     def submit_nowait(self, request: StartRequest) -> StartItem:
@@ -134,7 +135,9 @@ class Starts:
         for item in items:
             request = item.request
             if request.definition_version:
-                item.loaded = await self._definitions.find(connection, request.definition_id, request.definition_version)
+                item.loaded = await self._definitions.find(
+                    connection, request.definition_id, request.definition_version
+                )
             elif request.definition_id in keys:
                 item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
             if item.loaded is None:
@@ -154,9 +157,14 @@ class Starts:
             waiter = item.waiter
             rows.append(
                 NarrowStart(
-                    item.id, loaded.key, item.request.variables, item.request.business_key, job_type,
-                    None if waiter is None else waiter.worker, None if waiter is None else waiter.lease_s,
-                )  # fmt: skip
+                    item.id,
+                    loaded.key,
+                    item.request.variables,
+                    item.request.business_key,
+                    job_type,
+                    None if waiter is None else waiter.worker,
+                    None if waiter is None else waiter.lease_s,
+                )
             )
         try:
             with self._metrics.db_transaction_seconds["start"].time():
@@ -183,7 +191,9 @@ class Starts:
         if waiter is not None:
             assert row.lease_until is not None
             overs.append(
-                HandOver(waiter, loaded, row.id, row.id, row.seq, 0, 1, 0, row.entered_at, row.entered_at, row.lease_until)
+                HandOver(
+                    waiter, loaded, row.id, row.id, row.seq, 0, 1, 0, row.entered_at, row.entered_at, row.lease_until
+                )
             )
         else:
             self._polls.queued(first.job_type or "")
@@ -233,7 +243,9 @@ class Starts:
                 id = self._ids.next()
                 if await self._used_before(connection, item, loaded, id):
                     continue
-                variables = msgspec.json.decode(request.variables, type=dict[str, Any]) if loaded.needs_variables else None
+                variables = (
+                    msgspec.json.decode(request.variables, type=dict[str, Any]) if loaded.needs_variables else None
+                )
                 scene = wide_store.Scene(now, xid, {}, [], set(), positions)
                 outcome, following = await self._wide.run(
                     connection, loaded, Instance(id), [], variables, Started(), now, positions
@@ -246,9 +258,7 @@ class Starts:
                 created.append(item)
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
-                    extra.append(
-                        (wide_store.SQL["answer_idempotency"], (START_SCOPE, request.idempotency_key, answer))
-                    )
+                    extra.append((SQL["answer_idempotency"], (START_SCOPE, request.idempotency_key, answer)))
             if created:
                 await self._wide.commit(connection, effects, now, xid, created, extra)
         except BaseException:

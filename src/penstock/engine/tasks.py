@@ -22,7 +22,8 @@ from penstock.store import wide as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import Known
-from penstock.store.wide import SQL, LockedInstance, Statement
+from penstock.store.statements import SQL
+from penstock.store.wide import LockedInstance, Statement
 
 SIGNALS_MAX = 1_000
 """Signals that may be kept for one instance."""

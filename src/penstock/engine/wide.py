@@ -33,6 +33,7 @@ from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import JobKey, Known
+from penstock.store.statements import SQL
 from penstock.store.wide import Change, LockedInstance, NewInstance, Scene
 
 POSITIONS_PER_ITEM = 12
@@ -80,7 +81,7 @@ class WideItem(Item[Any]):
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
-        raise NotImplementedError
+        raise WritesOnly
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         """The answer once the outcome is committed."""
@@ -191,7 +192,9 @@ class WideLane:
                 except PenstockError as error:
                     item.refuse(error)
                     continue
-                outcome = await self._advance(connection, scene, locked, about, variables.get(item.instance), event, effects)
+                outcome = await self._advance(
+                    connection, scene, locked, about, variables.get(item.instance), event, effects
+                )
                 item.planned = item.after(outcome, about)
                 decided.append(item)
             if decided:
@@ -217,9 +220,16 @@ class WideLane:
     ) -> Outcome:
         values = None if variables is None else msgspec.json.decode(variables, type=dict[str, Any])
         outcome, following = await self.run(
-            connection, loaded, locked.instance, locked.tokens, values, event, scene.now, scene.positions,
+            connection,
+            loaded,
+            locked.instance,
+            locked.tokens,
+            values,
+            event,
+            scene.now,
+            scene.positions,
             buffered=locked.signals,
-        )  # fmt: skip
+        )
         self.collect(effects, Change(outcome, loaded.job_type_of), loaded, scene.now)
         await self.chain(connection, effects, outcome, following, values, locked.instance.id, scene)
         return outcome
@@ -246,7 +256,7 @@ class WideLane:
                 now=now,
                 new_id=self._ids.next,
                 positions=positions,
-                jitter=random.random(),  # noqa: S311 - spreads retries, is no secret
+                jitter=random.random(),
                 next_known=next_known,
                 max_automatic_steps=self._settings.max_automatic_steps,
                 buffered=buffered or {},
@@ -282,9 +292,7 @@ class WideLane:
                 return
             values = {**(variables or {}), **_written(outcome)}
             loaded, id = following, self._ids.next()
-            created = NewInstance(
-                id, loaded.key, msgspec.json.encode(values), parent_id=parent
-            )
+            created = NewInstance(id, loaded.key, msgspec.json.encode(values), parent_id=parent)
             outcome, following = await self.run(
                 connection, loaded, Instance(id), [], dict(values), Started(), scene.now, scene.positions
             )
@@ -316,9 +324,18 @@ class WideLane:
             token.lease_until = until if token.timeout_at is None else min(until, token.timeout_at)
             effects.overs.append(
                 HandOver(
-                    waiter, loaded, out.instance.id, token.id, token.seq, token.step, token.attempt, token.failures,
-                    token.entered_at, now, token.lease_until,
-                )  # fmt: skip
+                    waiter,
+                    loaded,
+                    out.instance.id,
+                    token.id,
+                    token.seq,
+                    token.step,
+                    token.attempt,
+                    token.failures,
+                    token.entered_at,
+                    now,
+                    token.lease_until,
+                )
             )
         out.queued = kept
 
@@ -338,7 +355,7 @@ class WideLane:
             item.xid = xid
         self._unheard[xid] = effects
         try:
-            await connection.roundtrip([*writes, (store.SQL["commit"], ())])
+            await connection.roundtrip([*writes, (SQL["commit"], ())])
         except psycopg.Error:
             if not connection.closed:  # refused by the server: surely rolled back
                 del self._unheard[xid]
@@ -390,8 +407,11 @@ class WideLane:
                 metrics.job_retries.inc()
         if out.dead_end:
             metrics.dead_ends.inc()
-            log.warning("instance has no open step and did not reach END", instance=f"{out.instance.id:x}",
-                        definition=loaded.definition.id)  # fmt: skip
+            log.warning(
+                "instance has no open step and did not reach END",
+                instance=f"{out.instance.id:x}",
+                definition=loaded.definition.id,
+            )
         if out.ended:
             metrics.instances_completed[InstanceStatus(out.instance.status).name].inc()
 

@@ -11,7 +11,6 @@ Relies on ``transport.Connection`` for h2 and the socket. Must not raise for any
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import trio
@@ -20,19 +19,18 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 from h2.exceptions import H2Error
 
+from penstock.rpc.inbox import Inbox
 from penstock.rpc.wire import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from grpclib.const import Handler
-
+    from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
-PREFIX_BYTES = 5  # one byte "compressed", four bytes length
 # Answers go out in pieces of at most this, whatever frame size the client allows, so that the buffer's bound holds.
 _SEND_CHUNK_BYTES = 64 * 1024
 _CONTENT = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -55,9 +53,8 @@ class Call(Generic[RequestT, AnswerT]):
     """
 
     __slots__ = (
-        "_answers", "_codec", "_connection", "_ended_as", "_failure", "_held", "_inbox", "_inbox_bytes", "_opened",
-        "_partial", "_readable", "_sending", "_window", "_window_debt", "client_done", "closed", "finished", "headers",
-        "method", "path", "scope", "started_at", "stream_id",
+        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_window", "closed", "finished",
+        "headers", "inbox", "method", "scope", "started_at", "stream_id",
     )  # fmt: skip
 
     def __init__(
@@ -65,32 +62,22 @@ class Call(Generic[RequestT, AnswerT]):
         connection: Connection,
         stream_id: int,
         headers: dict[bytes, bytes],
-        path: str,
-        method: Handler,
+        method: Method,
         timeout_s: float | None,
     ) -> None:
         self._connection = connection
         self._codec: Codec = connection.codec
         self.stream_id = stream_id
         self.headers = headers
-        self.path = path
         self.method = method
+        self.inbox = Inbox(connection, stream_id, single=not method.client_streaming)
         self.started_at = trio.current_time()
         self.scope = trio.CancelScope(deadline=math.inf if timeout_s is None else self.started_at + timeout_s)
         self.closed = False
         """Nothing can be sent any more: reset, or the connection is gone."""
-        self.client_done = False
-        """The client has half-closed."""
         self.finished = False
         """Trailers were written."""
         self._ended_as: GRPCError | None = None
-        self._failure: GRPCError | None = None
-        self._inbox: deque[bytes] = deque()
-        self._inbox_bytes = 0
-        self._partial = bytearray()
-        self._held = 0
-        self._window_debt = 0
-        self._readable: trio.Event | None = None
         self._window: trio.Event | None = None
         self._opened = False
         self._answers = 0
@@ -110,8 +97,9 @@ class Call(Generic[RequestT, AnswerT]):
 
     @property
     def metadata(self) -> Any:
-        """The client's metadata as a multi-dict; of a name given twice the last. Raises GRPCError(INVALID_ARGUMENT) for a
-        ``-bin`` that is not base64.
+        """The client's metadata as a multi-dict; of a name given twice the last.
+
+        Raises GRPCError(INVALID_ARGUMENT) for a ``-bin`` that is not base64.
         """
         pairs = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in self.headers.items()]
         try:
@@ -144,17 +132,16 @@ class Call(Generic[RequestT, AnswerT]):
         can't be decoded, is too large or is cut off, UNIMPLEMENTED for compressed messages, RESOURCE_EXHAUSTED when
         the server holds too many bytes. A checkpoint for streams; for a single request only when it has to wait.
         """
-        if self.method.cardinality.client_streaming:
+        inbox = self.inbox
+        if self.method.client_streaming:
             await trio.lowlevel.checkpoint()
-            while not self._has_news():
-                await self._wait_readable()
-        elif not self._has_news():
+            await inbox.wait_news()
+        elif not inbox.has_news():
             with trio.move_on_after(self._connection.limits.request_s):
-                while not self._has_news():
-                    await self._wait_readable()
-            if not self._has_news():
+                await inbox.wait_news()
+            if not inbox.has_news():
                 raise GRPCError(Status.DEADLINE_EXCEEDED, "the request message did not arrive")
-        data = self._take()
+        data = inbox.take()
         if data is None:
             return None
         try:
@@ -175,14 +162,14 @@ class Call(Generic[RequestT, AnswerT]):
         A checkpoint for streams. The answer of a unary call goes out together with its trailers. When it is
         cancelled half-way the stream is of no more use, which is what the cancellation says.
         """
-        streaming = self.method.cardinality.server_streaming
+        streaming = self.method.server_streaming
         if self._answers and not streaming:
             raise AssertionError("a unary call has one answer")
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this call")
         self._sending = True
         try:
-            body = self._codec.encode(message, self.method.reply_type)
+            body = self._codec.encode(message, self.method.answer_type)
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)
             self._answers += 1
@@ -193,43 +180,6 @@ class Call(Generic[RequestT, AnswerT]):
             self._sending = False
 
     # ---------------------------------------------------------------------------------- from the connection
-
-    def feed(self, data: bytes, flow_bytes: int) -> None:
-        """Take a DATA frame's payload; ``flow_bytes`` is what it used of the client's windows."""
-        connection = self._connection
-        if self._failure is not None or self.finished:
-            connection.consumed(flow_bytes)
-            return
-        if not self._partial and len(data) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big")
-            if len(data) == end and not data[0] and end <= connection.limits.message_bytes + PREFIX_BYTES:
-                self._put(data[PREFIX_BYTES:])  # the usual case: one frame, one message
-                data = b""
-        if data:
-            self._partial += data
-            connection.server.hold(len(data))
-            self._cut()
-        # While a message is incomplete, its bytes are let in (else it could never complete: it may be larger than
-        # the window). Complete messages that nobody took hold the client back.
-        self._held += flow_bytes
-        if len(self._inbox) <= 1:
-            self._release()
-        if connection.server.holds_too_much() and self._failure is None:
-            self.fail(GRPCError(Status.RESOURCE_EXHAUSTED, "the server holds too many request bytes"))
-        self._wake_reader()
-
-    def feed_eof(self) -> None:
-        """The client has half-closed."""
-        self.client_done = True
-        if self._partial and self._failure is None:
-            self.fail(GRPCError(Status.INVALID_ARGUMENT, "the request ends within a message"))
-        self._wake_reader()
-
-    def fail(self, error: GRPCError) -> None:
-        """What the client sent can't be read: its bytes are dropped and the reader gets ``error``."""
-        self._failure = error
-        self._drop()
-        self._wake_reader()
 
     def window_opened(self) -> None:
         """The client has let more be sent."""
@@ -259,7 +209,7 @@ class Call(Generic[RequestT, AnswerT]):
         if self.finished:
             return
         self.finished = True
-        self._drop()
+        self.inbox.close()
         if self.closed:
             return
         if error is None:
@@ -275,11 +225,15 @@ class Call(Generic[RequestT, AnswerT]):
         h2 = self._connection.h2
         try:
             h2.send_headers(self.stream_id, trailers, end_stream=True)
-            if not self.client_done:
+            if not self.inbox.client_done:
                 h2.reset_stream(self.stream_id)  # NO_ERROR: it need not send the rest
         except H2Error:  # reset in the bytes that are being processed
             self.closed = True
         self._connection.flush()
+
+    def forget(self) -> None:
+        """The handler has ended: the connection need not know the call any more."""
+        self._connection.forget(self)
 
     # ---------------------------------------------------------------------------------- inside
 
@@ -287,87 +241,6 @@ class Call(Generic[RequestT, AnswerT]):
     def answers(self) -> int:
         """How many answers were sent."""
         return self._answers
-
-    def _has_news(self) -> bool:
-        if self.method.cardinality.client_streaming:
-            return bool(self._inbox) or self._failure is not None or self.client_done
-        # A single request is complete with the half-close; a second message is a failure by then.
-        return self._failure is not None or self.client_done
-
-    async def _wait_readable(self) -> None:
-        self._readable = trio.Event()
-        await self._readable.wait()
-
-    def _wake_reader(self) -> None:
-        if self._readable is not None:
-            self._readable.set()
-            self._readable = None
-
-    def _put(self, message: bytes) -> None:
-        if self._inbox and not self.method.cardinality.client_streaming:
-            self.fail(GRPCError(Status.INVALID_ARGUMENT, "more than one request message"))
-            return
-        self._inbox.append(message)
-        self._inbox_bytes += len(message)
-        self._connection.server.hold(len(message))
-
-    def _cut(self) -> None:
-        """Cut complete messages off the front of the partial ones."""
-        partial, limits = self._partial, self._connection.limits
-        while len(partial) >= PREFIX_BYTES and self._failure is None:
-            if partial[0]:
-                self.fail(GRPCError(Status.UNIMPLEMENTED, "compressed messages are not supported"))
-                return
-            size = int.from_bytes(partial[1:PREFIX_BYTES], "big")
-            if size > limits.message_bytes:
-                reason = f"the message has {size} bytes, at most {limits.message_bytes} are taken"
-                self.fail(GRPCError(Status.INVALID_ARGUMENT, reason))
-                return
-            end = PREFIX_BYTES + size
-            if len(partial) < end:
-                return
-            message = bytes(partial[PREFIX_BYTES:end])
-            del partial[:end]
-            self._connection.server.hold(-end)
-            self._put(message)
-
-    def _take(self) -> bytes | None:
-        if not self._inbox:
-            if self._failure is not None:
-                raise self._failure
-            if not self.method.cardinality.client_streaming:
-                raise GRPCError(Status.INVALID_ARGUMENT, "the request message is missing")
-            return None
-        if self._failure is not None and not self.method.cardinality.client_streaming:
-            raise self._failure
-        message = self._inbox.popleft()
-        self._inbox_bytes -= len(message)
-        self._connection.server.hold(-len(message))
-        if not self._inbox:
-            self._release()
-        return message
-
-    def _release(self) -> None:
-        """Let the client send as much again as was held back."""
-        held, self._held = self._held, 0
-        if not held:
-            return
-        connection = self._connection
-        connection.consumed(held)
-        self._window_debt += held
-        if self._window_debt * 4 >= connection.limits.stream_window_bytes and not (self.client_done or self.closed):
-            connection.open_window(self.stream_id, self._window_debt)
-            self._window_debt = 0
-
-    def _drop(self) -> None:
-        server = self._connection.server
-        server.hold(-self._inbox_bytes - len(self._partial))
-        self._inbox.clear()
-        self._inbox_bytes = 0
-        self._partial = bytearray()
-        if self._held:
-            self._connection.consumed(self._held)
-            self._held = 0
 
     def _open(self) -> None:
         if self._opened or self.closed:

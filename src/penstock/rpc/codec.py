@@ -377,7 +377,8 @@ def encode_message(message: msgspec.Struct) -> bytes:
 def decode_message(data: bytes, cls: type[MessageT]) -> MessageT:
     """A message from its bytes. Raises DecodeError."""
     try:
-        return codec_of(cls).decode(data)
+        codec: MessageCodec[MessageT] = codec_of(cls)
+        return codec.decode(data)
     except IndexError:
         raise DecodeError(TRUNCATED) from None
     except UnicodeDecodeError:
@@ -402,5 +403,3 @@ class WireCodec:
             return message_type.parse(data)
         except Exception:  # betterproto2 raises ValueError, IndexError, struct.error, UnicodeDecodeError, EOFError, ...
             raise DecodeError(f"not a {message_type.__name__}") from None
-
-

@@ -77,7 +77,9 @@ class Health:
             async def tell() -> None:
                 while True:
                     changed = self._changed
-                    await call.send_message(HealthCheckResponse(status=self._status() if known else ServingStatus.SERVICE_UNKNOWN))
+                    await call.send_message(
+                        HealthCheckResponse(status=self._status() if known else ServingStatus.SERVICE_UNKNOWN)
+                    )
                     await changed.wait()
 
             nursery.start_soon(tell)

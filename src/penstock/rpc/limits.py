@@ -63,7 +63,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Allowance:
     """A token bucket on Trio's clock: ``take()`` until it is empty, refilled with time and by ``give()``."""
 
-    __slots__ = ("_left", "_per_s", "_size", "_since")
+    __slots__ = ("_left", "_per_s", "_since", "_size")
 
     def __init__(self, size: int, per_s: float) -> None:
         self._size = float(size)

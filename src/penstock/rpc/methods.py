@@ -1,16 +1,36 @@
-"""Makes ``grpclib.const.Handler`` entries out of plain async functions, for a service's ``__mapping__``."""
+"""Methods: grpclib's ``Handler`` entries made of plain async functions, and the typed form that the server runs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from grpclib.const import Cardinality, Handler
+from msgspec import Struct
 
-from penstock.rpc.call import Call
+if TYPE_CHECKING:
+    from penstock.rpc.call import Call
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
+
+
+class Method(Struct, frozen=True):
+    """A ``grpclib.const.Handler`` with types: that one is a bare named tuple, and its cardinality an enum of tuples."""
+
+    path: str
+    run: Callable[[Any], Awaitable[None]]
+    client_streaming: bool
+    server_streaming: bool
+    request_type: Any
+    answer_type: Any
+
+    @classmethod
+    def of(cls, path: str, handler: Handler) -> Method:
+        """From grpclib's form."""
+        run, cardinality, request_type, answer_type = cast("tuple[Any, ...]", handler)
+        client_streaming, server_streaming = cast("tuple[bool, bool]", cardinality.value)
+        return cls(path, run, client_streaming, server_streaming, request_type, answer_type)
 
 
 def unary(
@@ -46,6 +66,6 @@ def both_stream(
     return Handler(serve, Cardinality.STREAM_STREAM, request_type, answer_type)
 
 
-def service_names(mapping: dict[str, Any]) -> set[str]:
-    """The services in a mapping from ``/package.Service/Method``."""
-    return {path.split("/")[1] for path in mapping}
+def service_names(paths: Iterable[str]) -> set[str]:
+    """The services in paths such as ``/package.Service/Method`` (a ``__mapping__`` has them as keys)."""
+    return {path.split("/")[1] for path in paths}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 from grpclib.const import Handler, Status
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from penstock.rpc.call import Call, Codec
 from penstock.rpc.limits import Limits
+from penstock.rpc.methods import Method
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ class Server:
         self.limits = limits or Limits()
         self.codec = codec
         self.counts = Counts()
-        self._methods: dict[bytes, Handler] = {}
+        self._methods: dict[bytes, Method] = {}
         for service in handlers:
-            self._methods.update({path.encode(): handler for path, handler in service.__mapping__().items()})
+            for path, handler in service.__mapping__().items():
+                self._methods[path.encode()] = Method.of(path, handler)
         self._ssl_context = ssl_context
         self._status_of = status_of
         self._on_call = on_call
@@ -241,20 +243,20 @@ class Server:
                 error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
         if method is not None and error is None:
             self._running += 1
-            return Call(connection, stream_id, headers, headers[b":path"].decode("latin-1"), method, timeout_s)
+            return Call(connection, stream_id, headers, method, timeout_s)
         assert error is not None
         connection.answer_at_once(stream_id, [
             (b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"),
             (b"grpc-status", str(error.status.value).encode()), (b"grpc-message", (error.message or "").encode()),
         ])  # fmt: skip
-        self._count(_UNKNOWN_METHOD if method is None else headers[b":path"].decode("latin-1"), error.status, 0.0)
+        self._count(_UNKNOWN_METHOD if method is None else method.path, error.status, 0.0)
         return None
 
     def abandon(self, call: Call[Any, Any]) -> None:
         """A call was reset before its handler began."""
         self._running -= 1
         call.finish(None)
-        self._count(call.path, Status.CANCELLED, 0.0)
+        self._count(call.method.path, Status.CANCELLED, 0.0)
 
     async def run_call(self, call: Call[Any, Any]) -> None:
         """Run a call's handler and answer with what comes of it. Raises nothing but Trio's Cancelled."""
@@ -268,14 +270,14 @@ class Server:
             if not call.finished:
                 call.closed = True
                 call.finish(None)
-            call._connection.forget(call)
-            self._count(call.path, Status.OK if error is None else error.status, time.perf_counter() - began)
+            call.forget()
+            self._count(call.method.path, Status.OK if error is None else error.status, time.perf_counter() - began)
 
     async def _handle(self, call: Call[Any, Any]) -> GRPCError | None:
         try:
             with call.scope:
-                await call.method.func(call)
-                if not call.answers and not call.method.cardinality.server_streaming:
+                await call.method.run(call)
+                if not call.answers and not call.method.server_streaming:
                     raise AssertionError("a unary handler sent no answer")
                 return None
         except Exception as error:
@@ -283,14 +285,12 @@ class Server:
         return call.cancelled_as
 
     def _problem(self, call: Call[Any, Any], error: Exception) -> GRPCError:
-        cause: BaseException = error
-        while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-            cause = cause.exceptions[0]
+        cause = _leaf(error)
         if isinstance(cause, GRPCError):
             return cause
-        known = self._status_of(cause) if self._status_of is not None and isinstance(cause, Exception) else None
+        known = self._status_of(cause) if self._status_of is not None else None
         if known is None:
-            log.error("handler of %s failed", call.path, exc_info=error)
+            log.error("handler of %s failed", call.method.path, exc_info=error)
             return GRPCError(Status.INTERNAL, "internal error")
         return known
 
@@ -298,6 +298,17 @@ class Server:
         self.counts.calls += 1
         if self._on_call is not None:
             self._on_call(path, status.name, seconds)
+
+
+def _leaf(error: Exception) -> Exception:
+    """The one exception in groups of one, as nurseries raise them; else the error itself."""
+    inside: Exception = error
+    while isinstance(inside, ExceptionGroup):
+        members = list(cast("ExceptionGroup[Exception]", inside).exceptions)
+        if len(members) != 1:
+            return error
+        inside = members[0]
+    return inside
 
 
 def _is_grpc(content_type: bytes) -> bool:

@@ -10,6 +10,7 @@ connection. Must not keep anything that grows with what a client sends beyond ``
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -289,7 +290,7 @@ class Connection:
             self.server.counts.refused += 1
             self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = self.server.new_call(self, event.stream_id, dict(event.headers))  # type: ignore[arg-type]  # bytes, by our config
+        call = self.server.new_call(self, event.stream_id, dict(event.headers))
         if call is not None:
             self.calls[event.stream_id] = call
             self._new_calls.append(call)
@@ -303,10 +304,8 @@ class Connection:
         self._reset_stream(stream_id, ErrorCodes.NO_ERROR)
 
     def _reset_stream(self, stream_id: int, code: ErrorCodes) -> None:
-        try:
+        with contextlib.suppress(H2Error):  # it is closed already
             self.h2.reset_stream(stream_id, code)
-        except H2Error:
-            pass  # it is closed already
 
     def _on_data(self, event: DataReceived) -> None:
         if not event.data and not event.stream_ended:
@@ -315,12 +314,12 @@ class Connection:
         if call is None:
             self.consumed(event.flow_controlled_length)
         else:
-            call.feed(event.data, event.flow_controlled_length)
+            call.inbox.feed(event.data, event.flow_controlled_length)
 
     def _on_stream_ended(self, event: StreamEnded) -> None:
         call = self.calls.get(event.stream_id)
         if call is not None:
-            call.feed_eof()
+            call.inbox.feed_eof()
 
     def _on_stream_reset(self, event: StreamReset) -> None:
         self._spend(self._resets, "reset streams")

@@ -29,8 +29,8 @@ TRUNCATED = "the message ends too early"
 
 def write_varint(number: int) -> bytes:
     """A number of 0 to 2**64 - 1."""
-    if number < len(_SMALL):
-        return _SMALL[number]
+    if number < len(_small):
+        return _small[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -39,8 +39,8 @@ def write_varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL: tuple[bytes, ...] = ()
-_SMALL = tuple(write_varint(n) for n in range(16_384))  # lengths and tags: nearly all of them are below
+_small: tuple[bytes, ...] = ()
+_small = tuple(write_varint(n) for n in range(16_384))  # lengths and tags: nearly all of them are below
 
 
 def write_tag(number: int, wire_type: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What has to be done now and then: old idempotency keys go, the depth of the queues is measured, the loop's lag too."""
+"""Chores: old idempotency keys go, the depth of the queues and the lag of the loop are measured."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
+from penstock.store.database import first_line
 from penstock.store.embedded import embedded
 from penstock.store.engines import ensure_schema
 
@@ -20,7 +21,7 @@ def run(settings: Settings) -> int:
     try:
         trio.run(_migrate, settings, strict_exception_groups=True)
     except (PenstockError, psycopg.Error) as error:
-        log.error("the schema could not be applied", error=str(error).split("\n", 1)[0])
+        log.error("the schema could not be applied", error=first_line(error))  # noqa: TRY400 - for operators, no trace
         return 1
     return 0
 

@@ -14,6 +14,7 @@ import trio
 
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
+from penstock.store.database import first_line
 
 log = get_logger(__name__)
 _failures = RateLimitedLog(log, interval_seconds=5)
@@ -89,6 +90,6 @@ async def forever(
             await step()
             pause_s = 0.05
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            _failures.warning(name, "a service waits for the database", service=name, error=str(error)[:200])
+            _failures.warning(name, "a service waits for the database", service=name, error=first_line(error))
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)

@@ -6,10 +6,12 @@ alternatives, CPU per SELECT 1: this 145 µs, asyncio 205, worker threads 397, t
 
 Cancellation at any point leaves the connection usable or closed, never in between:
 
-- a running statement is cancelled on the server and its results are read to the end, within `CLEANUP_TIMEOUT_S`;
-  if that fails the connection is closed. Whether the statement took effect is unknown, as with every cancel.
-- the exits of transaction, pipeline and copy run shielded, as Trio would cancel a ROLLBACK or COMMIT again at once
-  (its cancellation is a level, not an edge). They are bounded; past the bound the connection is closed.
+- `wait` cancels a running statement on the server and reads its results to the end, shielded, within
+  `CLEANUP_TIMEOUT_S`; if that fails the connection is closed. Whether the statement took effect is unknown, as with
+  every cancel. That makes the exits of pipeline, COPY and stream safe too, in which Trio cancels every wait again
+  (its cancellation is a level, not an edge).
+- COMMIT and ROLLBACK at the end of a transaction are shielded as a whole, and bounded: past the bound the connection
+  is closed.
 
 Must not know the schema, nor hold SQL other than what it is given.
 """
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from psycopg import AsyncCursor, AsyncPipeline, AsyncTransaction
+    from psycopg import AsyncCursor, AsyncTransaction
     from psycopg.abc import AdaptContext, ConnParam, PQGen
     from psycopg.pq.abc import PGconn
     from psycopg.rows import AsyncRowFactory
@@ -173,6 +175,11 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         if scope.cancelled_caught:
             raise pg_errors.CancellationTimeout(f"no answer to the cancel within {timeout} s")
 
+    async def _try_cancel(self, *, timeout: float = CLEANUP_TIMEOUT_S) -> None:
+        # psycopg's, in the clean-up of COPY TO and stream(): cancelled there, it would leave the statement running.
+        with trio.CancelScope(shield=True):
+            await super()._try_cancel(timeout=timeout)
+
     async def close(self) -> None:
         """Close at once; who waits on it in another task gets `psycopg.OperationalError`. Not a checkpoint."""
         self.close_nowait()
@@ -218,27 +225,6 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             cancelled = trio.current_effective_deadline() == -math.inf
             timeout_s = CLEANUP_TIMEOUT_S if cancelled else COMMIT_TIMEOUT_S
             await self._exit_shielded(manager, None, timeout_s, "COMMIT")
-
-    @asynccontextmanager
-    async def pipeline(self) -> AsyncGenerator[AsyncPipeline]:
-        """psycopg's pipeline mode. Cancelled with statements in flight, the connection is closed.
-
-        For a few statements in one round trip use `roundtrip`: it costs half and stays usable.
-        """
-        async with self.exit_shielded_on_error(super().pipeline(), "the pipeline's end") as pipeline:
-            yield pipeline
-
-    @asynccontextmanager
-    async def exit_shielded_on_error(self, manager: AbstractAsyncContextManager[T], what: str) -> AsyncGenerator[T]:
-        """``manager``, whose exit after an error (Cancelled above all) runs shielded and bounded."""
-        value = await manager.__aenter__()
-        try:
-            yield value
-        except BaseException as error:
-            if not await self._exit_shielded(manager, error, CLEANUP_TIMEOUT_S, what):
-                raise
-        else:
-            await manager.__aexit__(None, None, None)
 
     async def _enter_shielded(self, manager: AbstractAsyncContextManager[T]) -> T:
         """Enter a transaction in a shield: BEGIN waits for a round trip only, and psycopg undoes an interrupted one."""

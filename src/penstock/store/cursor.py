@@ -5,7 +5,6 @@ Relies on psycopg 3.3.9 exactly (see `connection.py`). Must not wait: that is th
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -16,13 +15,11 @@ from psycopg.rows import TupleRow
 from penstock.store.wait import CLEANUP_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
     from typing import LiteralString
 
-    from psycopg import AsyncCopy
     from psycopg._queries import PostgresQuery
-    from psycopg.abc import Params, PQGen, Query
-    from psycopg.copy import AsyncWriter
+    from psycopg.abc import PQGen
 
     from penstock.store.connection import TrioConnection
 
@@ -34,20 +31,12 @@ if TYPE_CHECKING:
 
 
 class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
-    """psycopg's raw cursor; COPY ends shielded, and the parts of `execute` can be had singly for a round trip."""
+    """psycopg's raw cursor; the parts of its `execute` can be had singly, for a round trip."""
 
     __slots__ = ("_converted",)
 
     _conn: TrioConnection
     _converted: PostgresQuery
-
-    @asynccontextmanager
-    async def copy(
-        self, statement: Query, params: Params | None = None, *, writer: AsyncWriter | None = None
-    ) -> AsyncGenerator[AsyncCopy]:
-        """As psycopg's. Cancelled within COPY FROM, nothing is written; the connection is closed or usable."""
-        async with self._conn.exit_shielded_on_error(super().copy(statement, params, writer=writer), "COPY") as copy:
-            yield copy
 
     def convert_gen(self, statement: Statement) -> PQGen[None]:
         """Convert a statement; raises what is wrong with its parameters. Sends nothing in autocommit mode."""

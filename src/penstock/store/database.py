@@ -71,3 +71,8 @@ class Database:
     async def close(self, grace_s: float) -> None:
         """Close the pool; see `Pool.close`."""
         await self.pool.close(grace_s)
+
+
+def first_line(error: BaseException) -> str:
+    """What of an error goes into a log line or an answer: the server's details and hints may hold data."""
+    return str(error).split("\n", 1)[0][:300]

@@ -41,10 +41,9 @@ async def ensure_schema(connection: TrioConnection) -> bool:
                     f"the database has schema version {version}, this penstock works with {SCHEMA_VERSION}"
                 )
             return False
-        async with connection.transaction():
-            # the simple protocol: one text with many statements
-            async with psycopg.AsyncClientCursor(connection) as cursor:
-                await cursor.execute(schema_sql().encode())
+        # a client cursor uses the simple protocol, which takes one text with many statements
+        async with connection.transaction(), psycopg.AsyncClientCursor(connection) as cursor:
+            await cursor.execute(schema_sql().encode())
         return True
     finally:
         await connection.fetch(SQL["unlock_schema"])

@@ -256,7 +256,8 @@ async def fresh_leases(
     connection: TrioConnection, tokens: Sequence[int]
 ) -> list[tuple[int, int, str, datetime, datetime]]:
     """(token, seq, worker, entered_at, lease_until) of tokens under their first lease."""
-    return cast(Any, await connection.fetch(SQL["fresh_leases"], (arrays.ints(tokens),)))
+    rows = await connection.fetch(SQL["fresh_leases"], (arrays.ints(tokens),))
+    return [cast(tuple[int, int, str, datetime, datetime], row) for row in rows]
 
 
 class FailedJob(NamedTuple):
@@ -279,4 +280,4 @@ async def failed_jobs(connection: TrioConnection, limit: int, offset: int) -> li
 
 async def queue_depth(connection: TrioConnection) -> list[tuple[str, int, float | None]]:
     """Per job type: how many jobs wait, and the age in seconds of the oldest."""
-    return cast(Any, await connection.fetch(SQL["queue_depth"]))
+    return [cast(tuple[str, int, float | None], row) for row in await connection.fetch(SQL["queue_depth"])]

@@ -84,7 +84,9 @@ async def open_scene(
             (SQL["transaction_id"], ()),
         ]
     )
-    _, _, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(Any, results)
+    _, _, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(
+        Any, results
+    )
     tokens: dict[int, list[Token]] = {}
     for row in token_rows:
         tokens.setdefault(row[1], []).append(_token(row))
@@ -219,22 +221,29 @@ def statements(
 Add = Callable[..., None]
 
 
+def _bounded(deltas: int) -> int:
+    """What a smallint holds; a fold is due long before."""
+    return min(deltas, 32_000)
+
+
 def _tokens(changes: Sequence[Change], add: Add) -> None:
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     updated = [
         (t.id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.attempt, t.failures,
-         t.expiries, t.pending, t.arrived, min(t.unfolded, 32000), t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at)
+         t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
+         t.lease_until, t.timeout_at)
         for change in changes for t in change.outcome.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
         texts, times, times, times)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.side,
-         t.attempt, t.pending, t.arrived, min(t.unfolded, 32000), t.claimed_by, t.claimed_at, t.lease_until, t.timeout_at)
+         t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
+         t.lease_until, t.timeout_at)
         for change in changes for t in change.outcome.inserted
     ]  # fmt: skip
-    add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints, ints,
-        texts, times, times, times)  # fmt: skip
+    add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
+        ints, texts, times, times, times)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
 
 
@@ -328,12 +337,13 @@ async def buffer_signal(connection: TrioConnection, instance: int, step: int, ou
 
 async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:
     """(id, step, received at, variables) of kept signals, oldest first."""
-    return cast(Any, await connection.fetch(SQL["signals_of"], (instance,)))
+    return [cast(tuple[int, int, datetime, str], row) for row in await connection.fetch(SQL["signals_of"], (instance,))]
 
 
 async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, int, int, int, float]]:
     """The next timers: (token, seq, index, instance, seconds until it is due; negative when it is)."""
-    return cast(Any, await connection.fetch(SQL["due_timers"], (limit,)))
+    rows = await connection.fetch(SQL["due_timers"], (limit,))
+    return [cast(tuple[int, int, int, int, float], row) for row in rows]
 
 
 async def purge_idempotency(connection: TrioConnection, older_than_hours: float) -> None:

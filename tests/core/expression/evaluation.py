@@ -30,6 +30,14 @@ def refusal(source, limits: Limits = DEFAULT) -> ExpressionError:
     return caught.value
 
 
+def outcome(call):
+    """What ``call`` gives, or the `ExpressionError` that it raises; anything else comes through."""
+    try:
+        return call()
+    except ExpressionError as error:
+        return error
+
+
 def same(left, right) -> bool:
     """Equal, and of the same types throughout: Python's 1 == True == 1.0 would hide mistakes."""
     if type(left) is not type(right):

@@ -1,0 +1,179 @@
+"""The bookkeeping of one advance: the tokens it holds, and the rows that it writes about them.
+
+`advance.py` decides where tokens go; this keeps what follows from it (positions, history rows, queue, timers) in one
+`Outcome`. Pure, like its only user.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from penstock.core.definition import Definition, Step
+from penstock.core.effect import HistoryRow, JobRef, Outcome, Timer
+from penstock.core.state import HistoryKind, Instance, Token, TokenState
+
+
+class PositionsExhausted(Exception):
+    """The block of positions was too small: take a larger one and advance again."""
+
+
+class Inputs(msgspec.Struct):
+    """What `advance` can't make itself. ``positions`` ascend; ``buffered`` maps a WAIT's index to its kept signals."""
+
+    now: datetime
+    new_id: Callable[[], int]
+    positions: deque[int]
+    jitter: float = 0.0  # in [0, 1)
+    next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
+    max_automatic_steps: int = 1000
+    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = msgspec.field(default_factory=dict)
+
+
+class Book:
+    """One advance's view of an instance, and the outcome it fills."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        instance: Instance,
+        tokens: Sequence[Token],
+        variables: Mapping[str, object] | None,
+        inputs: Inputs,
+    ) -> None:
+        self.definition = definition
+        self.instance = instance
+        self.tokens = {token.id: token for token in tokens}
+        self.fresh: set[int] = set()
+        self.touched: dict[int, Token] = {}
+        self.removed: list[int] = []
+        self.variables = None if variables is None else dict(variables)
+        self.inputs = inputs
+        self.out = Outcome(instance)
+        self.entering: deque[tuple[Token, int]] = deque()
+        self.used_signals: set[int] = set()
+
+    def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
+        token = Token(
+            id=self.inputs.new_id(),
+            instance_id=self.instance.id,
+            seq=0,
+            step=step,
+            state=TokenState.READY,
+            entered_at=self.inputs.now,
+            parent_id=parent_id,
+            side=side,
+        )
+        self.add(token)
+        return token
+
+    def add(self, token: Token) -> None:
+        self.tokens[token.id] = token
+        self.fresh.add(token.id)
+        self.touched[token.id] = token
+
+    def touch(self, token: Token) -> None:
+        self.touched[token.id] = token
+
+    def remove(self, token: Token) -> None:
+        del self.tokens[token.id]
+        self.touched.pop(token.id, None)
+        if token.id not in self.fresh:
+            self.removed.append(token.id)
+
+    def place(self, token: Token, step: Step) -> None:
+        """Begin a new execution of ``step`` on ``token``."""
+        token.seq = self.position()
+        token.step = step.index
+        token.entered_at = self.inputs.now
+        token.attempt = token.failures = token.expiries = 0
+        token.claimed_by = token.claimed_at = token.lease_until = token.timeout_at = None
+        self.touch(token)
+
+    def close(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        """End the open execution of ``token``: its history row, its place in the queue, its timers."""
+        self.record(token, kind, worker=worker, reason=reason, output=output)
+        self.dequeue(token)
+        if self.has_timers(token):
+            self.out.disarmed.append((token.id, token.seq))
+
+    def count_delta(self, token: Token) -> None:
+        token.unfolded += 1
+        self.touch(token)
+
+    def has_timers(self, token: Token) -> bool:
+        step = self.definition.steps[token.step]
+        return (
+            bool(step.boundaries)
+            or token.state is TokenState.BACKOFF
+            or step.duration is not None
+            or step.until is not None
+        )
+
+    def record(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        row = HistoryRow(
+            position=self.position(),
+            token_id=token.id,
+            seq=token.seq,
+            step=token.step,
+            kind=kind,
+            started_at=token.entered_at,
+            ended_at=self.inputs.now,
+            attempt=token.attempt,
+            claimed_at=token.claimed_at,
+            worker=worker if worker is not None else token.claimed_by,
+            reason=reason,
+            output=output,
+        )
+        self.out.history.append(row)
+
+    def queue(self, token: Token, step: Step) -> None:
+        assert step.job_type is not None
+        self.out.queued.append(JobRef(step.job_type, token.id, token.seq))
+
+    def dequeue(self, token: Token) -> None:
+        """Take the job out of the queue if it is there (a late result, or an end, finds it READY)."""
+        if token.state is TokenState.READY:
+            job_type = self.definition.steps[token.step].job_type
+            if job_type is not None:
+                self.out.dequeued.append(JobRef(job_type, token.id, token.seq))
+
+    def arm_boundaries(self, token: Token, step: Step) -> None:
+        for index, boundary in enumerate(step.boundaries):
+            self.arm(token, index, boundary.seconds)
+
+    def arm(self, token: Token, index: int, delay_s: float) -> None:
+        fire_at = self.inputs.now + timedelta(seconds=delay_s)
+        self.out.armed.append(Timer(fire_at, token.id, token.seq, index))
+
+    def position(self) -> int:
+        if not self.inputs.positions:
+            raise PositionsExhausted
+        return self.inputs.positions.popleft()
+
+    def finish(self) -> Outcome:
+        out = self.out
+        for token in self.touched.values():
+            (out.inserted if token.id in self.fresh else out.updated).append(token)
+        out.deleted = self.removed
+        out.dead_end = not out.ended and all(token.state is TokenState.ENDED for token in self.tokens.values())
+        return out

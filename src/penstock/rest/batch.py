@@ -1,0 +1,97 @@
+"""Batch bodies: one bad item never fails its neighbours.
+
+The whole body is decoded at once; only when that is refused, item by item, 20 times as dear. Must not know what the
+items mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar, cast
+
+from penstock.errors import BadRequest
+from penstock.rest.codec import Body, decoder, mend_error_text, required, tolerant_tree
+
+ITEMS_MAX_COUNT: Final = 10_000
+"""Of one call. Half of what may wait for all batches together."""
+
+T = TypeVar("T", bound=Body)
+
+
+class Results(Body, Generic[T]):
+    """Completions or failures."""
+
+    worker_id: str | None = None
+    results: list[T] | None = None
+
+
+class Jobs(Body, Generic[T]):
+    """Heartbeats or releases."""
+
+    worker_id: str | None = None
+    jobs: list[T] | None = None
+
+
+class Starts(Body, Generic[T]):
+    """Starts, which have no worker."""
+
+    items: list[T] | None = None
+
+
+class BadItem(NamedTuple):
+    """An item that can't be read."""
+
+    job_id: str
+    reason: str
+
+
+class Batch(NamedTuple, Generic[T]):
+    """A batch as it was read, in order."""
+
+    worker_id: str
+    items: list[T | BadItem]
+
+
+class BatchReader(Generic[T]):
+    """Reads the bodies of one batch route: ``body_kind`` is one of the three above, made for ``item_kind``."""
+
+    def __init__(self, body_kind: type[Body], item_kind: type[T], field: str, *, has_worker: bool = True) -> None:
+        self._read_all: Callable[[bytes], Body] = decoder(body_kind)
+        self._read_item: Callable[[bytes], T] = decoder(item_kind)
+        self._field = field
+        self._has_worker = has_worker
+
+    def read(self, body: bytes) -> Batch[T]:
+        """The batch. Raises BadRequest for what concerns all of it."""
+        try:
+            whole = self._read_all(body)
+            items = cast("list[T | BadItem] | None", getattr(whole, self._field))
+            worker_id = cast("str | None", getattr(whole, "worker_id", None))
+        except BadRequest:
+            tree = tolerant_tree(body)
+            found = None if tree is None else tree.get(self._field)
+            if tree is None or not isinstance(found, list):
+                raise
+            items = [self._read_alone(item) for item in cast("list[object]", found)]
+            named = tree.get("workerId")
+            if self._has_worker and not isinstance(named, str):
+                raise
+            worker_id = cast("str | None", named)
+        if items is None:
+            raise BadRequest(f"{self._field}: is required")
+        if len(items) > ITEMS_MAX_COUNT:
+            raise BadRequest(f"{self._field}: has {len(items)} items, more than {ITEMS_MAX_COUNT}")
+        return Batch(required(worker_id, "workerId") if self._has_worker else "", items)
+
+    def _read_alone(self, item: object) -> T | BadItem:
+        job_id = ""
+        if isinstance(item, dict):
+            fields = cast("dict[str, object]", item)
+            mend_error_text(fields)
+            named = fields.get("jobId")
+            job_id = named if isinstance(named, str) else ""
+        try:
+            return self._read_item(json.dumps(item).encode())
+        except BadRequest as error:
+            return BadItem(job_id.encode(errors="replace").decode(), error.reason)

@@ -1,0 +1,232 @@
+"""Bodies of requests: their form, and how leniently they are read.
+
+Unknown fields are ignored, a null field counts as absent, numbers of `maxJobs` and the like may be fractions and as
+large as they want to be (the engine clamps them). A wrong type is refused with the name of the field. Variables stay
+bytes and are checked by ``engine.payload``. Must not know what a request means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from penstock.engine.payload import PayloadLimits, check_json_value, check_variables, clean_text
+from penstock.errors import BadRequest
+
+ERROR_MESSAGE_MAX_BYTES: Final = 4_096
+ATTEMPT_MAX: Final = 2_147_483_647
+"""What PostgreSQL's integer holds. Larger ones are no attempt of any job, and this one is none either."""
+RETRY_AFTER_MAX_SECONDS: Final = 31_536_000.0
+"""A year."""
+
+ABSENT: Final = msgspec.Raw(b"")
+Number = int | float
+
+T = TypeVar("T")
+
+
+class Body(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of request bodies. Whatever may be absent may be null."""
+
+
+class PollBody(Body):
+    worker_id: str | None = None
+    job_types: list[str] | None = None
+    max_jobs: Number | None = None
+    lease_seconds: Number | None = None
+    wait_seconds: Number | None = None
+
+
+class CompletionItem(Body):
+    """One result of a batch."""
+
+    job_id: str | None = None
+    attempt: int | None = None
+    variables: msgspec.Raw = ABSENT
+
+
+class CompletionBody(Body):
+    worker_id: str | None = None
+    attempt: int | None = None
+    variables: msgspec.Raw = ABSENT
+
+
+class FailureItem(Body):
+    """One failure of a batch. ``error_message`` may be any JSON: an error text is never a reason to refuse."""
+
+    job_id: str | None = None
+    attempt: int | None = None
+    retryable: bool | None = None
+    error_message: Any = None
+    retry_after_seconds: Number | None = None
+
+
+class FailureBody(FailureItem):
+    worker_id: str | None = None
+
+
+class HeartbeatItem(Body):
+    """One heartbeat of a batch."""
+
+    job_id: str | None = None
+    attempt: int | None = None
+    lease_seconds: Number | None = None
+    checkpoint: msgspec.Raw = ABSENT
+    progress: msgspec.Raw = ABSENT
+
+
+class HeartbeatBody(HeartbeatItem):
+    worker_id: str | None = None
+
+
+class ReleaseItem(Body):
+    """One job to give back."""
+
+    job_id: str | None = None
+    attempt: int | None = None
+
+
+class StartBody(Body):
+    definition_id: str | None = None
+    definition_version: int | None = None
+    variables: msgspec.Raw = ABSENT
+    business_key: str | None = None
+    instance_key: str | None = None
+
+
+class StartItem(StartBody):
+    """One start of a batch."""
+
+    idempotency_key: str | None = None
+
+
+class CancelBody(Body):
+    reason: str | None = None
+
+
+class UserTaskBody(Body):
+    """``result`` is what gRPC and old clients call ``variables``."""
+
+    variables: msgspec.Raw = ABSENT
+    result: msgspec.Raw = ABSENT
+    completed_by: str | None = None
+    worker_id: str | None = None
+
+
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """A function that decodes a required body of this form. It raises BadRequest with the field or the place."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes) -> T:
+        try:
+            body.decode()  # msgspec does not look into the texts that it skips
+            return decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(_explain(body, error)) from None
+
+    return read
+
+
+def optional_decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """As ``decoder``, for a body that may be empty or null."""
+    read = decoder(kind)
+    empty = kind()
+
+    def read_optional(body: bytes) -> T:
+        return empty if body.strip() in (b"", b"null") else read(body)
+
+    return read_optional
+
+
+def _explain(body: bytes, error: Exception) -> str:
+    if not body.strip():
+        return "body: is required"
+    if isinstance(error, UnicodeDecodeError):
+        return "body: not UTF-8"
+    if isinstance(error, RecursionError):
+        return "body: nested too deeply"
+    text = str(error).replace("`", "")
+    if not isinstance(error, msgspec.ValidationError):
+        # msgspec has several words for a lone surrogate, "truncated" among them.
+        what = "not JSON, or with a lone surrogate" if b"\\ud" in body.lower() else "not JSON"
+        return f"body: {what}: {text.removeprefix('JSON is malformed: ')}"
+    reason, _, path = text.partition(" - at ")
+    return f"{path.removeprefix('$').removeprefix('.') or 'body'}: {reason[0].lower()}{reason[1:]}"
+
+
+def required(value: str | None, field: str) -> str:
+    """A text that must be there. Raises BadRequest."""
+    if not value:
+        raise BadRequest(f"{field}: is required")
+    return value
+
+
+def whole(value: Number | None) -> int:
+    """A number where 0 or less is the default. Fractions are rounded up: a half second is no default."""
+    return 0 if value is None or value <= 0 else math.ceil(value)
+
+
+def fenced(attempt: int | None) -> int | None:
+    """An attempt number that the store can compare."""
+    return attempt if attempt is None else min(max(attempt, -1), ATTEMPT_MAX)
+
+
+def given_variables(raw: msgspec.Raw, limits: PayloadLimits, field: str = "variables") -> bytes | None:
+    """A variable map, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
+    data = bytes(raw)
+    return None if data in (b"", b"null") else check_variables(data, limits, field)
+
+
+def given_value(raw: msgspec.Raw, limits: PayloadLimits, field: str) -> bytes | None:
+    """A JSON value, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
+    data = bytes(raw)
+    return None if data in (b"", b"null") else check_json_value(data, limits, field)
+
+
+def retry_delay(seconds: Number | None) -> float | None:
+    """`retryAfterSeconds`, bounded."""
+    return None if seconds is None else float(min(max(seconds, 0), RETRY_AFTER_MAX_SECONDS))
+
+
+def error_text(message: object) -> str:
+    """The text of an `errorMessage`, whatever it is: not a string, too long, with characters that can't be kept."""
+    if message is None:
+        return ""
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    return clean_text(text, ERROR_MESSAGE_MAX_BYTES)
+
+
+def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """``read`` for a body with an `errorMessage`: where it refuses, once more with that text mended."""
+
+    def read_mended(body: bytes) -> T:
+        try:
+            return read(body)
+        except BadRequest:
+            tree = tolerant_tree(body)
+            if tree is None or "errorMessage" not in tree:
+                raise
+            mend_error_text(tree)
+            return read(json.dumps(tree).encode())
+
+    return read_mended
+
+
+def tolerant_tree(body: bytes) -> dict[str, object] | None:
+    """A JSON object that strict readers refuse for what stands in its texts; None when it is none. What is wrong stays
+    wrong when the tree is written again: bytes that are not UTF-8 are lone surrogates in it."""
+    try:
+        tree = cast(object, json.loads(body.decode("utf-8", "surrogateescape"), strict=False))
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", tree) if isinstance(tree, dict) else None
+
+
+def mend_error_text(holder: dict[str, object]) -> None:
+    """Clean the `errorMessage` of a failure, if it has one."""
+    if "errorMessage" in holder:
+        holder["errorMessage"] = error_text(holder["errorMessage"])

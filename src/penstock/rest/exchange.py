@@ -1,0 +1,96 @@
+"""What passes between the ASGI application and a handler: a call with its body read, and a reply.
+
+The body is read here, under one limit and whatever the server is, before a handler runs. Must not know any route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from penstock.errors import PayloadTooLarge
+
+Scope: TypeAlias = dict[str, Any]
+Message: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+JSON: Final = b"application/json"
+
+
+class Reply(NamedTuple):
+    """An answer. A body of None carries neither content type nor length (204)."""
+
+    status: int
+    body: bytes | None = None
+    content_type: bytes = JSON
+    headers: Headers = ()
+
+
+NO_CONTENT: Final = Reply(204)
+
+
+class Call(NamedTuple):
+    """One request of a hot route."""
+
+    body: bytes
+    headers: dict[bytes, bytes]
+    """By lower-case name; of a repeated one the last."""
+    receive: Receive
+    """Gives ``http.disconnect`` when the client goes away."""
+    job_id: str = ""
+    """From the path, where it has one."""
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
+
+
+class ClientGone(Exception):
+    """The client went away before its request was whole: there is nobody to answer."""
+
+
+async def read_body(receive: Receive, max_bytes: int) -> bytes:
+    """The whole body. Raises PayloadTooLarge, with the rest left unread, or ClientGone."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body: bytes = message.get("body", b"")
+        _check_size(len(body), max_bytes)
+        return body
+    parts: list[bytes] = []
+    size = 0
+    while message["type"] == "http.request":
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        _check_size(size, max_bytes)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
+    raise ClientGone
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise PayloadTooLarge(f"the body has more than {max_bytes} bytes")
+
+
+async def send_reply(send: Send, reply: Reply, more_headers: Headers) -> None:
+    """Send an answer whole."""
+    headers = [*reply.headers, *more_headers]
+    if reply.body is not None:
+        headers += ((b"content-type", reply.content_type), (b"content-length", b"%d" % len(reply.body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body or b""})
+
+
+def text_header(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    """A header as text, None when it is absent or empty. Clients send UTF-8, whatever RFC 9110 says of Latin-1."""
+    value = headers.get(name)
+    if not value:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -1,0 +1,237 @@
+"""One engine with everything around it, in order: what starts before what, and what stops before what.
+
+Start: metrics → database → schema → number → batchers → services → listeners → ready. Stop: not ready, parked polls
+answered → listeners drained (grace; past it requests are cancelled) → services → batchers flushed → number given back
+→ pool → metrics. Sockets are bound by the caller, so that a taken port is known before anything runs.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg
+import trio
+from prometheus_client import CollectorRegistry, make_asgi_app
+
+from penstock import __version__
+from penstock.engine.engine import Engine
+from penstock.errors import Unavailable
+from penstock.http import HttpServer, Limits, ListenError, Server, listen
+from penstock.http.hypercorn_seam import HypercornServer
+from penstock.log import get_logger
+from penstock.metrics import Metrics
+from penstock.rest.app import make_app
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.runtime.membership import Membership
+from penstock.runtime.processes import Reporter
+from penstock.runtime.stopping import Stopping
+from penstock.runtime.supervise import Supervisor, forever
+from penstock.settings import HttpServer as HttpServerKind
+from penstock.settings import Settings
+from penstock.store import engines as engine_store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database, first_line
+
+FLUSH_TIMEOUT_S = 10.0
+"""How long batches under way may take at the end; each is bounded by itself."""
+POOL_GRACE_S = 2.0
+METRICS_GRACE_S = 1.0
+CONNECT_PAUSE_S = 0.1
+
+log = get_logger(__name__)
+
+
+def bind(settings: Settings, purposes: Sequence[str]) -> dict[str, list[socket.socket]]:
+    """Listening sockets by purpose. Raises ListenError, and then holds none."""
+    ports = {"metrics": settings.metrics_port, "REST": settings.rest_port}
+    bound: dict[str, list[socket.socket]] = {}
+    try:
+        for purpose in purposes:
+            bound[purpose] = listen(settings.bind_address, ports[purpose], purpose=purpose)
+    except ListenError:
+        close_sockets(bound)
+        raise
+    return bound
+
+
+def close_sockets(sockets: dict[str, list[socket.socket]]) -> None:
+    """Close all of them; those taken over by a server are closed already."""
+    for group in sockets.values():
+        for sock in group:
+            sock.close()
+
+
+def metrics_app(registry: CollectorRegistry) -> Any:
+    """The ASGI application of the metrics page."""
+    return make_asgi_app(registry)
+
+
+def address(sockets: Sequence[socket.socket]) -> str:
+    """Where a listener is reached, for the log."""
+    host, port = sockets[0].getsockname()[:2]
+    return f"{host}:{port}"
+
+
+class Node:
+    """One engine process's service. Without a socket for the metrics it reports them to its parent."""
+
+    def __init__(self, settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]]) -> None:
+        self._settings = settings
+        self._dsn = dsn
+        self._sockets = sockets
+        self._metrics = Metrics(__version__)
+        self._metrics_server = HypercornServer(http2=False)
+        self._reporter = None if "metrics" in sockets else Reporter(self._metrics)
+
+    async def run(self, stopping: Stopping) -> None:
+        """Start, serve until asked to stop, stop in order. Raises what a child raised."""
+        settings = self._settings
+        log.info("starting", version=__version__, settings=settings.redacted())
+        database = Database(
+            self._dsn,
+            max_connections=settings.db_max_conns,
+            min_connections=settings.db_min_conns,
+            acquire_timeout_s=settings.db_acquire_timeout_seconds,
+            max_lifetime_s=settings.db_conn_max_lifetime_seconds,
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._serve(Supervisor(nursery, self._metrics), database, stopping)
+                nursery.cancel_scope.cancel()
+        finally:
+            close_sockets(self._sockets)
+            with trio.CancelScope(shield=True):
+                await database.close(POOL_GRACE_S)
+
+    async def _serve(self, supervisor: Supervisor, database: Database, stopping: Stopping) -> None:
+        sockets = self._sockets
+        where = {purpose: address(group) for purpose, group in sockets.items()}
+        if self._reporter is None:
+            app = metrics_app(self._metrics.registry)
+            await supervisor.start("metrics", self._metrics_server.serve, app, sockets["metrics"])
+        await self._wait_for_database()
+        pool = database.pool
+        self._metrics.watch_pool(
+            lambda: pool.statistics().idle, lambda: pool.statistics().busy, lambda: pool.statistics().waiting
+        )
+        membership = Membership(database, self._settings.dispatch_mode.value)
+        engine = Engine(database, self._settings, self._metrics, await membership.join())
+        membership.attach(engine)
+        for batcher in engine.batchers():
+            await supervisor.start(f"batch {batcher.name}", batcher.run)
+        services = await self._start_services(supervisor, engine, membership)
+        http = self._http_server()
+        await supervisor.start("REST", http.serve, make_app(engine), sockets["REST"])
+        stopping.serving = True
+        log.info("ready", engine=engine.ids.number, **where)
+        if self._reporter is not None:
+            await self._reporter.report()
+        await stopping.asked.wait()
+
+        engine.drain()
+        await self._drain(supervisor, http)
+        await supervisor.stop(*services)
+        await self._flush(supervisor, engine)
+        with trio.move_on_after(POOL_GRACE_S):
+            try:
+                await membership.leave()
+            except psycopg.Error as error:
+                log.info("the engine number was not given back", error=first_line(error))
+        await database.close(POOL_GRACE_S)
+        await self._stop_metrics(supervisor)
+        log.info("stopped")
+
+    async def _start_services(self, supervisor: Supervisor, engine: Engine, membership: Membership) -> list[str]:
+        """The loops around the engine; their names."""
+        sweeper = LeaseSweeper(engine)
+        membership.on_lost = sweeper.scan_soon
+        housekeeping = Housekeeping(engine)
+
+        async def probe() -> None:
+            await engine.polls.wait_probe()
+            await engine.polls.probe_once()
+
+        async def fire() -> None:
+            await engine.timers.wait_due()
+            await engine.timers.fire_once()
+
+        steps: dict[str, Callable[[], Awaitable[object]]] = {
+            "ready probe": probe,
+            "timers": fire,
+            "lease sweeper": sweeper.step,
+            "listener": membership.listen,
+            "membership": membership.look,
+            "notifier": membership.send,
+            "housekeeping": housekeeping.step,
+            "loop lag": housekeeping.measure_lag,
+        }
+        if self._reporter is not None:
+            steps["metrics report"] = self._reporter.step
+        for name, step in steps.items():
+            await supervisor.start(name, partial(forever, name, step))
+        return list(steps)
+
+    async def _drain(self, supervisor: Supervisor, http: Server) -> None:
+        """Answer what is in flight within the grace; past it requests are cancelled."""
+        supervisor.expect_end("REST")
+        http.drain()
+        with trio.move_on_after(self._settings.shutdown_grace_seconds) as grace:
+            await supervisor.wait_ended("REST")
+        if grace.cancelled_caught:
+            log.warning("requests were cut off", grace_s=self._settings.shutdown_grace_seconds)
+            await supervisor.stop("REST")
+
+    async def _flush(self, supervisor: Supervisor, engine: Engine) -> None:
+        batchers = engine.batchers()
+        with trio.move_on_after(FLUSH_TIMEOUT_S):
+            for batcher in batchers:
+                await batcher.wait_flushed()
+        await supervisor.stop(*(f"batch {batcher.name}" for batcher in batchers))
+
+    async def _stop_metrics(self, supervisor: Supervisor) -> None:
+        if self._reporter is not None:
+            await self._reporter.report()
+            return
+        supervisor.expect_end("metrics")
+        self._metrics_server.drain()
+        with trio.move_on_after(METRICS_GRACE_S):
+            await supervisor.wait_ended("metrics")
+        await supervisor.stop("metrics")
+
+    async def _wait_for_database(self) -> None:
+        """Connect and apply the schema; a database that is still starting is waited for."""
+        deadline = trio.current_time() + self._settings.outage_wait_seconds
+        connection: TrioConnection | None = None
+        while connection is None:
+            try:
+                with trio.fail_after(self._settings.db_connect_timeout_seconds):
+                    connection = await TrioConnection.connect(self._dsn)
+            except (psycopg.OperationalError, trio.TooSlowError) as error:
+                if trio.current_time() >= deadline:
+                    raise Unavailable(f"the database can't be reached: {first_line(error) or 'no answer'}") from error
+                await trio.sleep(CONNECT_PAUSE_S)
+        try:
+            if await engine_store.ensure_schema(connection):
+                log.info("schema applied")
+        finally:
+            connection.close_nowait()
+
+    def _http_server(self) -> Server:
+        settings = self._settings
+        limits = Limits(
+            max_head_bytes=settings.http_max_header_bytes,
+            max_body_bytes=settings.max_body_bytes,
+            max_request_memory_bytes=settings.http_max_request_memory_bytes,
+            max_connections=settings.http_max_connections,
+            header_timeout_seconds=settings.http_header_timeout_seconds,
+            body_timeout_seconds=settings.http_body_timeout_seconds,
+            keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
+            write_timeout_seconds=settings.http_write_timeout_seconds,
+        )
+        if settings.http_server is HttpServerKind.HYPERCORN:
+            return HypercornServer(limits)
+        return HttpServer(limits)
