@@ -73,7 +73,7 @@ async def test_a_go_client_finds_all_as_the_contract_says(client: Path) -> None:
     assert seen == {
         "variables": {"n": 3, "x": 2.5, "list": [None, True, "é"]}, "businessKey": "k", "jobs": 2,
         "leaseLost": "Aborted", "unimplemented": "Unimplemented", "deadline": "DeadlineExceeded", "health": "SERVING",
-        "services": listed, "servicesAlpha": listed, "work": 10_000,
+        "services": listed, "servicesAlpha": listed, "work": 10_000, "pingPong": 2_000,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import trio.testing
 
 from penstock.rpc import messages as m
 from penstock.rpc import worker_messages as w
+from penstock.rpc.call import Call
 from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.limits import Limits
 from tests.rpc.conftest import Running, running
@@ -169,3 +170,53 @@ async def test_all_servers_bytes_together_are_bounded() -> None:
             assert (answer.status, client.answers[held[0]].done.is_set()) == (8, False)
             assert run.server.statistics().held_request_bytes == 80_000
         await run.until_quiet()
+
+
+async def test_a_stream_on_which_an_answer_was_cut_off_takes_no_more() -> None:
+    """Half a message followed by another would be read as nonsense."""
+    from grpclib.const import Handler
+
+    from penstock.rpc.methods import both_stream
+
+    seen: list[str] = []
+
+    class Impatient:
+        def __mapping__(self) -> dict[str, Handler]:
+            return {"/t.T/Impatient": both_stream(self.serve, w.WorkRequest, w.WorkResponse)}
+
+        async def serve(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+            async for _ in call:
+                with trio.move_on_after(0.1):
+                    await call.send_message(w.WorkResponse(jobs=[w.Job(variables=b"x" * 200_000)]))
+                try:
+                    await call.send_message(w.WorkResponse())
+                except trio.BrokenResourceError as error:
+                    seen.append(str(error))
+                    return
+
+    with trio.fail_after(20):
+        async with running(more=[Impatient()]) as run, run.client(reads=False) as client:
+            stream_id = await client.open("/t.T/Impatient")
+            await client.send(stream_id, framed(b""))
+            assert (await client.finished(stream_id)).messages == []
+    assert seen == ["an earlier answer was cut off"]
+
+
+async def test_two_tasks_cannot_send_on_one_call_at_once() -> None:
+    from grpclib.const import Handler
+
+    from penstock.rpc.methods import both_stream
+
+    class Hasty:
+        def __mapping__(self) -> dict[str, Handler]:
+            return {"/t.T/Hasty": both_stream(self.serve, w.WorkRequest, w.WorkResponse)}
+
+        async def serve(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(call.send_message, w.WorkResponse())
+
+    with trio.fail_after(20):
+        async with running(more=[Hasty()]) as run, run.client() as client:
+            stream_id = await client.open("/t.T/Hasty", end=True)
+            assert (await client.finished(stream_id)).status == 13

@@ -17,7 +17,6 @@ from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.http.request import BodyBudget
 from penstock.http.response import DateHeader
-from penstock.http.transport import TcpStream
 from penstock.log import get_logger
 
 log = get_logger(__name__)
@@ -116,10 +115,13 @@ class HttpServer:
             self._connections.discard(connection)
 
     async def _handle_socket(self, app: App, sock: socket.socket) -> None:
+        # A stream of our own on trio.lowlevel (no checkpoint after a write that fits the socket) was tried: 42 instead of
+        # 46 µs per request at 32 connections, but a quarter fewer requests per second at 1. Not worth its 80 lines.
         try:
             with sock:
                 client, server_address = _address(sock.getpeername()), _address(sock.getsockname())
-                await self.handle(app, TcpStream(sock), client, server_address)
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+                await self.handle(app, stream, client, server_address)
         except OSError:
             log.debug("a client went away while it was accepted")
         finally:

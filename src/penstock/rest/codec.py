@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import field
 
 from penstock.engine.payload import PayloadLimits, check_json_value, check_variables, clean_text
 from penstock.errors import BadRequest
@@ -23,13 +24,12 @@ ATTEMPT_MAX: Final = 2_147_483_647
 RETRY_AFTER_MAX_SECONDS: Final = 31_536_000.0
 """A year."""
 
-ABSENT: Final = msgspec.Raw(b"")
 Number = int | float
 
 T = TypeVar("T")
 
 
-class Body(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class Body(msgspec.Struct, rename="camel", kw_only=True):
     """Base of request bodies. Whatever may be absent may be null."""
 
 
@@ -41,25 +41,24 @@ class PollBody(Body):
     wait_seconds: Number | None = None
 
 
-class CompletionItem(Body):
-    """One result of a batch."""
+class JobItem(Body):
+    """What every call about a job may hold: ``job_id`` in batches, else it stands in the path."""
 
     job_id: str | None = None
     attempt: int | None = None
-    variables: msgspec.Raw = ABSENT
 
 
-class CompletionBody(Body):
+class CompletionItem(JobItem):
+    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
+
+
+class CompletionBody(CompletionItem):
     worker_id: str | None = None
-    attempt: int | None = None
-    variables: msgspec.Raw = ABSENT
 
 
-class FailureItem(Body):
-    """One failure of a batch. ``error_message`` may be any JSON: an error text is never a reason to refuse."""
+class FailureItem(JobItem):
+    """``error_message`` may be any JSON: an error text is never a reason to refuse. `retryable` left out is false."""
 
-    job_id: str | None = None
-    attempt: int | None = None
     retryable: bool | None = None
     error_message: Any = None
     retry_after_seconds: Number | None = None
@@ -69,31 +68,24 @@ class FailureBody(FailureItem):
     worker_id: str | None = None
 
 
-class HeartbeatItem(Body):
-    """One heartbeat of a batch."""
-
-    job_id: str | None = None
-    attempt: int | None = None
+class HeartbeatItem(JobItem):
     lease_seconds: Number | None = None
-    checkpoint: msgspec.Raw = ABSENT
-    progress: msgspec.Raw = ABSENT
+    checkpoint: msgspec.Raw = field(default_factory=msgspec.Raw)
+    progress: msgspec.Raw = field(default_factory=msgspec.Raw)
 
 
 class HeartbeatBody(HeartbeatItem):
     worker_id: str | None = None
 
 
-class ReleaseItem(Body):
-    """One job to give back."""
-
-    job_id: str | None = None
-    attempt: int | None = None
+class ReleaseItem(JobItem):
+    pass
 
 
 class StartBody(Body):
     definition_id: str | None = None
     definition_version: int | None = None
-    variables: msgspec.Raw = ABSENT
+    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
     business_key: str | None = None
     instance_key: str | None = None
 
@@ -111,8 +103,8 @@ class CancelBody(Body):
 class UserTaskBody(Body):
     """``result`` is what gRPC and old clients call ``variables``."""
 
-    variables: msgspec.Raw = ABSENT
-    result: msgspec.Raw = ABSENT
+    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
+    result: msgspec.Raw = field(default_factory=msgspec.Raw)
     completed_by: str | None = None
     worker_id: str | None = None
 

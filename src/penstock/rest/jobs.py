@@ -5,7 +5,8 @@ Handlers take a call and give a reply, without a framework in between: with one,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from penstock.rest.codec import (
     FailureItem,
     HeartbeatBody,
     HeartbeatItem,
+    JobItem,
     PollBody,
     ReleaseItem,
     decoder,
@@ -50,6 +52,7 @@ UNWATCHED_SECONDS: Final = 0.1
 """A long poll begins with this time in which nobody looks whether the client is still there: the look-out costs 35 µs
 of a poll that takes 100, and busy workers are answered before it would begin."""
 
+ItemT = TypeVar("ItemT", bound=JobItem)
 R = TypeVar("R")
 
 _read_poll = decoder(PollBody)
@@ -164,83 +167,95 @@ class JobRoutes:
     async def complete_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/complete``"""
         batch = _completions.read(call.body)
-        outcomes = Outcomes(len(batch.items))
-        requests: list[Completion] = []
-        for index, item in enumerate(batch.items):
-            if isinstance(item, BadItem):
-                outcomes.refuse(index, item.job_id, item.reason)
-                continue
-            try:
-                request = Completion(
-                    job_id=required(item.job_id, "jobId"),
-                    worker_id=batch.worker_id,
-                    attempt=fenced(item.attempt),
-                    explicit=True,
-                    variables=given_variables(item.variables, self._limits),
-                )
-            except (BadRequest, PayloadTooLarge) as error:
-                outcomes.refuse(index, item.job_id, error.reason)
-            else:
-                outcomes.expect(index)
-                requests.append(request)
-        return outcomes.reply(await self._engine.jobs.complete_many(requests))
+        limits = self._limits
+
+        def make(item: CompletionItem, job_id: str) -> Completion:
+            return Completion(
+                job_id=job_id,
+                worker_id=batch.worker_id,
+                attempt=fenced(item.attempt),
+                explicit=True,
+                variables=given_variables(item.variables, limits),
+            )
+
+        requests, refused = _sort_out(batch.items, make)
+        return _outcomes(refused, await self._engine.jobs.complete_many(requests))
 
     async def fail_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/fail``"""
         batch = _failures.read(call.body)
-        outcomes = Outcomes(len(batch.items))
-        requests: list[Failure] = []
-        for index, item in enumerate(batch.items):
-            if isinstance(item, BadItem):
-                outcomes.refuse(index, item.job_id, item.reason)
-            elif not item.job_id:
-                outcomes.refuse(index, "", "jobId: is required")
-            else:
-                outcomes.expect(index)
-                requests.append(_failure(item, item.job_id, batch.worker_id, explicit=True))
-        return outcomes.reply(await self._engine.jobs.fail_many(requests))
+
+        def make(item: FailureItem, job_id: str) -> Failure:
+            return _failure(item, job_id, batch.worker_id, explicit=True)
+
+        requests, refused = _sort_out(batch.items, make)
+        return _outcomes(refused, await self._engine.jobs.fail_many(requests))
 
     async def heartbeat_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/heartbeat``"""
         batch = _heartbeats.read(call.body)
-        outcomes = Outcomes(len(batch.items))
-        requests: list[Heartbeat] = []
-        for index, item in enumerate(batch.items):
-            if isinstance(item, BadItem):
-                outcomes.refuse(index, item.job_id, item.reason)
-                continue
-            try:
-                job_id = required(item.job_id, "jobId")
-                request = self._heartbeat(item, job_id, batch.worker_id, explicit=True)
-            except (BadRequest, PayloadTooLarge) as error:
-                outcomes.refuse(index, item.job_id, error.reason)
-            else:
-                outcomes.expect(index)
-                requests.append(request)
+
+        def make(item: HeartbeatItem, job_id: str) -> Heartbeat:
+            return self._heartbeat(item, job_id, batch.worker_id, explicit=True)
+
+        requests, refused = _sort_out(batch.items, make)
         answers = await self._engine.jobs.heartbeat_many(requests)
-        return outcomes.reply(
-            [
-                BeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
-                if isinstance(answer, HeartbeatAnswer)
-                else answer
-                for request, answer in zip(requests, answers, strict=True)
-            ]
-        )
+        outcomes: list[ItemOutcome] = [
+            BeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
+            if isinstance(answer, HeartbeatAnswer)
+            else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+        return _outcomes(refused, outcomes)
 
     async def release_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/release``"""
         batch = _releases.read(call.body)
-        outcomes = Outcomes(len(batch.items))
-        requests: list[Release] = []
-        for index, item in enumerate(batch.items):
-            if isinstance(item, BadItem):
-                outcomes.refuse(index, item.job_id, item.reason)
-            elif not item.job_id:
-                outcomes.refuse(index, "", "jobId: is required")
-            else:
-                outcomes.expect(index)
-                attempt = fenced(item.attempt)
-                requests.append(
-                    Release(job_id=item.job_id, worker_id=batch.worker_id, attempt=attempt, explicit=True)
-                )
-        return outcomes.reply(await self._engine.jobs.release_many(requests))
+
+        def make(item: ReleaseItem, job_id: str) -> Release:
+            return Release(job_id=job_id, worker_id=batch.worker_id, attempt=fenced(item.attempt), explicit=True)
+
+        requests, refused = _sort_out(batch.items, make)
+        return _outcomes(refused, await self._engine.jobs.release_many(requests))
+
+
+class BeatOutcome(ItemOutcome, frozen=True):
+    """An item of a batch of heartbeats."""
+
+    lock_expires_at: datetime | None = None
+
+
+def _failure(body: FailureItem, job_id: str, worker_id: str, *, explicit: bool) -> Failure:
+    return Failure(
+        job_id=job_id,
+        worker_id=worker_id,
+        attempt=fenced(body.attempt),
+        explicit=explicit,
+        retryable=bool(body.retryable),
+        error_message=error_text(body.error_message),
+        retry_after_seconds=retry_delay(body.retry_after_seconds),
+    )
+
+
+def _sort_out(items: Sequence[ItemT | BadItem], make: Callable[[ItemT, str], R]) -> tuple[list[R], dict[int, ItemOutcome]]:
+    """The requests of the items that can be made into one, and the outcomes of the others by their place."""
+    requests: list[R] = []
+    refused: dict[int, ItemOutcome] = {}
+    for index, item in enumerate(items):
+        if isinstance(item, BadItem):
+            refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=item.reason)
+            continue
+        try:
+            requests.append(make(item, required(item.job_id, "jobId")))
+        except (BadRequest, PayloadTooLarge) as error:
+            refused[index] = ItemOutcome(job_id=item.job_id or "", outcome="invalid", reason=error.reason)
+    return requests, refused
+
+
+def _outcomes(refused: Mapping[int, ItemOutcome], answers: Sequence[ItemOutcome]) -> Reply:
+    """The answer to a batch: all outcomes in the order of the items."""
+    if refused:
+        rest = iter(answers)
+        count = len(refused) + len(answers)
+        answers = [found if (found := refused.get(index)) is not None else next(rest) for index in range(count)]
+    return Reply(200, b'{"results":%b}' % _encode(answers))

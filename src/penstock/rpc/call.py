@@ -23,8 +23,6 @@ from penstock.rpc.inbox import Inbox
 from penstock.rpc.wire import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
 
@@ -53,7 +51,7 @@ class Call(Generic[RequestT, AnswerT]):
     """
 
     __slots__ = (
-        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_window", "closed", "finished",
+        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "finished",
         "headers", "inbox", "method", "scope", "started_at", "stream_id",
     )  # fmt: skip
 
@@ -78,10 +76,10 @@ class Call(Generic[RequestT, AnswerT]):
         self.finished = False
         """Trailers were written."""
         self._ended_as: GRPCError | None = None
-        self._window: trio.Event | None = None
         self._opened = False
         self._answers = 0
         self._sending = False
+        self._torn = False
 
     # ---------------------------------------------------------------------------------- what handlers see
 
@@ -160,19 +158,23 @@ class Call(Generic[RequestT, AnswerT]):
         """Send one answer; waits while the client does not read (at most ``stalled_send_s``: RESOURCE_EXHAUSTED).
 
         A checkpoint for streams. The answer of a unary call goes out together with its trailers. When it is
-        cancelled half-way the stream is of no more use, which is what the cancellation says.
+        cancelled, the answer may be sent, in part or not at all; after a part, later sends raise
+        trio.BrokenResourceError.
         """
         streaming = self.method.server_streaming
         if self._answers and not streaming:
             raise AssertionError("a unary call has one answer")
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this call")
+        if self._torn:
+            raise trio.BrokenResourceError("an earlier answer was cut off")
         self._sending = True
         try:
             body = self._codec.encode(message, self.method.answer_type)
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)
             self._answers += 1
+            self._connection.answered()
             if streaming:
                 self._connection.flush()
                 await trio.lowlevel.checkpoint()
@@ -180,12 +182,6 @@ class Call(Generic[RequestT, AnswerT]):
             self._sending = False
 
     # ---------------------------------------------------------------------------------- from the connection
-
-    def window_opened(self) -> None:
-        """The client has let more be sent."""
-        if self._window is not None:
-            self._window.set()
-            self._window = None
 
     def reset(self) -> None:
         """The client has cancelled, or the connection is gone: cancel the handler."""
@@ -264,21 +260,18 @@ class Call(Generic[RequestT, AnswerT]):
                     size = min(window, h2.max_outbound_frame_size, _SEND_CHUNK_BYTES, total - sent)
                     h2.send_data(self.stream_id, data if size == total else data[sent : sent + size])
                     sent += size
-                    if sent < total:
+                    self._torn = sent < total
+                    if self._torn:
                         connection.flush()
                     continue
             except H2Error:
                 self.closed = True
                 continue
             connection.flush()
-            await self._stalled(self._wait_window if window <= 0 else connection.wait_uncongested)
-
-    async def _wait_window(self) -> None:
-        self._window = trio.Event()
-        await self._window.wait()
-
-    async def _stalled(self, wait: Callable[[], Awaitable[None]]) -> None:
-        with trio.move_on_after(self._connection.limits.stalled_send_s):
-            await wait()
-            return
-        raise GRPCError(Status.RESOURCE_EXHAUSTED, "the client does not read its answers")
+            with trio.move_on_after(connection.limits.stalled_send_s) as patience:
+                if window <= 0:
+                    await connection.wait_window(self.stream_id)
+                else:
+                    await connection.wait_uncongested()
+            if patience.cancelled_caught:
+                raise GRPCError(Status.RESOURCE_EXHAUSTED, "the client does not read its answers")

@@ -64,6 +64,7 @@ class Connection:
         self._out = bytearray()
         self._wake_writer = trio.lowlevel.ParkingLot()
         self._uncongested = trio.lowlevel.ParkingLot()
+        self._windows: dict[int, trio.Event] = {}  # streams that wait for their window, or the connection's
         self._new_calls: list[Call[Any, Any]] = []
         self._unopened = 0  # consumed bytes by which the connection's window was not opened again yet
         self._greeted = trio.Event()
@@ -116,6 +117,18 @@ class Connection:
         if self.is_congested:
             await self._uncongested.park()
 
+    async def wait_window(self, stream_id: int) -> None:
+        """Wait until the client may have opened the window of a stream."""
+        opened = self._windows.setdefault(stream_id, trio.Event())
+        try:
+            await opened.wait()
+        finally:
+            self._windows.pop(stream_id, None)
+
+    def answered(self) -> None:
+        """An answer was sent: what the client pings to measure the bandwidth of is no flood."""
+        self._control.refill()
+
     def flush(self) -> None:
         """Hand what h2 has to say to the writer."""
         data = self.h2.data_to_send()
@@ -144,7 +157,6 @@ class Connection:
         """The call's handler has ended."""
         if self.calls.pop(call.stream_id, None) is not None and not call.closed:
             self._resets.give()
-            self._control.refill()
         self._close_if_done()
 
     # ---------------------------------------------------------------------------------- ends
@@ -328,21 +340,21 @@ class Connection:
             call.reset()
 
     def _on_window(self, event: WindowUpdated) -> None:
-        if event.stream_id:
-            call = self.calls.get(event.stream_id)
-            if call is not None:
-                call.window_opened()
-            return
-        for call in self.calls.values():
-            call.window_opened()
+        if not event.stream_id:
+            self._wake_all_windows()
+        elif event.stream_id in self._windows:
+            self._windows[event.stream_id].set()
+
+    def _wake_all_windows(self) -> None:
+        for opened in self._windows.values():
+            opened.set()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
         self._greeted.set()
         self._on_control(event)
         if self.h2.encoder.header_table_size > HPACK_TABLE_BYTES:
             self.h2.encoder.header_table_size = HPACK_TABLE_BYTES
-        for call in self.calls.values():
-            call.window_opened()
+        self._wake_all_windows()
 
     def _on_control(self, _event: Event) -> None:
         self._spend(self._control, "control frames")

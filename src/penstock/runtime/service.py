@@ -49,9 +49,9 @@ def _run(main: Callable[[], Awaitable[int]]) -> int:
     except BaseExceptionGroup as group:
         expected, rest = group.split((PenstockError, ListenError, psycopg.Error))
         if rest is not None:
-            log.error("the engine crashed", exc_info=rest)
+            log.exception("the engine crashed", exc_info=rest)
         for error in _leaves(expected) if expected is not None else ():
-            log.error("the engine could not go on", error=first_line(error))
+            log.error("the engine could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     except (PenstockError, ListenError, psycopg.Error) as error:
         log.error("the engine could not start", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     return 1

@@ -279,6 +279,38 @@ def test_steps_grow_with_the_data_and_not_faster(source):
     assert needed * 1.8 < steps_needed(source, large) < needed * 2.5
 
 
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [
+        ("map(l, #)", 100),
+        ("map(l, # + 1)", 200),
+        ("map(l, abs(#))", 400),
+        ("text == other", 400),
+        ("text < other", 400),
+        ("big * 2", 100),
+        ("big % 3", 100),
+        ("string(big)", 200),
+        ("sort(l)", 200),
+        ("[l, l] == [l, l]", 200),
+        ("l[1:]", 12),
+        ("text[1:]", 3_000),
+        ("text contains 'yy'", 10_000),
+        ("short contains awkward", 1_000),
+        ("1..1000", 100),
+        ("len($env)", 1),
+        ("l | map(# in l)", 1_000),
+        ("'x' matches p", 100),
+        ("date('2031-05-04')", 100),
+        ("duration('1h')", 50),
+        ("now().Day()", 10),
+    ],
+)
+def test_work_costs_steps(source, least):
+    """At least as many as its share of what a step takes elsewhere, about 0.1 µs."""
+    variables = {**VARIABLES, "l": list(range(100)), "p": "a"}
+    assert steps_needed(source, variables) >= least
+
+
 def test_the_same_evaluation_takes_the_same_steps_every_time():
     source = "count(strings, # matches p) + len(filter(numbers, # in [1, 2]))"
     variables = {"strings": VARIABLES["strings"][:500], "numbers": VARIABLES["numbers"][:500], "p": "9$"}
@@ -413,3 +445,12 @@ def test_the_size_of_a_result_is_that_of_its_json_text(held):
     assert value("x", {"x": held}, Limits(result_bytes=size + 8)) == held
     if size > 10:
         assert "larger than" in failure("x", {"x": held}, Limits(result_bytes=size // 2)).reason
+
+
+@pytest.mark.parametrize(
+    "held", [[1] * 50, [[]] * 50, [{}] * 50, {f"k{n}": n for n in range(20)}, ["é"] * 20, [True] * 20]
+)
+def test_a_result_is_refused_when_it_is_just_too_large(held):
+    size = len(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode())
+    assert value("x", {"x": held}, Limits(result_bytes=size + 50)) == held
+    assert failure("x", {"x": held}, Limits(result_bytes=size - 15)).reason.startswith("the result is larger")

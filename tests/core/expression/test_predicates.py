@@ -139,10 +139,10 @@ def test_a_predicate_that_makes_no_sense_is_refused(source, column, reason):
 
 
 def test_the_outer_element_is_there_again_after_an_inner_loop():
-    assert value("map(a, [#, any(a, # == 1), #, find(a, # > 2), #index])", VARIABLES) == [
-        [3, True, 3, 3, 0],
-        [1, True, 1, 3, 1],
-        [2, True, 2, 3, 2],
+    assert value("map(a, [#, any(a, # == 1), #, map(a, #)[0], #, count(a, # > 1), #, #index])", VARIABLES) == [
+        [3, True, 3, 3, 3, 2, 3, 0],
+        [1, True, 1, 3, 1, 2, 1, 1],
+        [2, True, 2, 3, 2, 2, 2, 2],
     ]
 
 

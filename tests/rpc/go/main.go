@@ -70,6 +70,7 @@ func scenario(addr string) map[string]any {
 	seen["services"] = services(ctx, conn)
 	seen["servicesAlpha"] = servicesAlpha(ctx, conn)
 	seen["work"] = work(ctx, conn)
+	seen["pingPong"] = pingPong(ctx, conn)
 	return seen
 }
 
@@ -116,6 +117,22 @@ func work(ctx context.Context, conn *grpc.ClientConn) int {
 		}
 		outcomes += len(answer.Outcomes)
 	}
+}
+
+// pingPong waits for each outcome before it sends the next completion: grpc-go pings for nearly every answer.
+func pingPong(ctx context.Context, conn *grpc.ClientConn) int {
+	stream := must(penstock.NewWorkerClient(conn).Work(ctx))
+	for n := range 2000 {
+		completions := []*penstock.Completion{{JobId: "1-2-3", Attempt: 1}}
+		if stream.Send(&penstock.WorkRequest{Completions: completions}) != nil {
+			return n
+		}
+		if _, err := stream.Recv(); err != nil {
+			return n
+		}
+	}
+	stream.CloseSend()
+	return 2000
 }
 
 func load(addr string, args []string) map[string]any {

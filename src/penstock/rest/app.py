@@ -1,0 +1,187 @@
+"""The ASGI application: hot routes without a framework, all others through one; CORS, metrics, traces for both.
+
+A plain ASGI 3 application for any server (``http`` and ``lifespan`` scopes). Holds no state but counters. Must not
+decide what a request means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final
+
+from penstock.engine.engine import Engine
+from penstock.errors import PayloadTooLarge, PenstockError
+from penstock.log import set_trace
+from penstock.rest.cors import Cors
+from penstock.rest.exchange import (
+    App,
+    Call,
+    ClientGone,
+    Handler,
+    Headers,
+    Message,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    read_body,
+    send_reply,
+)
+from penstock.rest.jobs import JobRoutes
+from penstock.rest.problems import bug, problem, problem_of
+from penstock.rest.routed import PATTERN, RoutedApp
+from penstock.rest.starts import StartRoutes
+
+UNKNOWN_PATTERN: Final = "(unknown)"
+"""The label of paths that are no route: what clients make up must not become labels."""
+CLIENT_GONE_STATUS: Final = 499
+"""The label of requests that nobody was there to be answered."""
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
+_BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
+_JOBS: Final = "/v1/jobs/"
+
+
+def _none() -> Sequence[str]:
+    return ()
+
+
+def make_app(engine: Engine, *, degraded: Callable[[], Sequence[str]] = _none) -> App:
+    """The REST interface of an engine. ``degraded`` names what is away although the engine serves (`/readyz`)."""
+    return RestApp(engine, degraded)
+
+
+class RestApp:
+    """See ``make_app``."""
+
+    def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]]) -> None:
+        jobs, starts = JobRoutes(engine), StartRoutes(engine)
+        self._hot: dict[str, Handler] = {
+            "/v1/jobs/poll": jobs.poll,
+            "/v1/jobs/complete": jobs.complete_many,
+            "/v1/jobs/fail": jobs.fail_many,
+            "/v1/jobs/heartbeat": jobs.heartbeat_many,
+            "/v1/jobs/release": jobs.release_many,
+            "/v1/instances": starts.start,
+            "/v1/instances/batch": starts.start_batch,
+        }
+        self._job_actions: dict[str, tuple[str, Handler]] = {
+            "complete": ("/v1/jobs/{id}/complete", jobs.complete),
+            "fail": ("/v1/jobs/{id}/fail", jobs.fail),
+            "heartbeat": ("/v1/jobs/{id}/heartbeat", jobs.heartbeat),
+        }
+        self._routed = RoutedApp(engine, degraded, self._hot_methods)
+        self._cors = Cors(engine.settings.cors_origins, engine.settings.cors_headers)
+        self._max_body_bytes = engine.settings.max_body_bytes
+        self._seconds = engine.metrics.http_request_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, send)
+        elif kind == "lifespan":
+            await _answer_lifespan(receive, send)
+        else:
+            raise ValueError(f"there is no {kind} here")
+
+    def patterns(self) -> set[tuple[str, str]]:
+        """(method, pattern) of every route."""
+        hot = {("POST", path) for path in self._hot} | {("POST", pattern) for pattern, _ in self._job_actions.values()}
+        return hot | self._routed.patterns()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        set_trace(headers.get(b"traceparent"))
+        cors = self._cors.headers(headers.get(b"origin"))
+        method: str = scope["method"]
+        pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
+        try:
+            hot = self._find_hot(scope["path"]) if method == "POST" else None
+            if hot is not None:
+                pattern, handler, job_id = hot
+                reply = await self._answer(scope, headers, receive, handler, job_id)
+            elif method == "OPTIONS":
+                reply = self._options(scope["path"], headers)
+            else:
+                status = await self._serve_routed(scope, receive, send, cors)
+                pattern = scope.get(PATTERN, UNKNOWN_PATTERN)
+                return
+            if reply is not None:
+                status = reply.status
+                await send_reply(send, reply, cors)
+        finally:
+            label = method if method in _METHODS else "OTHER"
+            self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
+
+    def _find_hot(self, path: str) -> tuple[str, Handler, str] | None:
+        """(pattern, handler, job id) of the hot route at a path."""
+        handler = self._hot.get(path)
+        if handler is not None:
+            return path, handler, ""
+        if path.startswith(_JOBS):
+            job_id, _, action = path[len(_JOBS) :].rpartition("/")
+            found = self._job_actions.get(action)
+            if found is not None and job_id and "/" not in job_id:
+                return *found, job_id
+        return None
+
+    def _hot_methods(self, path: str) -> Sequence[str]:
+        return ("POST",) if self._find_hot(path) is not None else ()
+
+    async def _answer(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, handler: Handler, job_id: str
+    ) -> Reply | None:
+        """The reply of a hot route; None when the client went away in the middle of its request."""
+        try:
+            body = await read_body(receive, self._max_body_bytes)
+            return await handler(Call(body, headers, receive, job_id))
+        except PenstockError as error:
+            return problem_of(error)
+        except ClientGone:
+            return None
+        except Exception as error:
+            return bug(error, scope["method"], scope["path"])
+
+    def _options(self, path: str, headers: dict[bytes, bytes]) -> Reply:
+        origin = headers.get(b"origin")
+        if origin is not None and b"access-control-request-method" in headers:
+            return self._cors.preflight(origin)
+        methods = self._routed.methods(path)
+        if not methods:
+            return problem("not-found", f"there is nothing at {path[:200]}")
+        return Reply(204, headers=((b"allow", ", ".join(methods).encode()),))
+
+    async def _serve_routed(self, scope: Scope, receive: Receive, send: Send, cors: Headers) -> int:
+        """Serve through the framework; the status that went out."""
+        status = CLIENT_GONE_STATUS
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message["headers"], *cors]
+                if status == 204:
+                    headers = [pair for pair in headers if pair[0].lower() not in _BODY_HEADERS]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            body = await read_body(receive, self._max_body_bytes)
+        except PayloadTooLarge as error:
+            reply = problem_of(error)
+            await send_reply(send, reply, cors)
+            return reply.status
+        except ClientGone:
+            return status
+        await self._routed(scope, body, send_on)
+        return status
+
+
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    """Nothing starts or stops with the server: the runtime does both."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,75 @@
+"""Routes on definitions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import trio
+from quart import Blueprint, Response, request
+
+from penstock.core.definition import Definition, DefinitionLimits
+from penstock.core.parsing import parse_definition
+from penstock.engine.engine import Engine
+from penstock.engine.vocabulary import StoredDefinition
+from penstock.errors import NotFound, UnsupportedFormat
+from penstock.rest.exchange import Reply
+from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+
+PARSED_INLINE_MAX_BYTES: Final = 65_536
+"""Larger uploads are parsed in a thread: 10,000 steps take half a second, in which the engine would stand still."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class DefinitionRoutes:
+    """Upload, list, read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
+
+    def blueprint(self) -> Blueprint:
+        """The routes."""
+        blueprint = Blueprint("definitions", __name__)
+        blueprint.add_url_rule("/v1/definitions", view_func=self.upload, methods=["POST"])
+        blueprint.add_url_rule("/v1/definitions", view_func=self.list, methods=["GET"])
+        blueprint.add_url_rule("/v1/definitions/<id>", view_func=self.get, methods=["GET"])
+        blueprint.add_url_rule("/v1/definitions/<id>/versions/<number>", view_func=self.get_version, methods=["GET"])
+        return blueprint
+
+    async def upload(self) -> Response:
+        """``POST /v1/definitions``"""
+        if "xml" in request.headers.get("Content-Type", "").partition(";")[0].lower():
+            raise UnsupportedFormat("definitions are read as JSON, not as XML")
+        summary = await self._engine.definitions.upload(await self._parse(await body_of(request)))
+        return respond(Reply(201, _encode(summary)))
+
+    async def _parse(self, body: bytes) -> Definition:
+        if len(body) <= PARSED_INLINE_MAX_BYTES:
+            return parse_definition(body, limits=self._limits)
+        return await trio.to_thread.run_sync(lambda: parse_definition(body, limits=self._limits))
+
+    async def list(self) -> Response:
+        """``GET /v1/definitions``"""
+        page = await self._engine.definitions.list(
+            query_text(request, "keyword"), query_number(request, "page"), query_number(request, "pageSize")
+        )
+        return respond(Reply(200, _encode(page)))
+
+    async def get(self, id: str) -> Response:
+        """``GET /v1/definitions/{id}``: the latest version"""
+        return _document(await self._engine.definitions.get(path_text(id)))
+
+    async def get_version(self, id: str, number: str) -> Response:
+        """``GET /v1/definitions/{id}/versions/{n}``"""
+        if not (number.isascii() and number.isdigit() and len(number) <= 10 and int(number) > 0):
+            raise NotFound(f"definition '{id[:256]}' version '{number[:20]}' is unknown")
+        return _document(await self._engine.definitions.get(path_text(id), int(number)))
+
+
+def _document(stored: StoredDefinition) -> Response:
+    """The definition as it was given, with its version: uploading it again gives the same version again."""
+    content = stored.definition.content
+    assert content.endswith("}")
+    return respond(Reply(200, f'{content[:-1]},"version":{stored.version}}}'.encode()))

@@ -1,0 +1,55 @@
+"""Whether the process lives, and whether it can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+from quart import Blueprint, Response
+
+from penstock.engine.engine import Engine
+from penstock.errors import Unavailable
+from penstock.rest.exchange import Reply
+from penstock.rest.reading import respond
+
+READY_TIMEOUT_SECONDS: Final = 2.0
+"""Probes of orchestrators give up after 1 to 5 s: an answer that comes later says nothing."""
+
+
+class Readiness(msgspec.Struct, omit_defaults=True):
+    """The body of `/readyz` when it is 200."""
+
+    status: str
+    degraded: list[str] | None = None
+
+
+class HealthRoutes:
+    """``degraded`` names what is away although the engine serves."""
+
+    def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]]) -> None:
+        self._engine = engine
+        self._degraded = degraded
+
+    def blueprint(self) -> Blueprint:
+        """The routes."""
+        blueprint = Blueprint("health", __name__)
+        blueprint.add_url_rule("/healthz", view_func=self.live, methods=["GET"])
+        blueprint.add_url_rule("/readyz", view_func=self.ready, methods=["GET"])
+        return blueprint
+
+    async def live(self) -> Response:
+        """``GET /healthz``"""
+        return respond(Reply(200, b"", content_type=b"text/plain"))
+
+    async def ready(self) -> Response:
+        """``GET /readyz``"""
+        answered = False
+        with trio.move_on_after(READY_TIMEOUT_SECONDS):
+            await self._engine.ready()
+            answered = True
+        if not answered:
+            raise Unavailable(f"the database did not answer within {READY_TIMEOUT_SECONDS:g} s")
+        away = list(self._degraded())
+        return respond(Reply(200, msgspec.json.encode(Readiness("ready", away or None))))

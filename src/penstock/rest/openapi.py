@@ -1,0 +1,116 @@
+"""The OpenAPI 3.1 document: the operations of `operations`, with schemas made from the structs that read and write.
+
+Pure. A test holds it against the routes and against the OpenAPI schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from penstock import __version__
+from penstock.rest.operations import DEFINITION_SCHEMA, OPERATIONS, REQUIRED, TAGS, Operation, Parameter, ref
+from penstock.rest.problems import STATUS_BY_CODE
+
+Json = dict[str, Any]
+
+_DESCRIPTION: Final = """\
+A durable workflow engine. Bodies are JSON in camelCase. In requests unknown fields are ignored and a null field counts
+as absent (a definition refuses unknown fields). Times are RFC 3339 in UTC. Lists are `[]` when empty.
+Every answer that is not a success has the body `Error`."""
+_REASONS: Final = {
+    400: "The request is wrong; `reason` names the field.",
+    404: "Unknown.",
+    409: "Its state does not allow it.",
+    410: "Jobs are dispatched through Kafka.",
+    413: "Too large.",
+    415: "An XML content type.",
+    429: "Too many of these at once; try again.",
+    503: "The database is away or the engine is stopping; try again.",
+}
+_COMMON_ERRORS: Final = (413, 503)
+
+
+@cache
+def openapi_json() -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(openapi_document())
+
+
+def openapi_document() -> Json:
+    """The document."""
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": __version__, "description": _DESCRIPTION},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": paths,
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _operation(operation: Operation) -> Json:
+    found: Json = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "parameters": [_parameter(parameter) for parameter in operation.all_parameters()],
+        "responses": {str(operation.status): _response(operation), **_errors(operation)},
+    }
+    if operation.description:
+        found["description"] = operation.description
+    if operation.body is not None:
+        content = {"application/json": {"schema": operation.body}}
+        found["requestBody"] = {"required": operation.body_required, "content": content}
+    return found
+
+
+def _parameter(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "description": parameter.description,
+        "schema": parameter.schema,
+    }
+
+
+def _response(operation: Operation) -> Json:
+    if operation.answer is None:
+        return {"description": operation.answer_description}
+    return {
+        "description": operation.answer_description,
+        "content": {operation.answer_type: {"schema": operation.answer}},
+    }
+
+
+def _errors(operation: Operation) -> Json:
+    statuses = {*operation.errors, *(_COMMON_ERRORS if operation.method == "POST" else ())}
+    content = {"application/json": {"schema": ref("Error")}}
+    return {str(status): {"description": _REASONS[status], "content": content} for status in sorted(statuses)}
+
+
+def _schemas() -> Json:
+    kinds: Sequence[Any] = [kind for operation in OPERATIONS for kind in operation.kinds]
+    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas: Json = {name: _clean(schema) for name, schema in components.items()}
+    for name, fields in REQUIRED.items():
+        schemas[name]["required"] = list(fields)
+    schemas["Error"] = schemas.pop("ErrorObject")
+    schemas["Error"]["properties"]["error"]["enum"] = sorted(STATUS_BY_CODE)
+    schemas["Definition"] = DEFINITION_SCHEMA
+    return dict(sorted(schemas.items()))
+
+
+def _clean(schema: Json) -> Json:
+    """Without the defaults of absent fields, which would show as null or as a base64 of nothing."""
+    for field in schema.get("properties", {}).values():
+        if field.get("default", ...) is None or field.get("default") == "":
+            del field["default"]
+    return schema

@@ -1,0 +1,63 @@
+"""What the framework's routes read from a request beside its body, and how their answers become the framework's."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from quart import Request, Response
+
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
+from penstock.errors import BadRequest
+from penstock.rest.exchange import Reply
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,30}")
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def respond(reply: Reply) -> Response:
+    """The framework's form of a reply."""
+    response = Response(reply.body or b"", reply.status, content_type=reply.content_type.decode())
+    for name, value in reply.headers:
+        response.headers.add(name.decode(), value.decode())
+    return response
+
+
+async def body_of(request: Request) -> bytes:
+    """The whole body, which the application has read before."""
+    body = await request.get_data()
+    assert isinstance(body, bytes)
+    return body
+
+
+def query_text(request: Request, name: str) -> str | None:
+    """A parameter of the query, None when it is absent or empty. Raises BadRequest for what can't be searched for."""
+    value = request.args.get(name)
+    return check_text(value, name, NAME_MAX_CHARS) if value else None
+
+
+def query_number(request: Request, name: str, default: int = 0) -> int:
+    """A whole number. Raises BadRequest."""
+    value = request.args.get(name)
+    if not value:
+        return default
+    if _WHOLE.fullmatch(value) is None:
+        raise BadRequest(f"{name}: must be a whole number")
+    return int(value)
+
+
+def query_flag(request: Request, name: str) -> bool:
+    """``true``, ``false``, ``1`` or ``0``. Raises BadRequest."""
+    value = request.args.get(name)
+    if not value:
+        return False
+    flag = _FLAGS.get(value.lower())
+    if flag is None:
+        raise BadRequest(f"{name}: must be true or false")
+    return flag
+
+
+def path_text(value: str) -> str:
+    """An id from the path. A NUL is in no id, and PostgreSQL does not take one to look for."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,127 @@
+"""The routes that need no speed, in quart-trio: routing, queries, errors.
+
+The application around it (`app`) reads bodies and adds CORS; here are no limits and no time-outs. A request whose client
+goes away runs to its end: left to itself the framework would cancel it half-way, also for clients that only closed their
+sending side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.routing import BaseConverter
+
+from penstock.engine.engine import Engine
+from penstock.errors import PenstockError
+from penstock.rest.definitions import DefinitionRoutes
+from penstock.rest.docs import DocsRoutes
+from penstock.rest.exchange import App, Message, Scope, Send
+from penstock.rest.health import HealthRoutes
+from penstock.rest.instances import InstanceRoutes
+from penstock.rest.problems import bug, method_not_allowed, problem, problem_of, problem_of_status
+from penstock.rest.reading import respond
+from penstock.rest.tasks import TaskRoutes
+
+PATTERN: Final = "penstock.pattern"
+"""Key in the scope under which the pattern of the route is left for the metrics."""
+_METHOD_ORDER: Final = ("GET", "HEAD", "POST", "OPTIONS")
+
+
+class StepConverter(BaseConverter):
+    """A step id, which may hold anything, slashes too."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
+class RoutedApp:
+    """All routes of the framework. ``hot_methods`` gives the methods of the other routes on a path."""
+
+    def __init__(
+        self, engine: Engine, degraded: Callable[[], Sequence[str]], hot_methods: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._hot_methods = hot_methods
+        self._quart = _make_quart(engine, degraded, self._refuse_route)
+        self._map = self._quart.url_map.bind("")
+
+    def methods(self, path: str) -> list[str]:
+        """The methods that a path has, hot ones too; empty for an unknown path."""
+        found = {*self._map.allowed_methods(path), *self._hot_methods(path)}
+        return [method for method in _METHOD_ORDER if method in {*found, "OPTIONS"}] if found else []
+
+    def patterns(self) -> set[tuple[str, str]]:
+        """(method, pattern) of all routes, hot ones left out."""
+        return {
+            (method, _pattern(rule.rule))
+            for rule in self._quart.url_map.iter_rules()
+            for method in rule.methods or ()
+            if method != "HEAD"
+        }
+
+    async def __call__(self, scope: Scope, body: bytes, send: Send) -> None:
+        """Serve one request whose body was read."""
+        given = False
+
+        async def receive() -> Message:
+            nonlocal given
+            if given:
+                await trio.sleep_forever()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await cast(App, self._quart)(scope, receive, send)  # its own annotations are hypercorn's TypedDicts
+
+    def _refuse_route(self, error: HTTPException) -> Response:
+        methods = self.methods(request.path)
+        if methods:
+            return respond(method_not_allowed(request.method, methods))
+        return respond(problem("not-found", f"there is nothing at {request.path[:200]}"))
+
+
+def _make_quart(
+    engine: Engine, degraded: Callable[[], Sequence[str]], refuse_route: Callable[[HTTPException], Response]
+) -> QuartTrio:
+    quart = QuartTrio(__name__, static_folder=None)
+    quart.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    for limit in ("MAX_CONTENT_LENGTH", "BODY_TIMEOUT", "RESPONSE_TIMEOUT"):
+        quart.config[limit] = None
+    quart.url_map.merge_slashes = False
+    quart.url_map.converters["step"] = StepConverter
+    for routes in (
+        DefinitionRoutes(engine),
+        InstanceRoutes(engine),
+        TaskRoutes(engine),
+        HealthRoutes(engine, degraded),
+        DocsRoutes(),
+    ):
+        quart.register_blueprint(routes.blueprint())
+
+    async def note_pattern() -> None:
+        if request.url_rule is not None:
+            cast(Scope, request.scope)[PATTERN] = _pattern(request.url_rule.rule)
+
+    async def operating_error(error: PenstockError) -> Response:
+        return respond(problem_of(error))
+
+    async def framework_error(error: HTTPException) -> Response:
+        return respond(problem_of_status(error.code or 500, error.description or error.name))
+
+    async def unexpected(error: Exception) -> Response:
+        return respond(bug(error, request.method, request.path))
+
+    quart.before_request(note_pattern)
+    quart.register_error_handler(PenstockError, operating_error)
+    quart.register_error_handler(HTTPException, framework_error)
+    quart.register_error_handler(NotFound, refuse_route)
+    quart.register_error_handler(MethodNotAllowed, refuse_route)
+    quart.register_error_handler(Exception, unexpected)
+    return quart
+
+
+def _pattern(rule: str) -> str:
+    return rule.replace("<step:step_id>", "{stepId}").replace("<", "{").replace(">", "}")

@@ -1,0 +1,63 @@
+"""Starting instances, one and many. Hot like `jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import check_variables
+from penstock.engine.vocabulary import StartRequest, StartResult
+from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.rest.batch import BadItem, BatchReader, Starts
+from penstock.rest.codec import StartBody, StartItem, decoder, required
+from penstock.rest.exchange import Call, Reply, text_header
+
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
+
+_read_start = decoder(StartBody)
+_starts = BatchReader(Starts[StartItem], StartItem, "items", has_worker=False)
+_encode = msgspec.json.Encoder().encode
+
+
+class StartRoutes:
+    """Handlers of the routes that start instances."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def start(self, call: Call) -> Reply:
+        """``POST /v1/instances``"""
+        request = self._request(_read_start(call.body), text_header(call.headers, IDEMPOTENCY_KEY))
+        return Reply(201, _encode(await self._engine.instances.start(request)))
+
+    async def start_batch(self, call: Call) -> Reply:
+        """``POST /v1/instances/batch``"""
+        requests: list[StartRequest] = []
+        refused: dict[int, StartResult] = {}
+        items = _starts.read(call.body).items
+        for index, item in enumerate(items):
+            if isinstance(item, BadItem):
+                refused[index] = StartResult(error=BadRequest.code, reason=item.reason)
+                continue
+            try:
+                requests.append(self._request(item, item.idempotency_key or None))
+            except (BadRequest, PayloadTooLarge) as error:
+                refused[index] = StartResult(error=error.code, reason=error.reason)
+        results: Sequence[StartResult] = await self._engine.instances.start_batch(requests)
+        if refused:
+            rest = iter(results)
+            results = [found if (found := refused.get(at)) is not None else next(rest) for at in range(len(items))]
+        return Reply(200, b'{"results":%b}' % _encode(results))
+
+    def _request(self, body: StartBody, idempotency_key: str | None) -> StartRequest:
+        return StartRequest(
+            definition_id=required(body.definition_id, "definitionId"),
+            definition_version=body.definition_version or 0,
+            variables=check_variables(bytes(body.variables) or None, self._engine.limits),
+            business_key=body.business_key,
+            instance_key=body.instance_key or None,
+            idempotency_key=idempotency_key,
+        )

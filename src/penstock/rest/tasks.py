@@ -1,0 +1,78 @@
+"""Routes on user tasks, waits and failed jobs."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import check_variables
+from penstock.engine.vocabulary import Signal, UserTaskCompletion
+from penstock.errors import BadRequest
+from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
+from penstock.rest.exchange import NO_CONTENT, Reply, text_header
+from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_text, respond
+from penstock.rest.starts import IDEMPOTENCY_KEY
+
+_read_completion = optional_decoder(UserTaskBody)
+_encode = msgspec.json.Encoder().encode
+
+
+class TaskRoutes:
+    """Complete a user task, signal a wait, list kept signals and failed jobs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def blueprint(self) -> Blueprint:
+        """The routes. A step id may hold slashes (`step` is a converter that takes them)."""
+        blueprint = Blueprint("tasks", __name__)
+        task, signal = "/v1/instances/<id>/user-tasks/<step:step_id>/complete", "/v1/instances/<id>/signals"
+        blueprint.add_url_rule(task, view_func=self.complete_user_task, methods=["POST"])
+        blueprint.add_url_rule(f"{signal}/<step:step_id>", view_func=self.signal, methods=["POST"])
+        blueprint.add_url_rule(signal, view_func=self.list_signals, methods=["GET"])
+        blueprint.add_url_rule("/v1/jobs", view_func=self.list_jobs, methods=["GET"])
+        return blueprint
+
+    async def complete_user_task(self, id: str, step_id: str) -> Response:
+        """``POST /v1/instances/{id}/user-tasks/{stepId}/complete``"""
+        body = _read_completion(await body_of(request))
+        limits = self._engine.limits
+        variables = given_variables(body.variables, limits)
+        if variables is None:
+            variables = given_variables(body.result, limits, "result")
+        await self._engine.tasks.complete_user_task(
+            UserTaskCompletion(
+                instance_id=id,
+                step_id=path_text(step_id),
+                variables=variables,
+                completed_by=body.completed_by or body.worker_id,
+            )
+        )
+        return respond(NO_CONTENT)
+
+    async def signal(self, id: str, step_id: str) -> Response:
+        """``POST /v1/instances/{id}/signals/{stepId}``"""
+        body = await body_of(request)
+        headers: dict[bytes, bytes] = dict(request.scope["headers"])
+        await self._engine.tasks.signal(
+            Signal(
+                instance_id=id,
+                step_id=path_text(step_id),
+                variables=check_variables(body, self._engine.limits, "body") if body.strip() else None,
+                idempotency_key=text_header(headers, IDEMPOTENCY_KEY),
+                buffer=query_flag(request, "buffer"),
+            )
+        )
+        return respond(NO_CONTENT)
+
+    async def list_signals(self, id: str) -> Response:
+        """``GET /v1/instances/{id}/signals``"""
+        return respond(Reply(200, b'{"items":%b}' % _encode(await self._engine.tasks.buffered(id))))
+
+    async def list_jobs(self) -> Response:
+        """``GET /v1/jobs?status=FAILED``"""
+        if query_text(request, "status") != "FAILED":
+            raise BadRequest("status: only FAILED jobs can be listed")
+        page = await self._engine.jobs.failed(query_number(request, "page"), query_number(request, "pageSize"))
+        return respond(Reply(200, _encode(page)))
