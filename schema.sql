@@ -102,7 +102,7 @@ CREATE TABLE token (
   entered_at  timestamptz NOT NULL,
   claimed_at  timestamptz,
   lease_until timestamptz,             -- kept after expiry, as the last holder is
-  timeout_at  timestamptz,             -- no lease is extended beyond
+  timeout_s   float8,                  -- an attempt's lease is never extended beyond so many seconds
   job_type    int,
   attempt     int NOT NULL DEFAULT 0,
   failures    int NOT NULL DEFAULT 0,

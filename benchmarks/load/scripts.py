@@ -7,7 +7,6 @@ that can be built before the run is: a completed job costs one concatenation and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -341,5 +340,3 @@ class ParkPlan:
     def share(self, index: int, of: int) -> Plan:
         return replace(self, workers=part(self.workers, index, of))
 
-
-Opener = Callable[[Context], None]

@@ -230,7 +230,7 @@ def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: typ
 
     theirs_of = google_class(google, kind)
 
-    @settings(max_examples=600, deadline=None)
+    @settings(max_examples=300, deadline=None)
     @given(st.builds(mutated, whole_messages(kind).map(encode_message), mutations) | st.binary(max_size=60))
     @example(b"\x0b\x0c")
     @example(b"\x1a\x01\x0a\x1a\x01\x00")  # a message in two halves that only together are one
@@ -295,7 +295,7 @@ def test_a_struct_is_what_google_makes_of_it(value: dict[str, Any]) -> None:
     assert struct_from_json(json.dumps(value).encode()) == ours
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(st.builds(mutated, json_objects.map(encode_struct), mutations) | st.binary(max_size=60))
 def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
     from google.protobuf.message import DecodeError as TheirError

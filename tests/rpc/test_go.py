@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,35 +18,17 @@ import trio
 from penstock.rpc.health import Health
 from penstock.rpc.methods import service_names
 from penstock.rpc.reflection import Reflection
+from tests.rpc import go_client
 from tests.rpc.conftest import ROOT, running
 from tests.rpc.services import Engine
 
 pytestmark = [pytest.mark.go, pytest.mark.slow]
 
-MODULES = {"workflow/v1/engine.proto": "workflow", "penstock/v1/worker.proto": "penstock"}
-
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client, built in a temporary directory with stubs generated from proto/."""
-    where = tmp_path_factory.mktemp("go") / "client"
-    shutil.copytree(Path(__file__).parent / "go", where)
-
-    def run(*command: str) -> None:
-        subprocess.run(command, cwd=where, check=True, env={**os.environ, "GOFLAGS": "-mod=mod"})
-
-    plugins = ["google.golang.org/protobuf/cmd/protoc-gen-go", "google.golang.org/grpc/cmd/protoc-gen-go-grpc"]
-    run("go", "build", "-o", "bin/", *plugins)
-    packages = ",".join(f"M{file}=penstock.test/client/pb/{name}" for file, name in MODULES.items())
-    run(
-        sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}",
-        "--plugin=protoc-gen-go=bin/protoc-gen-go", "--plugin=protoc-gen-go-grpc=bin/protoc-gen-go-grpc",
-        "--go_out=.", "--go-grpc_out=.",
-        f"--go_opt={packages},module=penstock.test/client", f"--go-grpc_opt={packages},module=penstock.test/client",
-        *MODULES,
-    )  # fmt: skip
-    run("go", "build", "-o", "client", ".")
-    return where / "client"
+    """The client, built in a temporary directory."""
+    return go_client.build(tmp_path_factory.mktemp("go") / "client")
 
 
 async def output_of(*command: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ Rules, with their source in `docs/guarantees.md`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 import msgspec
 from msgspec import structs
@@ -202,8 +201,6 @@ class _Run(Book):
         match step.type:
             case StepType.SERVICE_TASK:
                 move(token, Trigger.ENTER_JOB)
-                if step.timeout_s is not None:
-                    token.timeout_at = self.inputs.now + timedelta(seconds=step.timeout_s)
                 self.queue(token, step)
                 self.arm_boundaries(token, step)
             case StepType.USER_TASK:
@@ -402,7 +399,6 @@ class _Run(Book):
             claimed_by=None,
             claimed_at=None,
             lease_until=None,
-            timeout_at=None,
         )
         if entering is not None:
             kept.step = entering

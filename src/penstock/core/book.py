@@ -90,7 +90,8 @@ class Book:
         token.step = step.index
         token.entered_at = self.inputs.now
         token.attempt = token.failures = token.expiries = 0
-        token.claimed_by = token.claimed_at = token.lease_until = token.timeout_at = None
+        token.claimed_by = token.claimed_at = token.lease_until = None
+        token.timeout_s = step.timeout_s
         self.touch(token)
 
     def close(

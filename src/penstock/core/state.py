@@ -122,7 +122,7 @@ class Token(msgspec.Struct):
     claimed_by: str | None = None
     claimed_at: datetime | None = None
     lease_until: datetime | None = None
-    timeout_at: datetime | None = None  # the lease is never extended beyond (step `timeout`)
+    timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
 
     @property
     def is_root(self) -> bool:

@@ -12,6 +12,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import apply_safely
 from penstock.engine.items import CompleteItem, FailItem
+from penstock.engine.leases import GrantedLease
 from penstock.engine.narrow import NarrowCompletion, NarrowLane
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds
 from penstock.engine.payload import check_text
@@ -347,6 +348,14 @@ class Jobs:
         for item, known in zip(items, found, strict=True):
             item.answer(known)
 
+    def _watch(self, row: store.Extended, ends_at: float) -> None:
+        """Also leases that another engine granted, or that had ended here: who extended it last watches it."""
+        if self._polls.leases.find(row.token, row.seq) is None:
+            lease = GrantedLease(row.instance, row.token, row.seq, row.attempt, row.step, None, "", ends_at)
+            self._polls.leases.grant(lease)
+        else:
+            self._polls.leases.extend(row.token, row.seq, ends_at)
+
     async def _beat(self, items: list[BeatItem]) -> None:
         await apply_safely(self._database, self._metrics, "heartbeat", items, self._beat_batch)
 
@@ -360,7 +369,7 @@ class Jobs:
             if row is None:
                 refused.append(item)
                 continue
-            self._polls.leases.extend(row.token, row.seq, trio.current_time() + item.extension.lease_s)
+            self._watch(row, trio.current_time() + item.extension.lease_s)
             item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
         if refused:
             found = await store.facts(

@@ -320,8 +320,8 @@ class WideLane:
             move(token, Trigger.CLAIM)
             token.attempt += 1
             token.claimed_by, token.claimed_at = waiter.worker, now
-            until = now + timedelta(seconds=waiter.lease_s)
-            token.lease_until = until if token.timeout_at is None else min(until, token.timeout_at)
+            until = now + timedelta(seconds=min(waiter.lease_s, token.timeout_s or waiter.lease_s))
+            token.lease_until = until
             effects.overs.append(
                 HandOver(
                     waiter,

@@ -1,18 +1,41 @@
-"""The document of the interface, and a page that shows it without anything from another host."""
+"""The document of the interface, and a page that shows it and loads nothing from other hosts."""
 
 from __future__ import annotations
 
-import msgspec
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
 from quart import Blueprint, Response
 
-from penstock.rest.exchange import Reply
-from penstock.rest.openapi import openapi_document
+from penstock.rest.exchange import Headers, Reply
+from penstock.rest.openapi import openapi_json
 from penstock.rest.reading import respond
+
+_PAGE_HEADERS: Final[Headers] = (
+    (b"content-security-policy", b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"),
+)  # fmt: skip
+
+
+@cache
+def _page() -> bytes:
+    return files("penstock.rest").joinpath("docs.html").read_bytes()
 
 
 class DocsRoutes:
-    """``/openapi.json`` and ``/docs``. Both are made at the first request."""
+    """Both answers are made at the first request and kept."""
 
     def blueprint(self) -> Blueprint:
+        """The routes."""
         blueprint = Blueprint("docs", __name__)
+        blueprint.add_url_rule("/openapi.json", view_func=self.document, methods=["GET"])
+        blueprint.add_url_rule("/docs", view_func=self.page, methods=["GET"])
         return blueprint
+
+    async def document(self) -> Response:
+        """``GET /openapi.json``"""
+        return respond(Reply(200, openapi_json()))
+
+    async def page(self) -> Response:
+        """``GET /docs``"""
+        return respond(Reply(200, _page(), b"text/html; charset=utf-8", _PAGE_HEADERS))

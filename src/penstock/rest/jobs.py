@@ -237,7 +237,9 @@ def _failure(body: FailureItem, job_id: str, worker_id: str, *, explicit: bool) 
     )
 
 
-def _sort_out(items: Sequence[ItemT | BadItem], make: Callable[[ItemT, str], R]) -> tuple[list[R], dict[int, ItemOutcome]]:
+def _sort_out(
+    items: Sequence[ItemT | BadItem], make: Callable[[ItemT, str], R]
+) -> tuple[list[R], dict[int, ItemOutcome]]:
     """The requests of the items that can be made into one, and the outcomes of the others by their place."""
     requests: list[R] = []
     refused: dict[int, ItemOutcome] = {}

@@ -1,19 +1,18 @@
-"""The OpenAPI 3.1 document: the operations of `operations`, with schemas made from the structs that read and write.
+"""The OpenAPI 3.1 document: the operations of `operations`, with the schemas of `schemas`.
 
 Pure. A test holds it against the routes and against the OpenAPI schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from penstock import __version__
-from penstock.rest.operations import DEFINITION_SCHEMA, OPERATIONS, REQUIRED, TAGS, Operation, Parameter, ref
-from penstock.rest.problems import STATUS_BY_CODE
+from penstock.rest.operations import OPERATIONS, TAGS, Operation, Parameter, ref
+from penstock.rest.schemas import component_schemas
 
 Json = dict[str, Any]
 
@@ -51,7 +50,7 @@ def openapi_document() -> Json:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": component_schemas()},
     }
 
 
@@ -94,23 +93,3 @@ def _errors(operation: Operation) -> Json:
     statuses = {*operation.errors, *(_COMMON_ERRORS if operation.method == "POST" else ())}
     content = {"application/json": {"schema": ref("Error")}}
     return {str(status): {"description": _REASONS[status], "content": content} for status in sorted(statuses)}
-
-
-def _schemas() -> Json:
-    kinds: Sequence[Any] = [kind for operation in OPERATIONS for kind in operation.kinds]
-    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    schemas: Json = {name: _clean(schema) for name, schema in components.items()}
-    for name, fields in REQUIRED.items():
-        schemas[name]["required"] = list(fields)
-    schemas["Error"] = schemas.pop("ErrorObject")
-    schemas["Error"]["properties"]["error"]["enum"] = sorted(STATUS_BY_CODE)
-    schemas["Definition"] = DEFINITION_SCHEMA
-    return dict(sorted(schemas.items()))
-
-
-def _clean(schema: Json) -> Json:
-    """Without the defaults of absent fields, which would show as null or as a base64 of nothing."""
-    for field in schema.get("properties", {}).values():
-        if field.get("default", ...) is None or field.get("default") == "":
-            del field["default"]
-    return schema

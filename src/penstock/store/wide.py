@@ -128,7 +128,7 @@ async def committed(connection: TrioConnection, xid: str) -> bool | None:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_at) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -147,7 +147,7 @@ def _token(row: Sequence[Any]) -> Token:
         claimed_by=claimed_by,
         claimed_at=claimed_at,
         lease_until=lease_until,
-        timeout_at=timeout_at,
+        timeout_s=timeout_s,
     )
 
 
@@ -231,19 +231,19 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_at)
+         t.lease_until, t.timeout_s)
         for change in changes for t in change.outcome.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, times)  # fmt: skip
+        texts, times, times, arrays.floats)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_at)
+         t.lease_until, t.timeout_s)
         for change in changes for t in change.outcome.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
-        ints, texts, times, times, times)  # fmt: skip
+        ints, texts, times, times, arrays.floats)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
 
 

@@ -18,7 +18,7 @@ moved AS (
     seq = nextval('step_seq'), step = i.next_step, job_type = i.next_type,
     state = CASE WHEN i.next_type IS NULL THEN 2 WHEN i.hand_off IS NULL THEN 0 ELSE 1 END,
     attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
-    entered_at = penstock_now(), timeout_at = NULL, claimed_by = i.hand_off,
+    entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
     claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
     lease_until = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
     unfolded = t.unfolded + (i.output IS NOT NULL)::int
@@ -85,7 +85,7 @@ numbered AS MATERIALIZED (
   SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY seq)::int AS ordinal FROM held h),
 taken AS (
   UPDATE token t SET state = 1, claimed_by = s.worker, attempt = t.attempt + 1, claimed_at = penstock_now(),
-    lease_until = least(penstock_now() + s.lease_s * interval '1 s', t.timeout_at)
+    lease_until = penstock_now() + least(s.lease_s, t.timeout_s) * interval '1 s'
   FROM numbered n JOIN slot s ON s.job_type = n.job_type AND s.ordinal = n.ordinal
   WHERE t.id = n.id AND t.seq = n.seq AND t.state = 0
   RETURNING t.*, s.ordinal),
@@ -111,10 +111,11 @@ WITH item AS MATERIALIZED (
     AS i(token, seq, attempt, worker, lease_s, checkpoint, progress)),
 kept AS (
   UPDATE token t SET state = 1, claimed_by = i.worker,
-    lease_until = least(penstock_now() + i.lease_s * interval '1 s', t.timeout_at)
+    lease_until = least(penstock_now() + i.lease_s * interval '1 s', t.claimed_at + t.timeout_s * interval '1 s')
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND (t.timeout_s IS NULL OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
   RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, old.state AS old_state,
     i.checkpoint, i.progress),
 unqueued AS (

@@ -1,0 +1,127 @@
+"""What the same PostgreSQL does at best right now: one durable commit's latency, and commits per second.
+
+A row of about 100 bytes is inserted per transaction, with prepared statements over libpq's asynchronous interface, from
+one thread: 20 µs of CPU per commit. Jobs per second of different runs or machines compare only beside these figures.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import pq
+
+from benchmarks.load.counts import percentile
+from benchmarks.processes import own_cpu_s
+from benchmarks.result import Calibration, CommitRate
+
+TABLE = b"penstock_benchmark_calibration"
+CONNECTIONS = (1, 8, 32)
+STATEMENT = b"insert"
+
+
+def calibrate(dsn: str, seconds: float) -> Calibration:
+    """Commit rates with 1, 8 and 32 connections, each for some seconds; the latency is that of the lone connection."""
+    rates: list[CommitRate] = []
+    latency: list[float] = []
+    with _table(dsn):
+        for connections in CONNECTIONS:
+            rate, latencies = _measure(dsn, connections, seconds)
+            rates.append(rate)
+            if connections == 1:
+                latency = latencies
+    p50, p99 = percentile(latency, 0.5), percentile(latency, 0.99)
+    assert p50 is not None
+    assert p99 is not None
+    return Calibration(commit_p50_ms=p50 * 1e3, commit_p99_ms=p99 * 1e3, rates=rates)
+
+
+def commit_p50_ms(dsn: str, seconds: float) -> float:
+    """The median latency of one durable commit, now."""
+    with _table(dsn):
+        _, latencies = _measure(dsn, 1, seconds)
+    p50 = percentile(latencies, 0.5)
+    assert p50 is not None
+    return p50 * 1e3
+
+
+@contextmanager
+def _table(dsn: str) -> Iterator[None]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(b"DROP TABLE IF EXISTS " + TABLE)
+        connection.execute(b"CREATE TABLE " + TABLE + b" (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+        try:
+            yield
+        finally:
+            connection.execute(b"DROP TABLE " + TABLE)
+
+
+def _measure(dsn: str, connections: int, seconds: float) -> tuple[CommitRate, list[float]]:
+    latencies: list[float] = []
+    lanes: dict[int, _Lane] = {}
+    poller = select.epoll()
+    try:
+        for _ in range(connections):
+            lane = _Lane(dsn)
+            lanes[lane.connection.socket] = lane
+            poller.register(lane.connection.socket, select.EPOLLIN)
+        used_s, began = own_cpu_s(), time.perf_counter()
+        until = began + seconds
+        for lane in lanes.values():
+            lane.send()
+        busy = len(lanes)
+        while busy:
+            for fileno, _ in poller.poll():
+                lane = lanes[fileno]
+                if lane.receive(latencies):
+                    if time.perf_counter() < until:
+                        lane.send()
+                    else:
+                        busy -= 1
+        elapsed = time.perf_counter() - began
+        used_s = own_cpu_s() - used_s
+    finally:
+        poller.close()
+        for lane in lanes.values():
+            lane.connection.finish()
+    rate = CommitRate(
+        connections=connections,
+        commits_per_s=len(latencies) / elapsed,
+        client_cpu_s_per_1000=used_s / len(latencies) * 1000,
+    )
+    return rate, sorted(latencies)
+
+
+class _Lane:
+    """One connection with one insert under way."""
+
+    def __init__(self, dsn: str) -> None:
+        connection = pq.PGconn.connect(dsn.encode())
+        if connection.status != pq.ConnStatus.OK:
+            raise psycopg.OperationalError(connection.error_message.decode(errors="replace"))
+        connection.exec_(b"SET synchronous_commit = on")
+        connection.prepare(STATEMENT, b"INSERT INTO " + TABLE + b" (v) VALUES ($1)")
+        connection.nonblocking = 1
+        self.connection = connection
+        self._sent_at = 0.0
+
+    def send(self) -> None:
+        self._sent_at = time.perf_counter()
+        self.connection.send_query_prepared(STATEMENT, [b"x" * 60])
+        self.connection.flush()
+
+    def receive(self, latencies: list[float]) -> bool:
+        """True when the commit is confirmed."""
+        self.connection.consume_input()
+        if self.connection.is_busy():
+            return False
+        result = self.connection.get_result()
+        while result is not None:
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+            result = self.connection.get_result()
+        latencies.append(time.perf_counter() - self._sent_at)
+        return True

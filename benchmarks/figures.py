@@ -1,0 +1,77 @@
+"""Every figure that a scenario may give: how it is called, in which unit, and which way is better."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Better = Literal["lower", "higher", ""]
+
+
+class Figure(NamedTuple):
+    label: str
+    unit: str
+    better: Better
+    digits: int
+
+
+FIGURES: Final[dict[str, Figure]] = {
+    "jobs_per_s": Figure("jobs", "/s", "higher", 0),
+    "instances_per_s": Figure("instances", "/s", "higher", 0),
+    "engine_cpu_s_per_1000": Figure("engine CPU", "s/1000", "lower", 3),
+    "postgres_cpu_s_per_1000": Figure("PostgreSQL CPU", "s/1000", "lower", 3),
+    "generator_cpu_s_per_1000": Figure("generator CPU", "s/1000", "lower", 3),
+    "wal_bytes_per_item": Figure("WAL", "B each", "lower", 0),
+    "write_commits_per_item": Figure("commits", "each", "lower", 3),
+    "wal_flushes_per_item": Figure("WAL flushes", "each", "lower", 3),
+    "mean_batch": Figure("mean batch", "items", "higher", 1),
+    "buffers_per_item": Figure("buffers", "each", "lower", 1),
+    "calls_per_item": Figure("calls", "each", "lower", 2),
+    "complete_p50_ms": Figure("complete p50", "ms", "lower", 2),
+    "complete_p99_ms": Figure("complete p99", "ms", "lower", 2),
+    "start_p50_ms": Figure("start p50", "ms", "lower", 2),
+    "start_p99_ms": Figure("start p99", "ms", "lower", 2),
+    "round_p50_ms": Figure("start → completed p50", "ms", "lower", 2),
+    "round_p99_ms": Figure("start → completed p99", "ms", "lower", 2),
+    "commit_p50_ms": Figure("one durable commit p50", "ms", "", 2),
+    "round_over_four_commits_ms": Figure("start → completed p50 beyond 4 commits", "ms", "lower", 2),
+    "pickup_p50_ms": Figure("pick-up p50", "ms", "lower", 2),
+    "pickup_p99_ms": Figure("pick-up p99", "ms", "lower", 2),
+    "lateness_p50_ms": Figure("timer lateness p50", "ms", "lower", 1),
+    "lateness_p99_ms": Figure("timer lateness p99", "ms", "lower", 1),
+    "statements_per_s": Figure("statements", "/s", "lower", 1),
+    "transactions_per_s": Figure("transactions", "/s", "lower", 1),
+    "engine_core_percent": Figure("engine", "% of a core", "lower", 2),
+    "postgres_core_percent": Figure("PostgreSQL", "% of a core", "lower", 2),
+    "engine_memory_mib": Figure("engine memory", "MiB", "lower", 0),
+    "ready_cold_s": Figure("ready, embedded and cold", "s", "lower", 2),
+    "ready_warm_s": Figure("ready, embedded and warm", "s", "lower", 2),
+    "ready_with_database_s": Figure("ready, with a database", "s", "lower", 2),
+    "first_engine_cpu_s_per_1000": Figure("engine CPU, first steps", "s/1000", "lower", 3),
+    "last_engine_cpu_s_per_1000": Figure("engine CPU, last steps", "s/1000", "lower", 3),
+    "first_postgres_cpu_s_per_1000": Figure("PostgreSQL CPU, first steps", "s/1000", "lower", 3),
+    "last_postgres_cpu_s_per_1000": Figure("PostgreSQL CPU, last steps", "s/1000", "lower", 3),
+    "first_wal_bytes_per_item": Figure("WAL, first steps", "B each", "lower", 0),
+    "last_wal_bytes_per_item": Figure("WAL, last steps", "B each", "lower", 0),
+    "last_to_first": Figure("last steps against the first", "×", "lower", 2),
+    "against_small": Figure("against few rows", "×", "lower", 2),
+    "before_p50_ms": Figure("complete p50 before", "ms", "lower", 2),
+    "held_p50_ms": Figure("complete p50 while held", "ms", "lower", 2),
+    "after_p50_ms": Figure("complete p50 at the end", "ms", "lower", 2),
+    "after_to_before": Figure("end against before", "×", "lower", 2),
+    "dead_rows_held": Figure("dead rows at the most", "rows", "lower", 0),
+    "dead_rows_after": Figure("dead rows at the end", "rows", "lower", 0),
+    "start_rate_kept": Figure("share of the wanted starts", "", "higher", 3),
+    "errors": Figure("errors", "", "lower", 0),
+}
+
+
+def describe(name: str) -> Figure:
+    """What is known about a figure; one that is not listed (of a newer version, say) shows under its own name."""
+    return FIGURES.get(name, Figure(name.replace("_", " "), "", "", 3))
+
+
+def show(name: str, value: float) -> str:
+    """The value with its unit."""
+    figure = describe(name)
+    separator = "" if figure.unit.startswith(("/", "×")) else " "
+    return f"{value:,.{figure.digits}f}{separator}{figure.unit}".rstrip()

@@ -1,0 +1,34 @@
+"""Reads the engine's metrics page: batch sizes per lane, and its CPU where the process can't be seen."""
+
+from __future__ import annotations
+
+import http.client
+import re
+
+BATCH_LINE = re.compile(r'^penstock_batch_items_(sum|count)\{lane="([^"]+)"\} (\S+)$', re.MULTILINE)
+CPU_LINE = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
+
+
+def read_page(host: str, port: int, timeout_s: float = 10) -> str:
+    """The page as text."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def batches(page: str) -> dict[str, tuple[float, float]]:
+    """Items and batches so far, by lane."""
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for kind, lane, value in BATCH_LINE.findall(page):
+        (sums if kind == "sum" else counts)[lane] = float(value)
+    return {lane: (sums[lane], counts[lane]) for lane in sums if lane in counts}
+
+
+def cpu_s(page: str) -> float | None:
+    """CPU seconds of the engine's process."""
+    found = CPU_LINE.search(page)
+    return None if found is None else float(found[1])

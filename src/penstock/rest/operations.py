@@ -1,0 +1,291 @@
+"""Every operation of the REST interface in words, for the OpenAPI document. Kept by hand; a test compares the routes.
+
+Must not decide anything: what a handler does not do is not true because it stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.engine.vocabulary import (
+    AuditRecord,
+    BufferedSignal,
+    DeadJobPage,
+    DefinitionPage,
+    DefinitionSummary,
+    HeartbeatAnswer,
+    HistoryItem,
+    InstancePage,
+    InstanceView,
+    ItemOutcome,
+    Job,
+    StartResult,
+)
+from penstock.rest.codec import (
+    CancelBody,
+    CompletionBody,
+    CompletionItem,
+    FailureBody,
+    FailureItem,
+    HeartbeatBody,
+    HeartbeatItem,
+    PollBody,
+    ReleaseItem,
+    StartBody,
+    StartItem,
+    UserTaskBody,
+)
+from penstock.rest.health import Readiness
+from penstock.rest.jobs import BeatOutcome
+
+Schema = dict[str, Any]
+STRING: Final[Schema] = {"type": "string"}
+INTEGER: Final[Schema] = {"type": "integer"}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+VARIABLES: Final[Schema] = {"type": "object", "additionalProperties": True}
+
+
+def ref(name: str) -> Schema:
+    """A schema of the components."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def struct(kind: type[msgspec.Struct]) -> Schema:
+    """The schema of a struct."""
+    return ref(kind.__name__)
+
+
+def list_in(field: str, kind: type[msgspec.Struct]) -> Schema:
+    """An object with one list."""
+    return {
+        "type": "object",
+        "properties": {field: {"type": "array", "items": struct(kind)}},
+        "required": [field],
+    }
+
+
+def batch_in(field: str, kind: type[msgspec.Struct]) -> Schema:
+    """A batch body: a worker and its items."""
+    schema = list_in(field, kind)
+    return {
+        **schema,
+        "properties": {"workerId": STRING, **schema["properties"]},
+        "required": ["workerId", field],
+    }
+
+
+class Parameter(NamedTuple):
+    """A parameter beside the body."""
+
+    name: str
+    place: str
+    description: str
+    schema: Schema = STRING
+
+
+class Operation(NamedTuple):
+    """One method of one path."""
+
+    method: str
+    path: str
+    id: str
+    tag: str
+    summary: str
+    description: str = ""
+    parameters: Sequence[Parameter] = ()
+    body: Schema | None = None
+    body_required: bool = True
+    status: int = 200
+    answer: Schema | None = None
+    answer_type: str = "application/json"
+    answer_description: str = "Done."
+    errors: Sequence[int] = ()
+
+    def all_parameters(self) -> list[Parameter]:
+        """Those of the path too."""
+        names = [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+        return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
+
+
+_PATH_TEXTS: Final = {"id": "Id, percent-encoded or not.", "stepId": "Id of the step.", "number": "Version, 1 or more."}
+TAGS: Final[Mapping[str, str]] = {
+    "definitions": "What workflows look like.",
+    "instances": "Runs of a definition.",
+    "jobs": "Work for workers.",
+    "tasks": "User tasks and waits.",
+    "service": "The engine itself.",
+}
+PAGE: Final = (
+    Parameter("page", "query", "From 0.", INTEGER),
+    Parameter("pageSize", "query", "1 to 200, clamped; by default 20.", INTEGER),
+)
+KEY: Final = Parameter(
+    "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
+)
+REQUIRED: Final[Mapping[str, Sequence[str]]] = {
+    "PollBody": ("workerId", "jobTypes"),
+    "CompletionBody": ("workerId",),
+    "CompletionItem": ("jobId",),
+    "FailureBody": ("workerId", "retryable"),
+    "FailureItem": ("jobId", "retryable"),
+    "HeartbeatBody": ("workerId",),
+    "HeartbeatItem": ("jobId",),
+    "ReleaseItem": ("jobId",),
+    "StartBody": ("definitionId",),
+    "StartItem": ("definitionId",),
+}
+KINDS: Final[Sequence[type[msgspec.Struct]]] = (
+    PollBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem, ReleaseItem,
+    StartBody, StartItem, CancelBody, UserTaskBody,
+    DefinitionSummary, DefinitionPage, InstanceView, InstancePage, HistoryItem, AuditRecord, StartResult, Job,
+    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, BufferedSignal, Readiness,
+)  # fmt: skip
+
+OPERATIONS: Final[Sequence[Operation]] = (
+    # -- definitions
+    Operation(
+        "POST", "/v1/definitions", "uploadDefinition", "definitions", "Upload a definition",
+        "The same content as the latest version's gives that version again, changed content the next one. Every "
+        "problem is named in one answer.",
+        body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
+    ),
+    Operation(
+        "GET", "/v1/definitions", "listDefinitions", "definitions", "List the latest versions",
+        parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
+        answer=struct(DefinitionPage), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}", "getDefinition", "definitions", "Read the latest version",
+        answer=ref("Definition"), errors=(404,),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}/versions/{number}", "getDefinitionVersion", "definitions", "Read a version",
+        answer=ref("Definition"), errors=(404,),
+    ),
+    # -- instances
+    Operation(
+        "POST", "/v1/instances", "startInstance", "instances", "Start an instance",
+        "With `instanceKey` (addition) a second start while the first instance is open returns that one.",
+        parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(InstanceView), errors=(400, 404, 409, 429),
+    ),
+    Operation(
+        "POST", "/v1/instances/batch", "startInstances", "instances", "Start many instances (addition)",
+        "One result each, in order. A bad item never fails its neighbours.",
+        body=list_in("items", StartItem), answer=list_in("results", StartResult), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/instances", "listInstances", "instances", "List instances, newest first",
+        parameters=(
+            Parameter("definitionId", "query", "Of any version."),
+            Parameter(
+                "status", "query", "One status.",
+                {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
+            ),
+            Parameter("businessKey", "query", "The whole key."),
+            *PAGE,
+        ),
+        answer=struct(InstancePage), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}", "getInstance", "instances", "Read an instance",
+        answer=struct(InstanceView), errors=(404,),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/history", "getHistory", "instances", "Read the step executions, in order of entry",
+        answer=list_in("items", HistoryItem), errors=(404,),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/audit", "getAudit", "instances", "Read the audit trail, oldest first (addition)",
+        parameters=(Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),),
+        answer=list_in("items", AuditRecord), errors=(400, 404),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/cancel", "cancelInstance", "instances", "Cancel an instance",
+        body=struct(CancelBody), body_required=False, answer=struct(InstanceView), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/retry", "retryInstance", "instances", "Let a failed instance go on (addition)",
+        "Reopens the failed step and every step which that failure closed, with full retries.",
+        answer=struct(InstanceView), errors=(404, 409),
+    ),
+    # -- jobs
+    Operation(
+        "POST", "/v1/jobs/poll", "pollJobs", "jobs", "Take jobs under lease",
+        "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
+        body=struct(PollBody), answer=list_in("jobs", Job), errors=(400, 410),
+    ),
+    Operation(
+        "POST", "/v1/jobs/{id}/complete", "completeJob", "jobs", "Complete a job",
+        "Idempotent. `attempt` (addition) fences exactly.",
+        body=struct(CompletionBody), status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/jobs/{id}/fail", "failJob", "jobs", "Report that a job failed",
+        "Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that "
+        "comes too late is answered with 204, too. The text is cut at 4 KiB.",
+        body=struct(FailureBody), status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/jobs/{id}/heartbeat", "heartbeatJob", "jobs", "Extend a lease (addition)",
+        body=struct(HeartbeatBody), answer=struct(HeartbeatAnswer), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/jobs/complete", "completeJobs", "jobs", "Complete many jobs (addition)",
+        "One outcome each, in order. A bad item never fails its neighbours.",
+        body=batch_in("results", CompletionItem), answer=list_in("results", ItemOutcome), errors=(400,),
+    ),
+    Operation(
+        "POST", "/v1/jobs/fail", "failJobs", "jobs", "Report many failures (addition)",
+        body=batch_in("results", FailureItem), answer=list_in("results", ItemOutcome), errors=(400,),
+    ),
+    Operation(
+        "POST", "/v1/jobs/heartbeat", "heartbeatJobs", "jobs", "Extend many leases (addition)",
+        body=batch_in("jobs", HeartbeatItem), answer=list_in("results", BeatOutcome), errors=(400,),
+    ),
+    Operation(
+        "POST", "/v1/jobs/release", "releaseJobs", "jobs", "Give jobs back unused (addition)",
+        "They are handed out again at once; no retry is spent.",
+        body=batch_in("jobs", ReleaseItem), answer=list_in("results", ItemOutcome), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/jobs", "listFailedJobs", "jobs", "List jobs that failed for good, newest first (addition)",
+        parameters=(Parameter("status", "query", "`FAILED`.", {"type": "string", "const": "FAILED"}), *PAGE),
+        answer=struct(DeadJobPage), errors=(400,),
+    ),
+    # -- tasks
+    Operation(
+        "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", "completeUserTask", "tasks", "Complete a user task",
+        "The oldest open execution of the step.",
+        body=struct(UserTaskBody), body_required=False, status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/signals/{stepId}", "signal", "tasks", "Signal a wait",
+        "The body is the variable map. The oldest open execution of the step goes on.",
+        parameters=(
+            Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
+            KEY,
+        ),
+        body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/signals", "listSignals", "tasks", "List kept signals, oldest first (addition)",
+        answer=list_in("items", BufferedSignal), errors=(404,),
+    ),
+    # -- service
+    Operation("GET", "/healthz", "live", "service", "The process lives", answer_description="It lives; no body."),
+    Operation(
+        "GET", "/readyz", "ready", "service", "The engine can serve (addition)",
+        answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
+    ),
+    Operation(
+        "GET", "/openapi.json", "openapi", "service", "This document (addition)", answer={"type": "object"},
+        answer_description="OpenAPI 3.1.",
+    ),
+    Operation(
+        "GET", "/docs", "docs", "service", "This document as a page (addition)", answer=STRING,
+        answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,149 @@
+"""The schemas of the OpenAPI document: made from the structs that read and write, with words added by field name.
+
+A struct says what is sent; that an absent field may also be null is said once for all requests, not in each schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from penstock.rest.operations import KINDS, REQUIRED, VARIABLES, Schema, ref
+from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
+
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+_STATUS: Final[Mapping[str, list[str]]] = {
+    "InstanceView": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
+    "HistoryItem": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
+    "Job": ["LOCKED"],
+}
+_OUTCOMES: Final = [
+    "ok", "already-completed", "lease-lost", "cancelled", "not-found", "invalid", "unavailable",
+]  # fmt: skip
+_STEP_TYPES: Final = [
+    "SERVICE_TASK", "USER_TASK", "DECISION", "TRANSFORMATION", "WAIT", "PARALLEL_GATEWAY", "JOIN_GATEWAY", "END",
+]  # fmt: skip
+_FIELDS: Final[Mapping[str, Schema]] = {
+    "attempt": {"type": "integer", "description": "Grows by one with each lease of the job (addition)."},
+    "attemptNumber": {"type": "integer", "description": "How often the step was entered, up to this entry."},
+    "businessKey": {"type": "string", "description": "Yours; any number of instances may share it. 256 characters."},
+    "checkpoint": {"description": "JSON up to 256 kB, handed to the next attempt (addition)."},
+    "currentStepIds": {"type": "array", "items": {"type": "string"}, "description": "Open steps, each once."},
+    "definitionVersion": {"type": "integer", "description": "0, or none in a request: the latest."},
+    "degraded": {"type": "array", "items": {"type": "string"}, "description": "What is away, such as `kafka`."},
+    "errorMessage": {"type": "string", "description": "Cut at 4 KiB; never a reason to refuse."},
+    "instanceKey": {"type": "string", "description": "Unique among the open instances of a definition id (addition)."},
+    "jobTypes": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    "leaseSeconds": {"type": "integer", "description": "5 to 3,600, clamped; by default 30."},
+    "maxJobs": {"type": "integer", "description": "1 to 1,000, clamped; by default 10."},
+    "outcome": {"type": "string", "enum": _OUTCOMES},
+    "progress": {"description": "JSON, shown per open step of the instance (addition)."},
+    "result": {**VARIABLES, "description": "Read where `variables` is absent."},
+    "retryAfterSeconds": {"type": "number", "description": "When the retry may begin (addition)."},
+    "stepType": {"type": "string", "enum": _STEP_TYPES},
+    "total": {"type": "integer"},
+    "totalIsEstimate": {"type": "boolean", "description": "Beyond 10,000 (addition)."},
+    "variables": VARIABLES,
+    "waitSeconds": {"type": "number", "description": "0 to 60, clamped; by default 0 (addition)."},
+}
+
+
+def component_schemas() -> dict[str, Schema]:
+    """All schemas that the document refers to."""
+    _, components = msgspec.json.schema_components([*KINDS, ErrorObject], ref_template="#/components/schemas/{name}")
+    schemas = {name: _with_words(name, cast(Schema, schema)) for name, schema in components.items()}
+    for name, fields in REQUIRED.items():
+        schemas[name]["required"] = list(fields)
+    error = schemas["Error"] = schemas.pop("ErrorObject")
+    error["properties"]["error"] = {"type": "string", "enum": sorted(STATUS_BY_CODE)}
+    schemas["Definition"] = _DEFINITION
+    schemas["Step"] = _STEP
+    return dict(sorted(schemas.items()))
+
+
+def _with_words(name: str, schema: Schema) -> Schema:
+    fields = cast("dict[str, Schema]", schema.get("properties", {}))
+    if name.endswith("Body"):
+        fields.pop("jobId", None)  # stands in the path
+    for field, made in fields.items():
+        fields[field] = _FIELDS.get(field) or (_TIME if field.endswith(("At", "at")) else _plain(made))
+    if name in _STATUS:
+        fields["status"] = {"type": "string", "enum": _STATUS[name]}
+    if name == "InstanceView":
+        fields["progress"] = {"type": "object", "additionalProperties": True, "description": "By step id (addition)."}
+    if "description" in schema:
+        schema["description"] = schema["description"].replace("``", "`")
+    if not schema.get("required"):
+        schema.pop("required", None)
+    return schema
+
+
+def _plain(schema: Schema) -> Schema:
+    """Without null and defaults: a field is there or it is not."""
+    choices: list[Any] = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"]
+    found = dict(choices[-1])
+    found.pop("default", None)
+    return found
+
+
+_DEFINITION: Final[Schema] = {
+    "type": "object",
+    "description": "A workflow. Unknown fields are refused. The first step is where it begins.",
+    "properties": {
+        "id": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z0-9_:\\-]+$"},
+        "version": {"type": "integer", "description": "Ignored in an upload."},
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "autoStartNextWorkflow": {"type": "boolean"},
+        "nextWorkflowId": {"type": "string", "description": "Started when this one completes, if the above is true."},
+        "steps": {"type": "array", "minItems": 1, "items": ref("Step")},
+        "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
+    },
+    "required": ["id", "name", "steps"],
+}
+_STEP: Final[Schema] = {
+    "type": "object",
+    "description": "A step; which fields count depends on its type.",
+    "properties": {
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "type": {"type": "string", "enum": _STEP_TYPES},
+        "description": {"type": "string"},
+        "nextStep": {"type": "string"},
+        "conditionalNextSteps": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "Expression to step id; in this order, the first that is true wins.",
+        },
+        "transformations": {
+            "type": "object",
+            "additionalProperties": True,
+            "description": "Name to a JSON literal or `${expression}`, in this order.",
+        },
+        "parallelNextSteps": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+        "joinStep": {"type": "string"},
+        "jobType": {"type": "string"},
+        "delegateClass": {"type": "string"},
+        "retryCount": {"type": "integer", "minimum": 0},
+        "boundaryEvents": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "type": {"type": "string", "const": "TIMER"},
+                    "duration": {"type": "string", "description": "ISO 8601, such as `PT30S`."},
+                    "interrupting": {"type": "boolean"},
+                    "targetStepId": {"type": "string"},
+                },
+                "required": ["type", "duration", "targetStepId"],
+            },
+        },
+        "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
+        "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
+        "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},
+        "until": {"type": "string", "description": "`WAIT`: goes on at this time (addition)."},
+    },
+    "required": ["id", "name", "type"],
+}

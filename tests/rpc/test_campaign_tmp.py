@@ -1,0 +1,385 @@
+"""The codec against google.protobuf and betterproto2: on any message, and on any bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+from google.protobuf.unknown_fields import UnknownFieldSet
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from penstock.rpc import messages as m
+from penstock.rpc import worker_messages as w
+from penstock.rpc.codec import STRUCT, UINT32, VALUE, Proto, decode_message, encode_message, fields_of
+from penstock.rpc.struct_codec import (
+    decode_struct,
+    encode_struct,
+    encode_value,
+    struct_from_json,
+    struct_to_json,
+    value_from_json,
+    value_to_json,
+)
+from penstock.rpc.wire import DecodeError
+from tests.rpc.conftest import Google
+from tests.rpc.test_generated import structs
+
+KINDS = [*structs(m).values(), *structs(w).values()]
+MANY = settings(max_examples=6000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+doubles = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | doubles | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=5)
+int32s = st.integers(-(2**31), 2**31 - 1)
+times = st.datetimes(timezones=st.just(UTC))
+
+
+def whole(value: Any) -> Any:
+    """What a Struct makes of a JSON value: numbers are doubles, shown whole where they are."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = float(value)
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value
+    return value
+
+
+def field_values(python_type: Any, proto: Proto) -> st.SearchStrategy[Any]:
+    origin, args = get_origin(python_type), get_args(python_type)
+    if proto.kind == STRUCT:
+        return st.just(b"") | json_objects.map(lambda value: msgspec.json.encode(whole(value)))
+    if proto.kind == UINT32:
+        return st.integers(0, 2**32 - 1)
+    if origin is dict:
+        values = json_values.map(lambda value: msgspec.json.encode(whole(value))) if proto.kind == VALUE else texts
+        return st.dictionaries(texts, values, max_size=3)
+    if origin is list:
+        return st.lists(field_values(args[0], Proto(0)), max_size=3)
+    if origin is UnionType:
+        return st.none() | (times if args[0] is datetime else field_values(args[0], Proto(0)))
+    if isinstance(python_type, type) and issubclass(python_type, msgspec.Struct):
+        return whole_messages(python_type)
+    return {str: texts, bytes: st.binary(max_size=12), int: int32s, bool: st.booleans()}[python_type]
+
+
+def whole_messages(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{name: field_values(python_type, proto) for name, python_type, proto in fields_of(kind)})
+
+
+def google_class(google: Google, kind: type[msgspec.Struct]) -> Any:
+    return getattr(google.workflow if kind.__module__ == m.__name__ else google.penstock, kind.__name__)
+
+
+# --------------------------------------------------------------------------- what google.protobuf read, as we show it
+
+
+class NoJson(Exception):
+    """google.protobuf takes it, JSON (or Python's datetime) can't hold it."""
+
+
+class SetAside(Exception):
+    """upb takes a map's entry that holds a field it doesn't know out of the map, as Java and C++ don't."""
+
+
+def check_entries(message: Any, *map_fields: int) -> None:
+    for unknown in UnknownFieldSet(message):
+        if unknown.field_number in map_fields and unknown.wire_type == 2:
+            raise SetAside
+
+
+def from_value(value: Any) -> Any:
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return from_struct(value.struct_value)
+    if kind == "list_value":
+        return [from_value(item) for item in value.list_value.values]
+    if kind in (None, "null_value"):
+        return None
+    found = getattr(value, kind)
+    if isinstance(found, float):
+        if not math.isfinite(found):
+            raise NoJson
+        return whole(found)
+    return found
+
+
+def from_struct(struct: Any) -> dict[str, Any]:
+    check_entries(struct, 1)
+    return {key: from_value(item) for key, item in struct.fields.items()}
+
+
+def from_google(theirs: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The message with JSON texts parsed (the order of their keys is google's)."""
+    found: dict[str, Any] = {}
+    if kind is m.WorkflowStep:
+        check_entries(theirs, 20, 30)
+    for name, python_type, proto in fields_of(kind):
+        value, origin, args = getattr(theirs, name), get_origin(python_type), get_args(python_type)
+        if proto.kind == STRUCT:
+            found[name] = from_struct(value) if theirs.HasField(name) else None
+        elif origin is dict:
+            found[name] = {key: from_value(item) if proto.kind == VALUE else item for key, item in value.items()}
+        elif origin is list:
+            found[name] = [from_google(item, args[0]) if args[0] is not str else item for item in value]
+        elif origin is UnionType and not theirs.HasField(name):
+            found[name] = None
+        elif origin is UnionType and args[0] is datetime:
+            if not (-62_135_596_800 <= value.seconds <= 253_402_300_799 and 0 <= value.nanos < 10**9):
+                raise NoJson
+            found[name] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+                seconds=value.seconds, microseconds=value.nanos // 1000
+            )
+        elif origin is UnionType:
+            found[name] = from_google(value, args[0])
+        else:
+            found[name] = value
+    return found
+
+
+def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, python_type, proto in fields_of(kind):
+        value, origin, args = getattr(ours, name), get_origin(python_type), get_args(python_type)
+        if proto.kind == STRUCT:
+            found[name] = json.loads(value) if value else None
+        elif origin is dict and proto.kind == VALUE:
+            found[name] = {key: json.loads(item) for key, item in value.items()}
+        elif origin is list and args[0] is not str:
+            found[name] = [from_ours(item, args[0]) for item in value]
+        elif origin is UnionType and value is not None and args[0] is not datetime:
+            found[name] = from_ours(value, args[0])
+        else:
+            found[name] = value
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- any message
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
+def test_any_message_is_the_same_to_google_and_to_the_generated_codec(
+    google: Google, kind: type[msgspec.Struct]
+) -> None:
+    from penstock.rpc._generated.penstock import v1 as generated_penstock
+    from penstock.rpc._generated.workflow import v1 as generated_workflow
+
+    theirs_of = google_class(google, kind)
+    generated = getattr(generated_workflow if kind.__module__ == m.__name__ else generated_penstock, kind.__name__)
+
+    @settings(max_examples=400, deadline=None)
+    @given(whole_messages(kind))
+    def check(ours: Any) -> None:
+        data = encode_message(ours)
+        assert decode_message(data, kind) == ours
+        theirs = theirs_of.FromString(data)
+        assert from_google(theirs, kind) == from_ours(ours, kind)
+        assert from_ours(decode_message(theirs.SerializeToString(), kind), kind) == from_ours(ours, kind)
+        assert theirs_of.FromString(bytes(generated.parse(data))) == theirs
+        if not any(
+            get_origin(python_type) is dict or proto.kind == STRUCT for _, python_type, proto in fields_of(kind)
+        ):
+            assert bytes(generated.parse(data)) == data or kind in NESTED_MAPS
+
+    check()
+
+
+NESTED_MAPS = {kind for kind in KINDS if kind.__module__ == m.__name__}  # somewhere below a map, which has no order
+
+
+# --------------------------------------------------------------------------------------------------------- any bytes
+
+mutations = st.lists(st.tuples(st.integers(0, 200), st.sampled_from("tdix"), st.binary(max_size=6)), max_size=4)
+
+
+def mutated(data: bytes, changes: list[tuple[int, str, bytes]]) -> bytes:
+    for at, how, junk in changes:
+        at = at % (len(data) + 1)
+        if how == "t":
+            data = data[:at]
+        elif how == "d":
+            data = data[:at] + data[at + 1 :]
+        elif how == "i":
+            data = data[:at] + junk + data[at:]
+        else:
+            data = data + data[at:]  # fields given twice, or halves of them
+    return data
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [m.CompleteJobRequest, m.StartInstanceRequest, m.PollJobsRequest, m.FailJobRequest, m.PollJobsResponse,
+     m.UploadDefinitionRequest, m.JobDispatchEvent, w.WorkRequest, w.WorkResponse, w.StartInstancesRequest],
+    ids=lambda kind: kind.__name__,
+)  # fmt: skip
+def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: type[msgspec.Struct]) -> None:
+    from google.protobuf.message import DecodeError as TheirError
+
+    theirs_of = google_class(google, kind)
+
+    @settings(max_examples=6000, deadline=None)
+    @given(st.builds(mutated, whole_messages(kind).map(encode_message), mutations) | st.binary(max_size=60))
+    @example(b"\x0b\x0c")
+    @example(b"\x1a\x01\x0a\x1a\x01\x00")  # a message in two halves that only together are one
+    @example(b"\x1a\x07\x0a\x05\x0a\x01k\x12\x00\x1a\x09\x0a\x07\x0a\x01k\x12\x02\x20\x01")
+    @example(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+    @example(b"\x88\x80\x80\x80\x80\x00\x01")
+    @example(b"\x80\x80\x80\x80\x10\x01")
+    def check(data: bytes) -> None:
+        try:
+            theirs = theirs_of.FromString(data)
+        except TheirError:
+            with pytest.raises(DecodeError):
+                decode_message(data, kind)
+            return
+        try:
+            expected = from_google(theirs, kind)
+        except NoJson:
+            with pytest.raises(DecodeError):
+                decode_message(data, kind)
+            return
+        except SetAside:
+            with contextlib.suppress(DecodeError):
+                decode_message(data, kind)
+            return
+        try:
+            ours = decode_message(data, kind)
+        except DecodeError as error:
+            check_replaced(error)
+            return
+        assert from_ours(ours, kind) == expected
+
+    check()
+
+
+def check_replaced(error: DecodeError) -> None:
+    """What google.protobuf takes and we don't is of one kind: no JSON, in a value that another one replaces later."""
+    assert "number that JSON" in str(error) or "Timestamp" in str(error)
+
+
+@MANY
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_raise_nothing_but_decode_error(data: bytes) -> None:
+    for kind in KINDS:
+        with contextlib.suppress(DecodeError):
+            decode_message(data, kind)
+
+
+# ------------------------------------------------------------------------------------------------------------ Structs
+
+
+@MANY
+@given(json_objects)
+def test_a_struct_is_what_google_makes_of_it(value: dict[str, Any]) -> None:
+    from google.protobuf.struct_pb2 import Struct
+
+    ours = encode_struct(value)
+    assert from_struct(Struct.FromString(ours)) == whole(value)
+    theirs = Struct()
+    theirs.update(value)
+    assert decode_struct(theirs.SerializeToString()) == whole(value)
+    assert json.loads(struct_to_json(ours)) == whole(value)
+    assert struct_from_json(json.dumps(value).encode()) == ours
+
+
+@settings(max_examples=40000, deadline=None)
+@given(st.builds(mutated, json_objects.map(encode_struct), mutations) | st.binary(max_size=60))
+def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
+    from google.protobuf.message import DecodeError as TheirError
+    from google.protobuf.struct_pb2 import Struct
+
+    try:
+        expected: Any = from_struct(Struct.FromString(data))
+    except (TheirError, NoJson):
+        with pytest.raises(DecodeError):
+            decode_struct(data)
+        return
+    except SetAside:
+        with contextlib.suppress(DecodeError):
+            decode_struct(data)
+        return
+    try:
+        assert decode_struct(data) == expected
+    except DecodeError as error:
+        check_replaced(error)
+
+
+def test_whole_numbers_come_back_whole() -> None:
+    cases = {
+        "3": "3",
+        "3.0": "3",
+        "-0.0": "0",
+        "2.5": "2.5",
+        "9007199254740993": "9007199254740992",
+        "1e20": "1" + "0" * 20,
+        "1e300": "1e300",
+    }
+    for given_text, shown in cases.items():
+        assert value_to_json(value_from_json(given_text.encode())).decode() == shown
+
+
+def test_a_whole_number_beyond_any_double_is_its_digits() -> None:
+    digits = "1" + "0" * 400
+    assert value_to_json(value_from_json(digits.encode())) == b'"%s"' % digits.encode()
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_are_no_json_are_refused(value: float) -> None:
+    with pytest.raises(DecodeError, match="JSON"):
+        decode_struct(b"\x0a\x0e\x0a\x01k\x12\x09" + encode_value(value))
+
+
+def test_nesting_is_taken_to_the_limit_and_not_beyond() -> None:
+    from google.protobuf.struct_pb2 import Struct
+
+    def nested(levels: int) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for _ in range(levels - 1):
+            value = {"k": value}
+        return value
+
+    assert decode_struct(encode_struct(nested(32))) == nested(32)
+    Struct.FromString(encode_struct(nested(32)))  # google reads it as well
+    with pytest.raises(DecodeError, match="nested"):
+        decode_struct(encode_struct(nested(33)))
+
+
+def test_what_is_no_json_is_a_programmers_error() -> None:
+    with pytest.raises(TypeError):
+        encode_struct({"k": object()})
+    with pytest.raises(TypeError):
+        struct_from_json(b"[]")
+
+
+def test_halves_of_halves_cannot_make_reading_explode() -> None:
+    """Each message given in two parts is read twice more; the number of values bounds what that can cost."""
+    value = b"\x20\x01"
+    for _ in range(25):
+        entry = b"\x0a\x01k" + b"".join(b"\x12" + length(part) for part in (value, b""))
+        value = b"\x2a" + length(b"\x0a" + length(entry)) + b"\x2a\x00"
+    with pytest.raises(DecodeError, match="values"):
+        decode_struct(b"\x0a" + length(b"\x0a\x01k\x12" + length(value)))
+
+
+def length(body: bytes) -> bytes:
+    from penstock.rpc.wire import write_varint
+
+    return write_varint(len(body)) + body
+
+
+def test_the_tags_of_a_field_in_a_million_pieces_are_read_in_linear_time() -> None:
+    pieces = b"\x1a\x02\x0a\x00" * 60_000
+    assert decode_message(pieces, m.CompleteJobRequest).variables_to_set == b'{"":null}'
