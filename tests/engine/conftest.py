@@ -1,4 +1,4 @@
-"""An engine on a real database, its batchers running in the test's nursery."""
+"""An engine on a real database, its batchers running in the test's nursery. After each test the invariants are checked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.database import Database
+from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
 
 MakeDriver = Callable[..., Driver]
@@ -21,12 +22,17 @@ async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerato
     """Makes engines on one database; each has a pool and batchers of its own."""
     databases: list[Database] = []
 
-    def make(number: int = 0, **settings: object) -> Driver:
-        database = Database(database_dsn, max_connections=8, acquire_timeout_s=10)
+    def make(number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object) -> Driver:
+        """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
+        number = len(databases) if number is None else number
+        database = Database(dsn, max_connections=8, acquire_timeout_s=10)
         databases.append(database)
         engine = Engine(database, Settings(**settings), Metrics("test"), number)  # type: ignore[arg-type]
         for batcher in engine.batchers():
             nursery.start_soon(batcher.run)
+        if services:
+            nursery.start_soon(_probe, engine)
+            nursery.start_soon(_fire_timers, engine)
         return Driver(engine, database_dsn)
 
     yield make
@@ -34,6 +40,19 @@ async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerato
     with trio.CancelScope(shield=True):
         for database in databases:
             await database.close(2)
+    assert_invariants(database_dsn)
+
+
+async def _probe(engine: Engine) -> None:
+    while True:
+        await engine.polls.wait_probe()
+        await engine.polls.probe_once()
+
+
+async def _fire_timers(engine: Engine) -> None:
+    while True:
+        await engine.timers.wait_due()
+        await engine.timers.fire_once()
 
 
 @pytest.fixture

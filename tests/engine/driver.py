@@ -7,13 +7,17 @@ from typing import Any
 import msgspec
 import psycopg
 
+from penstock.core.definition import Definition
 from penstock.core.parsing import parse_definition
+from penstock.engine import ids
 from penstock.engine.engine import Engine
+from penstock.engine.items import DeadLetterItem
 from penstock.engine.vocabulary import (
     Completion,
     Failure,
     Heartbeat,
     HeartbeatAnswer,
+    HistoryItem,
     InstanceView,
     Job,
     PollRequest,
@@ -21,6 +25,9 @@ from penstock.engine.vocabulary import (
     StartRequest,
     UserTaskCompletion,
 )
+from penstock.store import jobs as job_store
+from penstock.store.jobs import JobKey
+from penstock.testing.clock import DatabaseClock
 
 
 class Driver:
@@ -29,9 +36,23 @@ class Driver:
     def __init__(self, engine: Engine, dsn: str) -> None:
         self.engine = engine
         self.dsn = dsn
+        self._clock: DatabaseClock | None = None
 
-    async def upload(self, definition: dict[str, Any]) -> None:
-        await self.engine.definitions.upload(parse_definition(msgspec.json.encode(definition)))
+    @property
+    def clock(self) -> DatabaseClock:
+        """The database's clock, settable from the first use on."""
+        self._clock = self._clock or DatabaseClock(self.dsn)
+        return self._clock
+
+    async def upload(self, definition: dict[str, Any]) -> Definition:
+        parsed = parse_definition(msgspec.json.encode(definition))
+        await self.engine.definitions.upload(parsed)
+        return parsed
+
+    async def run(self, definition: dict[str, Any], variables: dict[str, Any] | None = None) -> str:
+        """Upload and start; the instance's id."""
+        parsed = await self.upload(definition)
+        return (await self.start(parsed.id, variables)).id
 
     async def start(self, definition: str, variables: dict[str, Any] | None = None, **fields: Any) -> InstanceView:
         request = StartRequest(definition_id=definition, variables=msgspec.json.encode(variables or {}), **fields)
@@ -68,6 +89,43 @@ class Driver:
             Signal(instance_id=instance, step_id=step, variables=msgspec.json.encode(variables or {}), **fields)
         )
 
+    async def due(self, seconds: float = 0) -> int:
+        """Let so much time pass in the database, then fire what is due; how many timers fired."""
+        if seconds:
+            self.clock.advance(seconds)
+        return await self.engine.timers.fire_once()
+
+    async def expire(self, seconds: float = 0, *, limit: int | None = None) -> int:
+        """Let so much time pass, then do with every lease that ended what the lease service does; how many ended."""
+        if seconds:
+            self.clock.advance(seconds)
+        limit = self.engine.settings.lease_expiry_limit if limit is None else limit
+        leased = self.rows("SELECT id, seq, attempt FROM token WHERE state = 1")
+        if not leased:
+            return 0
+        async with self.engine.database.connection() as connection:
+            ended = await job_store.expire(connection, leased, limit)
+        for row in ended:
+            if row.dead:
+                key = JobKey(row.instance, row.token, row.seq)
+                await self.engine.wide.submit(DeadLetterItem(key, row.attempt, limit))
+        return len(ended)
+
+    async def history(self, instance: str) -> list[HistoryItem]:
+        return await self.engine.instances.history(instance)
+
+    async def cancel(self, instance: str, reason: str | None = None) -> InstanceView:
+        return await self.engine.instances.cancel(instance, reason)
+
+    async def retry(self, instance: str) -> InstanceView:
+        return await self.engine.instances.retry(instance)
+
+    async def status(self, instance: str) -> str:
+        return (await self.view(instance)).status
+
+    async def open_steps(self, instance: str) -> list[str]:
+        return (await self.view(instance)).current_step_ids
+
     async def view(self, instance: str) -> InstanceView:
         return await self.engine.instances.get(instance)
 
@@ -87,7 +145,7 @@ class Driver:
         """Every row of every table that an operation may change."""
         tables = (
             "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
-            "buffered_signal", "dispatch_outbox",
+            "buffered_signal", "dispatch_outbox", "idempotency", "audit",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}  # noqa: S608
 
@@ -99,3 +157,8 @@ def completion(job: Job, variables: dict[str, Any] | None = None, **changes: Any
 
 def variables_of(about: InstanceView | Job) -> dict[str, Any]:
     return msgspec.json.decode(about.variables, type=dict[str, Any])
+
+
+def number(instance: str) -> int:
+    """The id of an instance as the database has it."""
+    return ids.read_instance(instance)

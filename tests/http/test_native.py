@@ -227,6 +227,26 @@ async def test_trickling_headers_time_out(autojump_clock: trio.testing.MockClock
         assert server.statistics().timed_out_total == 1
 
 
+async def test_headers_that_go_on_just_when_they_time_out_get_one_time_out_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with in_memory(echo, header_timeout_seconds=10) as (server, client, _ended):
+        deliver = client.stream.send_stream.send_all_hook
+
+        async def deliver_and_expire() -> None:
+            await deliver()
+            (connection,) = server._connections
+            await connection.expire()
+
+        await client.send(b"GET /x HTTP/1.1\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        client.stream.send_stream.send_all_hook = deliver_and_expire
+        await client.send(b"Host: a\r\n")
+        began = trio.current_time()
+        assert (await client.read()).status == 408
+        assert trio.current_time() - began < 12
+
+
 async def test_a_slow_body_has_as_much_time_as_its_size_earns(autojump_clock: trio.testing.MockClock) -> None:
     limits = {"body_timeout_seconds": 10, "min_body_bytes_per_second": 100}
     body = b"z" * 4_000

@@ -76,3 +76,13 @@ async def test_a_handshake_that_never_ends_is_given_up(certificate: Certificate)
             assert await plain.receive_some(1) == b""
             await plain.aclose()
             await run.until_quiet()
+
+
+async def test_a_drain_does_not_wait_for_a_handshake(certificate: Certificate) -> None:
+    with trio.fail_after(20):
+        async with running(ssl_context=server_context(certificate)) as run:
+            plain = await trio.open_tcp_stream("127.0.0.1", run.port)
+            await run.until(lambda now: now.connections == 1)
+            with trio.fail_after(2):
+                await run.server.drain(15.0)
+            await plain.aclose()

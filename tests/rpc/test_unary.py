@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from grpclib.const import Cardinality, Handler
 
 from penstock import errors
 from penstock.rpc import messages as m
+from penstock.rpc.call import Call
 from penstock.rpc.codec import decode_message, encode_message
-from tests.rpc.conftest import Running
+from penstock.rpc.methods import unary
+from tests.rpc.conftest import Running, running
 from tests.rpc.services import COMPLETE, FAIL, HEARTBEAT, POLL, START
 
 
@@ -193,3 +197,54 @@ async def test_every_call_is_told_to_the_metrics_with_a_bounded_set_of_names(run
     ]  # fmt: skip
     assert all(0 <= seconds < 5 for _, _, seconds in run.calls)
     assert run.server.statistics().counts.calls == 5
+
+
+class Odd:
+    """Handlers that do what a handler should not, or rarely does."""
+
+    def __mapping__(self) -> dict[str, Handler]:
+        kinds = m.CompleteJobRequest, m.CompleteJobResponse
+        return {
+            "/t.T/Silent": Handler(self._silent, Cardinality.UNARY_UNARY, *kinds),
+            "/t.T/Twice": Handler(self._twice, Cardinality.UNARY_UNARY, *kinds),
+            "/t.T/HeadersFirst": Handler(self._headers_first, Cardinality.UNARY_STREAM, *kinds),
+            "/t.T/Deadline": unary(self._deadline, m.FailJobRequest, m.FailJobRequest),
+        }
+
+    async def _silent(self, call: Call[Any, Any]) -> None:
+        await call.recv_message()
+
+    async def _twice(self, call: Call[Any, Any]) -> None:
+        await call.send_message(m.CompleteJobResponse())
+        await call.send_message(m.CompleteJobResponse())
+
+    async def _headers_first(self, call: Call[Any, Any]) -> None:
+        await call.send_initial_metadata()
+        await trio.sleep_forever()
+
+    async def _deadline(self, _request: m.FailJobRequest, call: Call[Any, Any]) -> m.FailJobRequest:
+        return m.FailJobRequest(job_id=str(call.deadline - trio.current_time()), worker_id=str(call.peer))
+
+
+async def test_a_unary_handler_without_an_answer_or_with_two_is_an_internal_error() -> None:
+    async with running(more=[Odd()]) as run, run.client() as client:
+        assert (await client.call("/t.T/Silent")).status == 13
+        assert (await client.call("/t.T/Twice")).status == 13
+        assert (await client.call(COMPLETE)).status == 0
+
+
+async def test_a_stream_may_send_its_headers_before_anything_else() -> None:
+    async with running(more=[Odd()]) as run, run.client() as client:
+        stream_id = await client.open("/t.T/HeadersFirst", end=True)
+        await client.answers[stream_id].news.wait()
+        assert client.answers[stream_id].headers == {":status": "200", "content-type": "application/grpc"}
+        assert not client.answers[stream_id].done.is_set()
+
+
+async def test_a_handler_sees_its_deadline_and_its_peer(autojump_clock: trio.testing.MockClock) -> None:
+    async with running(more=[Odd()]) as run, run.memory_client() as client:
+        answer = await client.call("/t.T/Deadline", grpc_timeout="90S")
+        seen = decode_message(answer.messages[0], m.FailJobRequest)
+        assert (float(seen.job_id), seen.worker_id) == (90.0, "memory")
+        without = await client.call("/t.T/Deadline")
+        assert float(decode_message(without.messages[0], m.FailJobRequest).job_id) == float("inf")

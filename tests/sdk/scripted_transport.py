@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from penstock.client import Completion, Failure, Job, JobRef, Outcome
+from penstock.client import Completion, Conflict, Failure, Job, JobRef, Outcome
 
 
 def job(name: str = "1", job_type: str = "t", **changes: object) -> Job:
@@ -72,7 +72,21 @@ class ScriptedTransport:
         self.notify()
         return [Outcome(job_id=result.job_id, outcome="ok") for result in results]
 
-    async def extend(
+    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+        await anyio.lowlevel.checkpoint()
+        outcomes: list[Outcome] = []
+        for ref in jobs:
+            self.beats[ref.job_id] += 1
+            self.notify()
+            outcome = "ok"
+            try:
+                self.on_extend(ref)
+            except Conflict as error:
+                outcome = error.code
+            outcomes.append(Outcome(job_id=ref.job_id, outcome=outcome))
+        return outcomes
+
+    async def report(
         self, job: JobRef, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
         await anyio.lowlevel.checkpoint()

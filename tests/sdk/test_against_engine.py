@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -26,11 +26,13 @@ THREE_TASKS = (
 )
 
 
-def module_of(path: Path) -> ModuleType:
+def module_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An example as a module, made anew for this test."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, module)  # its dataclasses look there
     spec.loader.exec_module(module)
     return module
 
@@ -86,7 +88,7 @@ def test_whole_numbers_of_any_size_come_back_exactly(run: Run, engine: RunningEn
 def test_the_example_worker_fulfils_the_example_order(
     run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example = module_of(REPOSITORY / "examples" / "order_worker.py")
+    example = module_of(REPOSITORY / "examples" / "order_worker.py", monkeypatch)
     monkeypatch.setattr(example.worker, "_engine", engine.url)
     steps = ["validate-order", "reserve-stock", "charge-payment", "ship-parcel", "notify-customer", "done"]
 
@@ -115,8 +117,8 @@ def test_the_example_worker_fulfils_the_example_order(
 def test_the_example_for_processors_counts_in_another_process(
     run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(REPOSITORY / "examples")
-    example = importlib.import_module("cpu_worker")
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")  # for the other process as well
+    example = module_of(REPOSITORY / "examples" / "cpu_worker.py", monkeypatch)
     monkeypatch.setattr(example.worker, "_engine", engine.url)
 
     async def main() -> None:
@@ -135,8 +137,8 @@ def test_the_example_web_application_does_its_step_of_the_order(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_URL", engine.url)
-    example = module_of(REPOSITORY / "examples" / "web_app.py")
-    others = module_of(REPOSITORY / "examples" / "order_worker.py").worker
+    example = module_of(REPOSITORY / "examples" / "web_app.py", monkeypatch)
+    others = module_of(REPOSITORY / "examples" / "order_worker.py", monkeypatch).worker
     monkeypatch.setattr(others, "_engine", engine.url)
     del others._handlers["customer.notify"]
 
@@ -318,7 +320,8 @@ def test_the_guides_snippet_runs(engine: RunningEngine) -> None:
     snippet = re.search(r"```python\n(.*?)```", guide, re.DOTALL)
     assert snippet is not None
     names: dict[str, Any] = {"__name__": "guide"}
-    exec(snippet[1].replace("http://127.0.0.1:8080", engine.url), names)
+    program = snippet[1].replace("http://127.0.0.1:8080", engine.url)
+    exec(compile(program, "docs/worker.md", "exec", dont_inherit=True), names)
     worker: Worker = names["worker"]
     flow = WorkflowBuilder("pay").service_task("charge", "payment.charge").end().document()
 

@@ -90,6 +90,7 @@ class SyncClient:
     complete_job = _blocking(Client.complete_job)
     fail_job = _blocking(Client.fail_job)
     heartbeat_job = _blocking(Client.heartbeat_job)
+    heartbeat_jobs = _blocking(Client.heartbeat_jobs)
     complete_jobs = _blocking(Client.complete_jobs)
     fail_jobs = _blocking(Client.fail_jobs)
     release_jobs = _blocking(Client.release_jobs)

@@ -21,6 +21,8 @@ R = TypeVar("R")
 CALL_TIMEOUT_S = 30.0
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`): one exchange gets longer.
 EXCHANGE_TIMEOUT_S = 15.0
+# With less time than this left nothing is repeated: it would only turn a telling error into a time-out.
+MIN_EXCHANGE_S = 0.05
 
 
 class Caller:
@@ -65,7 +67,7 @@ class Caller:
             except Unavailable as error:
                 pause_s = backoff.next_pause_s()
                 may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
-                if not may_repeat or anyio.current_time() + pause_s >= deadline:
+                if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:
                     raise
             await anyio.sleep(pause_s)
 

@@ -37,6 +37,7 @@ from penstock.client.operation import (
     GetHistory,
     GetInstance,
     HeartbeatJob,
+    HeartbeatJobs,
     ListDefinitions,
     ListFailedJobs,
     ListInstances,
@@ -269,6 +270,11 @@ def _heartbeat_job(operation: HeartbeatJob) -> Exchange:
     return Exchange("POST", path, _read_lease, body)
 
 
+def _heartbeat_jobs(operation: HeartbeatJobs) -> Exchange:
+    jobs = [_given(jobId=job.job_id, attempt=job.attempt, leaseSeconds=operation.lease_s) for job in operation.jobs]
+    return Exchange("POST", "/v1/jobs/heartbeat", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
+
+
 def _complete_jobs(operation: CompleteJobs) -> Exchange:
     results = [{"jobId": item.job_id} | _completion_body(item) for item in operation.results]
     body = {"workerId": operation.worker_id, "results": results}
@@ -305,6 +311,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CompleteJob: _complete_job,
     FailJob: _fail_job,
     HeartbeatJob: _heartbeat_job,
+    HeartbeatJobs: _heartbeat_jobs,
     CompleteJobs: _complete_jobs,
     FailJobs: _fail_jobs,
     ReleaseJobs: _release_jobs,

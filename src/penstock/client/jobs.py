@@ -15,6 +15,7 @@ from penstock.client.operation import (
     FailJob,
     FailJobs,
     HeartbeatJob,
+    HeartbeatJobs,
     ListFailedJobs,
     PollJobs,
     ReleaseJobs,
@@ -107,6 +108,12 @@ class JobCalls(Caller):
                 progress=progress,
             )
         )
+
+    async def heartbeat_jobs(
+        self, worker_id: str, jobs: Sequence[JobRef], *, lease_s: int | None = None
+    ) -> list[Outcome]:
+        """Extend many leases in one call; one outcome per item."""
+        return await self.call(HeartbeatJobs(worker_id=worker_id, jobs=jobs, lease_s=lease_s))
 
     async def complete_jobs(self, worker_id: str, results: Sequence[Completion]) -> list[Outcome]:
         """Complete many jobs in one call; one outcome per item, one bad item never fails its neighbours."""

@@ -242,6 +242,14 @@ class HeartbeatJob(Operation[Lease], frozen=True):
     progress: object = msgspec.UNSET
 
 
+class HeartbeatJobs(Operation[list[Outcome]], frozen=True):
+    """Extend many leases in one call; one outcome per item."""
+
+    worker_id: str
+    jobs: Sequence[JobRef]
+    lease_s: int | None = None
+
+
 class CompleteJobs(Operation[list[Outcome]], frozen=True):
     """Complete many jobs in one call; one outcome per item."""
 

@@ -109,6 +109,7 @@ class Starts:
             await apply_safely(self._database, self._metrics, "start", items, self._batch)
         finally:
             self._give_up(items)
+            self._wide.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         overs: list[HandOver] = []
@@ -262,14 +263,13 @@ class Starts:
             if created:
                 await self._wide.commit(connection, effects, now, xid, created, extra)
         except BaseException:
-            if not any(item.xid == xid for item in created):
-                self._wide.forget(effects)
+            self._wide.undo(effects, xid)
             raise
         self._metrics.instances_started.inc(len(created))
-        await self._wide.committed(connection, effects, now)
-        for item in created:
+        for item in created:  # first of all: what follows may fail, and must not start the instance again
             assert item.planned is not None
             item.answer(item.planned)
+        await self._wide.committed(connection, effects, now)
 
     async def _used_before(
         self, connection: TrioConnection, item: StartItem, loaded: LoadedDefinition, id: int
@@ -300,7 +300,10 @@ class Starts:
         return False
 
     async def _apply_keyed(self, items: list[StartItem]) -> None:
-        await apply_safely(self._database, self._metrics, "keyed start", items, self._batch_keyed)
+        try:
+            await apply_safely(self._database, self._metrics, "keyed start", items, self._batch_keyed)
+        finally:
+            self._wide.abandon(items)
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         if again:

@@ -140,9 +140,7 @@ class WideLane:
         try:
             await apply_safely(self._database, self._metrics, "wide", items, self._batch)
         finally:
-            for effects in self._unheard.values():
-                self.forget(effects)
-            self._unheard.clear()
+            self.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
         if again:
@@ -201,12 +199,11 @@ class WideLane:
                 extra = [statement for item in decided for statement in item.statements()]
                 await self.commit(connection, effects, scene.now, scene.xid, decided, extra)
         except BaseException:
-            if effects is not self._unheard.get(scene.xid):
-                self.forget(effects)
+            self.undo(effects, scene.xid)
             raise
-        await self.committed(connection, effects, scene.now)
-        for item in decided:
+        for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
+        await self.committed(connection, effects, scene.now)
 
     async def _advance(
         self,
@@ -364,17 +361,30 @@ class WideLane:
 
     async def resolve_unheard(self, connection: TrioConnection, items: list[Any]) -> None:
         """Look what became of transactions whose COMMIT was not answered, and answer the items of committed ones."""
-        for xid, effects in list(self._unheard.items()):
+        # only their own: other lanes have theirs under way
+        for xid in {item.xid for item in items if item.xid in self._unheard}:
             outcome = await store.committed(connection, xid)
             if outcome is None:
                 raise psycopg.OperationalError(f"transaction {xid} has not ended yet")
-            del self._unheard[xid]
+            effects = self._unheard.pop(xid)
             if outcome:
-                await self.committed(connection, effects, None)
                 for item in items:
                     if item.xid == xid:
                         item.answer(item.planned)
+                await self.committed(connection, effects, None)
             else:
+                self.forget(effects)
+
+    def undo(self, effects: Effects, xid: str) -> None:
+        """The transaction failed: give up what it reserved, unless it may have been committed unheard."""
+        if effects is not self._unheard.get(xid):
+            self.forget(effects)
+
+    def abandon(self, items: list[Any]) -> None:
+        """Nobody asks any more what became of the transactions of these items."""
+        for item in items:
+            effects = self._unheard.pop(item.xid, None)
+            if effects is not None:
                 self.forget(effects)
 
     def forget(self, effects: Effects) -> None:

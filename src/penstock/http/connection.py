@@ -138,7 +138,10 @@ class Connection:
                 with self._scope:
                     return await self._serve_until_interrupted()
             except _ReceivedAfterAll:
+                if self._parser.progress is Progress.NOTHING:
+                    return 0  # it was no more than an empty line
                 self._scope = trio.CancelScope()
+                self.phase, self.expires_at = Phase.IDLE, math.inf  # the next wait sets a new deadline
                 continue
             if self.phase is Phase.IDLE:
                 return 0

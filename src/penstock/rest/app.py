@@ -29,7 +29,7 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.jobs import JobRoutes
-from penstock.rest.problems import bug, problem, problem_of
+from penstock.rest.problems import bug, nothing_at, problem_of
 from penstock.rest.routed import PATTERN, RoutedApp
 from penstock.rest.starts import StartRoutes
 
@@ -103,6 +103,8 @@ class RestApp:
                 reply = await self._answer(scope, headers, receive, handler, job_id)
             elif method == "OPTIONS":
                 reply = self._options(scope["path"], headers)
+            elif scope["path"].startswith("//"):  # the framework would take it for one slash
+                reply = nothing_at(scope["path"])
             else:
                 status = await self._serve_routed(scope, receive, send, cors)
                 pattern = scope.get(PATTERN, UNKNOWN_PATTERN)
@@ -149,7 +151,7 @@ class RestApp:
             return self._cors.preflight(origin)
         methods = self._routed.methods(path)
         if not methods:
-            return problem("not-found", f"there is nothing at {path[:200]}")
+            return nothing_at(path)
         return Reply(204, headers=((b"allow", ", ".join(methods).encode()),))
 
     async def _serve_routed(self, scope: Scope, receive: Receive, send: Send, cors: Headers) -> int:

@@ -12,9 +12,10 @@ from penstock.rest.exchange import Headers, Reply
 from penstock.rest.openapi import openapi_json
 from penstock.rest.reading import respond
 
-_PAGE_HEADERS: Final[Headers] = (
-    (b"content-security-policy", b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"),
-)  # fmt: skip
+_POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+)
+_PAGE_HEADERS: Final[Headers] = ((b"content-security-policy", _POLICY.encode()),)
 
 
 @cache

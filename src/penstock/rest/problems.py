@@ -37,6 +37,7 @@ STATUS_BY_CODE: Final[Mapping[str, int]] = {
 }
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {404: "not-found", 405: "method-not-allowed", 413: "payload-too-large"}
 RETRY_AFTER_SECONDS: Final = 1
+SHOWN_PATH_MAX_CHARS: Final = 200
 _RETRY_LATER: Final[Headers] = ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
 
 
@@ -82,6 +83,11 @@ def problem_of_status(status: int, reason: str) -> Reply:
     """The answer for a status that a library chose."""
     code = _CODE_BY_STATUS.get(status, "bad-request" if status < 500 else "internal-error")
     return problem(code, reason)
+
+
+def nothing_at(path: str) -> Reply:
+    """404 for a path that is no route."""
+    return problem("not-found", f"there is nothing at {path[:SHOWN_PATH_MAX_CHARS]}")
 
 
 def method_not_allowed(method: str, allowed: Sequence[str]) -> Reply:

@@ -1,8 +1,8 @@
 """The routes that need no speed, in quart-trio: routing, queries, errors.
 
-The application around it (`app`) reads bodies and adds CORS; here are no limits and no time-outs. A request whose client
-goes away runs to its end: left to itself the framework would cancel it half-way, also for clients that only closed their
-sending side.
+The application around it (`app`) reads bodies and adds CORS; here are no limits and no time-outs. A request whose
+client goes away runs to its end: left to itself the framework would cancel it half-way, also for clients that only
+closed their sending side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import App, Message, Scope, Send
 from penstock.rest.health import HealthRoutes
 from penstock.rest.instances import InstanceRoutes
-from penstock.rest.problems import bug, method_not_allowed, problem, problem_of, problem_of_status
+from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import respond
 from penstock.rest.tasks import TaskRoutes
 
@@ -80,7 +80,7 @@ class RoutedApp:
         methods = self.methods(request.path)
         if methods:
             return respond(method_not_allowed(request.method, methods))
-        return respond(problem("not-found", f"there is nothing at {request.path[:200]}"))
+        return respond(nothing_at(request.path))
 
 
 def _make_quart(

@@ -99,6 +99,7 @@ class Server:
         self._status_of = status_of
         self._on_call = on_call
         self._connections: set[Connection] = set()
+        self._handshakes: set[trio.CancelScope] = set()
         self._sockets = 0
         self._running = 0
         self._held = 0
@@ -133,6 +134,8 @@ class Server:
         self._draining.set()
         self._accepting.cancel()
         await trio.lowlevel.checkpoint()  # connections just accepted get to their first line
+        for handshake in self._handshakes:
+            handshake.cancel()
         for connection in list(self._connections):
             connection.begin_drain()
         with trio.move_on_after(grace_s):
@@ -203,7 +206,8 @@ class Server:
         if self._ssl_context is None:
             return stream
         tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
-        with trio.move_on_after(self.limits.handshake_s):
+        with trio.move_on_after(self.limits.handshake_s) as patience:
+            self._handshakes.add(patience)  # a drain does not wait for it
             try:
                 await tls.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError):
@@ -211,6 +215,8 @@ class Server:
             else:
                 if tls.selected_alpn_protocol() == "h2":
                     return tls
+            finally:
+                self._handshakes.discard(patience)
         self.counts.handshake_failures += 1
         return None
 

@@ -15,10 +15,9 @@ Agrees with google.protobuf on any bytes, by property test. No I/O; arbitrary by
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from struct import Struct as Packer
-from struct import error as PackerError  # noqa: N812
 from typing import cast
 
 import msgspec
@@ -33,7 +32,7 @@ _WHOLE_MAX = 1e21
 _KEY_CACHE = 4_096
 _KEY_CACHE_MAX_CHARS = 64
 
-_double = Packer("<d")
+_double = struct.Struct("<d")
 _pack, _unpack = _double.pack, _double.unpack_from
 
 # Tags. Struct.fields and an entry's key are field 1, an entry's value field 2.
@@ -77,7 +76,7 @@ def encode_value(value: object) -> bytes:
     if kind is int:
         try:
             return b"\x11" + _pack(value)
-        except (OverflowError, PackerError):
+        except (OverflowError, struct.error):
             return encode_value(msgspec.json.encode(value).decode())
     if kind is bool:
         return b"\x20\x01" if value else b"\x20\x00"

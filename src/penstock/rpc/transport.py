@@ -278,8 +278,8 @@ class Connection:
             self._give_up_on(str(error))
             self.flush()  # h2's GOAWAY
             return
-        except Exception:  # h2 lets some of hpack's and hyperframe's through; only this client's state is lost
-            log.warning("h2 failed on the bytes of %s", self.peer, exc_info=True)
+        except Exception as error:  # what h2 lets through of hpack and hyperframe: only this client's state is lost
+            log.warning("h2 failed on the bytes of %s: %r", self.peer, error)
             self._give_up_on("h2 failed")
             return
         for event in events:

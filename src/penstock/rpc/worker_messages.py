@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.rpc.codec import Proto
+from penstock.rpc.codec import UINT32, Proto
 
 
 class Outcome(IntEnum):
@@ -35,6 +35,7 @@ class StartItem(Struct):
     variables: Annotated[bytes, Proto(3)] = b""
     business_key: Annotated[str, Proto(4)] = ""
     idempotency_key: Annotated[str, Proto(5)] = ""
+    instance_key: Annotated[str, Proto(6)] = ""
 
 
 class StartInstancesRequest(Struct):
@@ -89,6 +90,12 @@ class Failure(Struct):
     attempt: Annotated[int, Proto(2)] = 0
     retryable: Annotated[bool, Proto(3)] = False
     error_message: Annotated[str, Proto(4)] = ""
+    retry_after_ms: Annotated[int, Proto(5, UINT32)] = 0
+
+
+class Release(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
 
 
 class Heartbeat(Struct):
@@ -132,6 +139,15 @@ class FailJobsResponse(Struct):
     results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
 
 
+class ReleaseJobsRequest(Struct):
+    worker_id: Annotated[str, Proto(1)] = ""
+    releases: Annotated[list[Release], Proto(2)] = field(default_factory=list[Release])
+
+
+class ReleaseJobsResponse(Struct):
+    results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
+
+
 class HeartbeatJobsRequest(Struct):
     worker_id: Annotated[str, Proto(1)] = ""
     heartbeats: Annotated[list[Heartbeat], Proto(2)] = field(default_factory=list[Heartbeat])
@@ -167,6 +183,7 @@ class WorkRequest(Struct):
     completions: Annotated[list[Completion], Proto(4)] = field(default_factory=list[Completion])
     failures: Annotated[list[Failure], Proto(5)] = field(default_factory=list[Failure])
     heartbeats: Annotated[list[Heartbeat], Proto(6)] = field(default_factory=list[Heartbeat])
+    releases: Annotated[list[Release], Proto(7)] = field(default_factory=list[Release])
 
 
 class WorkResponse(Struct):

@@ -50,7 +50,13 @@ STOP_TIMEOUT_S = 60.0
 """Bound of the fast shutdown, with its checkpoint; past it the server is stopped without, and recovers when started."""
 
 KILL_TIMEOUT_S = 5.0
+
+ORPHANS_TIMEOUT_S = 10.0
+"""How long to wait for the processes of a server that was itself killed: idle ones end at once, busy ones don't."""
+
 POLL_INTERVAL_S = 0.02
+
+_ORPHANS_LEFT = "pre-existing shared memory block"
 
 log = logging.getLogger("penstock.store.embedded")
 
@@ -85,9 +91,8 @@ async def embedded(
         socket_dir = make_socket_dir(installation)
         try:
             write_settings(installation, socket_dir, settings)
-            process = await _start(installation, left)
+            process = await _start_ready(installation, left, start_timeout_s)
             try:
-                await _wait_ready(installation, process, start_timeout_s)
                 log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
                 yield make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
             finally:
@@ -168,6 +173,25 @@ async def _make_cluster(installation: Installation, *, sync: bool) -> None:
     with (unfinished / "postgresql.conf").open("a") as configuration:
         configuration.write("\ninclude_if_exists 'penstock.conf'\n")
     unfinished.rename(installation.cluster)
+
+
+async def _start_ready(installation: Installation, left: Postmaster | None, timeout_s: float) -> trio.Process:
+    """Start the server and wait until it takes connections. Cancelled, none is left running."""
+    give_up_at = trio.current_time() + ORPHANS_TIMEOUT_S
+    while True:
+        process = await _start(installation, left)
+        try:
+            await _wait_ready(installation, process, timeout_s)
+        except EmbeddedPostgresError as error:
+            await _stop(process, KILL_TIMEOUT_S)
+            if left is None or _ORPHANS_LEFT not in str(error) or trio.current_time() > give_up_at:
+                raise
+            await trio.sleep(POLL_INTERVAL_S)
+        except BaseException:
+            await _stop(process, KILL_TIMEOUT_S)
+            raise
+        else:
+            return process
 
 
 async def _start(installation: Installation, left: Postmaster | None) -> trio.Process:

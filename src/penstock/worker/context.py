@@ -82,7 +82,7 @@ class JobContext:
         backoff = Backoff()
         while True:
             try:
-                await self._leases.extend(self._held, checkpoint=checkpoint, progress=progress)
+                await self._leases.report(self._held, checkpoint=checkpoint, progress=progress)
             except Unavailable:
                 await anyio.sleep(backoff.next_pause_s())
             else:

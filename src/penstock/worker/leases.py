@@ -16,10 +16,17 @@ from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFoun
 from penstock.worker.held import LOGGER, HeldJob, StopReason
 from penstock.worker.transport import WorkTransport
 
-MAX_HEARTBEATS_AT_ONCE = 16
+MAX_HEARTBEATS_PER_CALL = 500
 HEARTBEATS_PER_LEASE = 3
 # How often due heartbeats are looked for: the finer, the more calls; the coarser, the earlier each goes out.
 LOOKS_PER_LEASE = 12
+
+_STOP_REASONS = {
+    "cancelled": StopReason.CANCELLED,
+    "lease-lost": StopReason.LEASE_LOST,
+    "already-completed": StopReason.LEASE_LOST,
+    "not-found": StopReason.LEASE_LOST,
+}
 
 
 class LeaseKeeper:
@@ -73,32 +80,36 @@ class LeaseKeeper:
         """Send the heartbeats that are due before the next look; how many those were."""
         left_s = self._lease_s * (1 - 1 / HEARTBEATS_PER_LEASE) + self._lease_s / LOOKS_PER_LEASE
         due = [held for held in self._held.values() if held.lease_ends_at <= now + left_s]
-        limiter = anyio.CapacityLimiter(MAX_HEARTBEATS_AT_ONCE)
-        async with anyio.create_task_group() as group:
-            for held in due:
-                group.start_soon(self._beat, held, limiter)
+        for first in range(0, len(due), MAX_HEARTBEATS_PER_CALL):
+            await self._beat(due[first : first + MAX_HEARTBEATS_PER_CALL])
         return len(due)
 
-    async def _beat(self, held: HeldJob, limiter: anyio.CapacityLimiter) -> None:
-        async with limiter:
-            if held.key not in self._held:
-                return
-            try:
-                await self.extend(held)
-            except ClientError as error:
-                LOGGER.debug("heartbeat of job %s failed: %s", held.job.id, error)
+    async def _beat(self, due: Sequence[HeldJob]) -> None:
+        sent_at = anyio.current_time()
+        try:
+            outcomes = await self._transport.extend([held.ref for held in due])
+        except ClientError as error:
+            LOGGER.debug("%d heartbeats failed: %s", len(due), error)
+            return
+        by_job = {outcome.job_id: outcome.outcome for outcome in outcomes}
+        for held in due:
+            outcome = by_job.get(held.job.id)
+            if outcome == "ok":
+                held.lease_ends_at = sent_at + self._lease_s
+            elif outcome in _STOP_REASONS:
+                self._lost(held, _STOP_REASONS[outcome])
 
-    async def extend(
+    async def report(
         self, held: HeldJob, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
-        """Send a heartbeat now. A job that turns out to be lost is let go of.
+        """Store a checkpoint, show progress. A job that turns out to be lost is let go of.
 
         Raises:
             ClientError: it did not succeed, for whatever reason.
         """
         sent_at = anyio.current_time()
         try:
-            await self._transport.extend(held.ref, checkpoint=checkpoint, progress=progress)
+            await self._transport.report(held.ref, checkpoint=checkpoint, progress=progress)
         except JobCancelled:
             self._lost(held, StopReason.CANCELLED)
             raise

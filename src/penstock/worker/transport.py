@@ -12,7 +12,15 @@ from typing import Protocol
 import msgspec
 
 from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
-from penstock.client.operation import CompleteJobs, FailJobs, HeartbeatJob, PollJobs, ReleaseJobs, Transport
+from penstock.client.operation import (
+    CompleteJobs,
+    FailJobs,
+    HeartbeatJob,
+    HeartbeatJobs,
+    PollJobs,
+    ReleaseJobs,
+    Transport,
+)
 
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`).
 EXCHANGE_TIMEOUT_S = 15.0
@@ -38,10 +46,14 @@ class WorkTransport(Protocol):
         """Report failures; one outcome per item."""
         ...
 
-    async def extend(
+    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+        """Extend leases, each by its full length from now; one outcome per item."""
+        ...
+
+    async def report(
         self, job: JobRef, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
-        """Extend a lease by its full length.
+        """Store a checkpoint, show progress; extends the lease as well.
 
         Raises:
             LeaseLost, JobCancelled: the job is no longer this worker's.
@@ -90,14 +102,19 @@ class LongPoll:
         operation = FailJobs(worker_id=self._worker_id, results=results)
         return await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
-    async def extend(
+    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+        """See ``WorkTransport``."""
+        operation = HeartbeatJobs(worker_id=self._worker_id, jobs=jobs, lease_s=self._lease_s)
+        return await self._transport.call(operation, timeout_s=min(self._lease_s / 3, MAX_HEARTBEAT_TIMEOUT_S))
+
+    async def report(
         self, job: JobRef, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
         """See ``WorkTransport``."""
         operation = HeartbeatJob(
             worker_id=self._worker_id, job=job, lease_s=self._lease_s, checkpoint=checkpoint, progress=progress
         )
-        await self._transport.call(operation, timeout_s=min(self._lease_s / 3, MAX_HEARTBEAT_TIMEOUT_S))
+        await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
     async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
         """See ``WorkTransport``."""

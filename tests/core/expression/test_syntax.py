@@ -128,7 +128,7 @@ REFUSALS = [
     ("a ~ b", 3, "unexpected character ~"),
     ("a \\ b", 3, "unexpected character \\"),
     ("a \0", 3, "unexpected character U+0000"),
-    ("a \u00a0", 3, "unexpected character U+00A0"),
+    ("a \u200b", 3, "unexpected character U+200B"),
     ("a \ud800", 3, "unexpected character U+D800"),
     ("a “b”", 3, "unexpected character “"),
     ("/* open", 1, "the comment is not closed"),

@@ -26,13 +26,13 @@ def at(fault: Fault, position: int) -> Fault:
 
 
 def located(position: int, run: Run) -> Run:
-    def located(frame: Frame) -> object:
+    def run_located(frame: Frame) -> object:
         try:
             return run(frame)
         except Fault as fault:
             raise at(fault, position) from None
 
-    return located
+    return run_located
 
 
 def constant(value: object) -> Run:
@@ -44,14 +44,14 @@ def variable(name: str) -> Run:
 
 
 def environment(position: int) -> Run:
-    def environment(frame: Frame) -> object:
+    def all_variables(frame: Frame) -> object:
         try:
             frame.charge_items(len(frame.variables))
         except Fault as fault:
             raise at(fault, position) from None
         return dict(frame.variables)
 
-    return environment
+    return all_variables
 
 
 def local_slot(slot: int) -> Run:

@@ -70,7 +70,7 @@ CALL_STEPS = 3
 
 
 class Compiler:
-    """One compilation. ``nodes`` counts what was compiled so far: the cost of an element in a predicate."""
+    """One compilation. It counts the nodes: those of a predicate are its cost in steps for each element."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -300,6 +300,7 @@ class Compiler:
 
     def _path(self, node: Path) -> Run:
         if isinstance(node.base, Name) and len(node.accesses) == 1 and isinstance(node.accesses[0], Field):
+            self._nodes += 1
             return variable_field(node.base.name, node.accesses[0])
         base = self.compile(node.base)
         accesses = [(entered_types(step), self._access(step)) for step in node.accesses]

@@ -24,6 +24,9 @@ __all__ = (
     "JobOutcome",
     "LeaseLoss",
     "Outcome",
+    "Release",
+    "ReleaseJobsRequest",
+    "ReleaseJobsResponse",
     "StartInstancesRequest",
     "StartInstancesResponse",
     "StartItem",
@@ -242,6 +245,11 @@ class Failure(betterproto2.Message):
     cut at 4 KiB
     """
 
+    retry_after_ms: "int" = betterproto2.field(5, betterproto2.TYPE_UINT32)
+    """
+    0 is what the step says
+    """
+
 
 default_message_pool.register_message("penstock.v1", "Failure", Failure)
 
@@ -416,6 +424,34 @@ default_message_pool.register_message("penstock.v1", "LeaseLoss", LeaseLoss)
 
 
 @dataclass(eq=False, repr=False)
+class Release(betterproto2.Message):
+    job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    attempt: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+
+
+default_message_pool.register_message("penstock.v1", "Release", Release)
+
+
+@dataclass(eq=False, repr=False)
+class ReleaseJobsRequest(betterproto2.Message):
+    worker_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    releases: "list[Release]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+
+
+default_message_pool.register_message("penstock.v1", "ReleaseJobsRequest", ReleaseJobsRequest)
+
+
+@dataclass(eq=False, repr=False)
+class ReleaseJobsResponse(betterproto2.Message):
+    results: "list[JobOutcome]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+
+default_message_pool.register_message("penstock.v1", "ReleaseJobsResponse", ReleaseJobsResponse)
+
+
+@dataclass(eq=False, repr=False)
 class StartInstancesRequest(betterproto2.Message):
     items: "list[StartItem]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -450,6 +486,11 @@ class StartItem(betterproto2.Message):
     idempotency_key: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
     the same key gives the first answer again, kept 24 h
+    """
+
+    instance_key: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    at most one running instance of the definition has it
     """
 
 
@@ -494,6 +535,8 @@ class WorkRequest(betterproto2.Message):
 
     heartbeats: "list[Heartbeat]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
 
+    releases: "list[Release]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
+
 
 default_message_pool.register_message("penstock.v1", "WorkRequest", WorkRequest)
 
@@ -501,8 +544,8 @@ default_message_pool.register_message("penstock.v1", "WorkRequest", WorkRequest)
 @dataclass(eq=False, repr=False)
 class WorkResponse(betterproto2.Message):
     """
-    Engine to worker. Each result in a WorkRequest is answered by one outcome, in the order they came; completions
-    and failures of one message are answered in `outcomes`, completions first.
+    Engine to worker. Each result in a WorkRequest is answered by one outcome, in the order they came; those of one
+    message are answered in `outcomes`: completions first, then failures, then releases.
     """
 
     jobs: "list[Job]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -542,6 +585,13 @@ class WorkerBase(betterproto2_grpclib.ServiceBase):
     async def fail_jobs(self, message: "FailJobsRequest") -> "FailJobsResponse":
         """
         Reports failures of jobs. results[i] answers failures[i].
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def release_jobs(self, message: "ReleaseJobsRequest") -> "ReleaseJobsResponse":
+        """
+        Gives jobs back unused: no retry is spent. results[i] answers releases[i].
         """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -586,6 +636,14 @@ class WorkerBase(betterproto2_grpclib.ServiceBase):
         response = await self.fail_jobs(request)
         await stream.send_message(response)
 
+    async def __rpc_release_jobs(
+        self, stream: "grpclib.server.Stream[ReleaseJobsRequest, ReleaseJobsResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.release_jobs(request)
+        await stream.send_message(response)
+
     async def __rpc_heartbeat_jobs(
         self, stream: "grpclib.server.Stream[HeartbeatJobsRequest, HeartbeatJobsResponse]"
     ) -> None:
@@ -621,6 +679,12 @@ class WorkerBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 FailJobsRequest,
                 FailJobsResponse,
+            ),
+            "/penstock.v1.Worker/ReleaseJobs": grpclib.const.Handler(
+                self.__rpc_release_jobs,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ReleaseJobsRequest,
+                ReleaseJobsResponse,
             ),
             "/penstock.v1.Worker/HeartbeatJobs": grpclib.const.Handler(
                 self.__rpc_heartbeat_jobs,

@@ -1,0 +1,43 @@
+"""A clock that tests can set: that of one database.
+
+Everything durable takes its time from the database's function ``penstock_now()``. `DatabaseClock` replaces it, so that
+a 30-day wait or the end of a lease is one call away. Only for databases of tests: the function stays replaced. Must
+not be used on a database that anybody else works with. Trio's own clock is another thing: what sleeps until a timer
+is due does not see the jump, so call `fire_once` and its like yourself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import psycopg
+
+_INSTALL = """
+CREATE TABLE IF NOT EXISTS test_clock (shift interval NOT NULL);
+INSERT INTO test_clock SELECT interval '0' WHERE NOT EXISTS (SELECT FROM test_clock);
+CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+  AS $$ SELECT clock_timestamp() + (SELECT shift FROM test_clock) $$;
+"""
+
+
+class DatabaseClock:
+    """The clock of the database at ``dsn``; it goes on at its normal pace. Blocks for a millisecond or two."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(_INSTALL)
+
+    def advance(self, seconds: float) -> None:
+        """Go forward, or back with a negative number."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("UPDATE test_clock SET shift = shift + %s * interval '1 s'", (seconds,))
+
+    def now(self) -> dt.datetime:
+        """What the engines on this database take for the present time."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT penstock_now()").fetchone()
+        assert row is not None
+        found = row[0]
+        assert isinstance(found, dt.datetime)
+        return found

@@ -1,0 +1,179 @@
+"""What must be true of a whole database at any moment: the guarantees that can be read off its rows.
+
+Each entry of `INVARIANTS` is one query that finds what breaks a rule. Written from the rules (docs/guarantees.md) and
+not from the code that keeps them. Reads only; takes a snapshot, so it may run while engines work. Costs a walk over
+every table: for tests, and for databases that are suspected.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import psycopg
+
+# Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5) are the states with an open step execution.
+INVARIANTS: Final[dict[str, str]] = {
+    "a job waits in the queue if, and only if, its token is READY": """
+        SELECT t.instance_id, t.id, t.seq, r.seq FROM token t FULL JOIN ready r ON r.token_id = t.id
+        WHERE (t.state = 0) IS DISTINCT FROM (r.token_id IS NOT NULL)
+           OR (t.state = 0 AND (r.seq, r.job_type) IS DISTINCT FROM (t.seq, t.job_type))""",
+    "tokens with a job have the job type of their step, others none": """
+        SELECT t.instance_id, t.id, t.state, j.name, s.step ->> 'jobType' FROM token t
+        JOIN steps s ON s.key = t.definition AND s.index = t.step LEFT JOIN job_type j ON j.id = t.job_type
+        WHERE (t.state IN (0, 1, 4, 5)) IS DISTINCT FROM (t.job_type IS NOT NULL)
+           OR (t.job_type IS NOT NULL AND j.name IS DISTINCT FROM s.step ->> 'jobType')""",
+    "a token's state fits the type of its step": """
+        SELECT t.instance_id, t.id, t.state, s.type FROM token t
+        JOIN steps s ON s.key = t.definition AND s.index = t.step
+        WHERE t.state <> 6 AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT}'::text[]
+          WHEN 3 THEN '{PARALLEL_GATEWAY}' ELSE '{SERVICE_TASK}' END)""",
+    "an instance is active if, and only if, it has its root token": """
+        SELECT i.id, i.status, t.id FROM instance i FULL JOIN token t ON t.id = i.id
+        WHERE (i.status = 0) IS DISTINCT FROM (t.id IS NOT NULL) OR i.id IS NULL AND t.id = t.instance_id""",
+    "every token belongs to an active instance": """
+        SELECT t.instance_id, t.id FROM token t LEFT JOIN instance i ON i.id = t.instance_id
+        WHERE i.status IS DISTINCT FROM 0""",
+    "instances of definitions with a single token have one": """
+        SELECT t.instance_id, count(*) FROM token t JOIN definitions d ON d.key = t.definition
+        WHERE d.single_token GROUP BY 1 HAVING count(*) > 1""",
+    "timers belong to open step executions": """
+        SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
+        LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
+          AND t.state IN (0, 1, 2, 4, 5)
+        WHERE t.id IS NULL""",
+    "a retry timer is armed if, and only if, its job is in back-off": """
+        SELECT t.instance_id, t.id, t.state FROM token t
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -1
+        WHERE (t.state = 4) IS DISTINCT FROM (m.token_id IS NOT NULL)""",
+    "a wait with an end of its own has its timer, nothing else has one": """
+        SELECT t.instance_id, t.id, s.step ->> 'id' FROM token t
+        JOIN steps s ON s.key = t.definition AND s.index = t.step
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -2
+        WHERE (t.state = 2 AND s.type = 'WAIT' AND coalesce(s.step ->> 'duration', s.step ->> 'until', '') <> '')
+          IS DISTINCT FROM (m.token_id IS NOT NULL)""",
+    "the interrupting timers of an open step are armed": """
+        SELECT t.instance_id, t.id, b.index FROM token t
+        JOIN steps s ON s.key = t.definition AND s.index = t.step
+        CROSS JOIN LATERAL (SELECT ordinality - 1 AS index, e FROM jsonb_array_elements(
+          CASE jsonb_typeof(s.step -> 'boundaryEvents') WHEN 'array' THEN s.step -> 'boundaryEvents' ELSE '[]' END)
+          WITH ORDINALITY AS x(e, ordinality)) b
+        WHERE t.state IN (0, 1, 2, 4, 5) AND b.e -> 'interrupting' = 'true'
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = b.index)""",
+    "a boundary timer is one of its step's": """
+        SELECT m.instance_id, m.token_id, m.index FROM timer m JOIN token t ON t.id = m.token_id
+        JOIN steps s ON s.key = t.definition AND s.index = t.step
+        WHERE m.index >= 0 AND s.step -> 'boundaryEvents' -> m.index IS NULL""",
+    "a gateway waits for exactly the branches that are under way": """
+        SELECT t.instance_id, t.id, t.pending, count(b.id) FROM token t LEFT JOIN token b ON b.parent_id = t.id
+        GROUP BY t.instance_id, t.id, t.pending HAVING t.pending <> count(b.id)""",
+    "a branch and its gateway are in one instance": """
+        SELECT b.instance_id, b.id, b.parent_id FROM token b LEFT JOIN token g ON g.id = b.parent_id
+        WHERE b.parent_id IS NOT NULL
+          AND (g.id IS NULL OR g.state <> 3 OR g.instance_id <> b.instance_id OR b.id = b.instance_id)""",
+    "a step execution is closed once": """
+        SELECT instance_id, token_id, seq, count(*), array_agg(kind) FROM history
+        WHERE kind < 10 GROUP BY 1, 2, 3 HAVING count(*) > 1""",
+    "an open step execution has no closing row": """
+        SELECT t.instance_id, t.id, t.seq FROM token t JOIN history h
+          ON h.instance_id = t.instance_id AND h.token_id = t.id AND h.seq = t.seq AND h.kind < 10
+        WHERE t.state IN (0, 1, 2, 4, 5)""",
+    "a step execution that had an attempt is open, or was closed": """
+        SELECT h.instance_id, h.token_id, h.seq FROM history h WHERE h.kind >= 10
+          AND NOT EXISTS (SELECT FROM history c
+            WHERE c.instance_id = h.instance_id AND c.token_id = h.token_id AND c.seq = h.seq AND c.kind < 10)
+          AND NOT EXISTS (SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 4, 5))""",
+    "a completed job had an attempt and a worker": """
+        SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
+        JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
+        WHERE h.kind = 1 AND s.type = 'SERVICE_TASK' AND (h.attempt < 1 OR h.worker IS NULL)""",
+    "time does not run backwards within a step execution": """
+        SELECT instance_id, token_id, seq, started_at, ended_at FROM history WHERE ended_at < started_at""",
+    "no two step executions have the same place in the order": """
+        SELECT instance_id, seq, array_agg(DISTINCT token_id) FROM (
+          SELECT instance_id, seq, token_id FROM history UNION SELECT instance_id, seq, id FROM token) x
+        GROUP BY 1, 2 HAVING count(DISTINCT token_id) > 1""",
+    "variable deltas come after the step that gave them was entered": """
+        SELECT instance_id, token_id, seq, pos FROM history WHERE output IS NOT NULL AND pos <= seq""",
+    "a completed instance reached END": """
+        SELECT i.id FROM instance i WHERE i.status = 1 AND NOT EXISTS (
+          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index = h.step
+          WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
+    "an active instance has not reached END, unless it was retried after a missing next workflow": """
+        SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
+        WHERE i.status = 0 AND NOT d.chains AND EXISTS (
+          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index = h.step
+          WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
+    "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
+    "a failed instance has a failed step, or its next workflow was missing": """
+        SELECT i.id, i.failure FROM instance i
+        WHERE i.status = 2 AND i.failure NOT LIKE 'NextWorkflowNotFound%' AND NOT EXISTS (
+          SELECT FROM history h WHERE h.instance_id = i.id AND h.kind = 2 AND h.reason = i.failure)""",
+    "failed and cancelled instances are listed, and no others": """
+        SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id
+        WHERE (i.status IN (2, 3)) IS DISTINCT FROM (e.instance_id IS NOT NULL)
+           OR e.status <> i.status OR e.status = 2 AND e.tokens IS NULL""",
+    "an instance key is held by the active instance that was started with it": """
+        SELECT i.id, i.instance_key, k.key FROM instance i FULL JOIN instance_key k ON k.instance_id = i.id
+        WHERE (CASE WHEN i.status = 0 THEN i.instance_key END) IS DISTINCT FROM k.key""",
+    "notes of heartbeats belong to tokens": """
+        SELECT n.token_id FROM job_note n LEFT JOIN token t ON t.id = n.token_id WHERE t.id IS NULL""",
+    "signals are kept only for instances that can go on": """
+        SELECT b.instance_id, b.id FROM buffered_signal b LEFT JOIN instance i ON i.id = b.instance_id
+        WHERE i.status IS NULL OR i.status IN (1, 3)""",
+    "what waits for Kafka belongs to open jobs": """
+        SELECT o.instance_id, o.id FROM dispatch_outbox o
+        LEFT JOIN token t ON t.id = o.token_id AND t.seq = o.seq AND t.state IN (0, 5) WHERE t.id IS NULL""",
+    "a chained instance has a parent that completed, a parent one child": """
+        SELECT c.parent_id, array_agg(c.id), p.status FROM instance c LEFT JOIN instance p ON p.id = c.parent_id
+        WHERE c.parent_id IS NOT NULL GROUP BY c.parent_id, p.status
+        HAVING count(*) > 1 OR p.status IS DISTINCT FROM 1""",
+    "an instance that completed started its next workflow": """
+        SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
+        WHERE i.status = 1 AND d.chains AND NOT EXISTS (SELECT FROM instance c WHERE c.parent_id = i.id)""",
+    "what was folded is kept": "SELECT id FROM instance WHERE folded_pos > 0 AND overlay IS NULL",
+}
+"""Sentence → the query that finds the rows for which it is not true."""
+
+_VIEWS: Final = """
+CREATE TEMP VIEW definitions AS
+  SELECT key, content::jsonb AS content, coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
+    NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
+    AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (!(@.interrupting == true))' AS single_token
+  FROM definition;
+CREATE TEMP VIEW steps AS
+  SELECT d.key, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
+  FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.content -> 'steps') WITH ORDINALITY AS x(step, n);
+CREATE TEMP VIEW token AS
+  SELECT t.*, i.definition FROM public.token t LEFT JOIN public.instance i ON i.id = t.instance_id;
+"""
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """An invariant that does not hold, with some of the rows that show it."""
+
+    sentence: str
+    rows: list[tuple[object, ...]]
+
+    def __str__(self) -> str:
+        return f"not true: {self.sentence}: {self.rows}"
+
+
+def find_broken(dsn: str, *, rows_max: int = 10) -> list[Broken]:
+    """The invariants that do not hold in the database at ``dsn``, in one snapshot."""
+    broken: list[Broken] = []
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute(_VIEWS)
+        for sentence, query in INVARIANTS.items():
+            rows = connection.execute(query.encode()).fetchmany(rows_max)
+            if rows:
+                broken.append(Broken(sentence, rows))
+        connection.rollback()
+    return broken
+
+
+def assert_invariants(dsn: str) -> None:
+    """Raises AssertionError naming every invariant that does not hold."""
+    broken = find_broken(dsn)
+    assert not broken, "\n".join(map(str, broken))

@@ -1,0 +1,58 @@
+"""The document of the interface says what there is, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from penstock.rest.app import RestApp
+from penstock.rest.openapi import openapi_document
+from penstock.rest.operations import OPERATIONS
+from tests.rest.scripted import Rest, ScriptedEngine
+
+
+async def test_the_document_is_valid_openapi_3_1(rest: Rest) -> None:
+    validator = pytest.importorskip("openapi_spec_validator")
+    answer = await rest.get("/openapi.json")
+    assert (answer.status, answer.json["openapi"]) == (200, "3.1.0")
+    validator.validate(answer.json, cls=validator.OpenAPIV31SpecValidator)
+
+
+def test_every_route_is_documented_and_nothing_else(engine: ScriptedEngine) -> None:
+    app = RestApp(engine, lambda: ())  # type: ignore[arg-type]
+    assert {(operation.method, operation.path) for operation in OPERATIONS} == app.patterns()
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [operation.id for operation in OPERATIONS]
+    assert len(ids) == len(set(ids))
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        found = {node["$ref"]} if "$ref" in node else set()
+        return found.union(*map(references, node.values()))
+    if isinstance(node, list):
+        return set().union(*map(references, node))
+    return set()
+
+
+def test_every_schema_is_used_and_every_reference_leads_to_one() -> None:
+    document = openapi_document()
+    used = {name.removeprefix("#/components/schemas/") for name in references(document)}
+    assert used == set(document["components"]["schemas"])
+
+
+def test_required_fields_are_fields() -> None:
+    for name, schema in openapi_document()["components"]["schemas"].items():
+        assert set(schema.get("required", ())) <= set(schema["properties"]), name
+
+
+async def test_the_page_loads_nothing_from_other_hosts(rest: Rest) -> None:
+    answer = await rest.get("/docs")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert re.findall(rb"(?:https?:)?//[a-z]", answer.body) == []
+    assert b'fetch("openapi.json")' in answer.body

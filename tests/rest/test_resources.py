@@ -1,0 +1,389 @@
+"""Definitions, instances, tasks, health: what is asked of the engine and how its answers look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from penstock.core.parsing import parse_definition
+from penstock.engine.vocabulary import (
+    AttemptView,
+    AuditRecord,
+    BufferedSignal,
+    DeadJob,
+    DeadJobPage,
+    DefinitionPage,
+    DefinitionSummary,
+    HistoryItem,
+    InstancePage,
+    Signal,
+    StoredDefinition,
+    UserTaskCompletion,
+)
+from penstock.errors import NotFound, Unavailable
+from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
+
+DEFINITION = {
+    "id": "LOS::loan",
+    "name": "Loan",
+    "steps": [
+        {"id": "z", "name": "Z", "type": "SERVICE_TASK", "nextStep": "a", "jobType": "check"},
+        {"id": "a", "name": "A", "type": "END"},
+    ],
+    "metadata": {"z": 1, "a": {"big": 123456789012345678901234567890}},
+}
+SUMMARY = DefinitionSummary(id="LOS::loan", version=1, name="Loan", uploaded_at=NOON)
+NOON_TEXT = "2026-01-02T12:00:00Z"
+
+# -- definitions
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "application/json", "text/plain", "application/octet-stream", "nonsense", "text/html; x=xml"]
+)
+async def test_a_definition_is_read_as_json_whatever_its_content_type(
+    rest: Rest, engine: ScriptedEngine, content_type: str | None
+) -> None:
+    engine.on("definitions.upload", SUMMARY)
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    answer = await rest.send("POST", "/v1/definitions", msgspec.json.encode(DEFINITION), headers)
+    assert (answer.status, answer.json) == (
+        201,
+        {"id": "LOS::loan", "version": 1, "name": "Loan", "uploadedAt": NOON_TEXT},
+    )
+    assert engine.one("definitions.upload").id == "LOS::loan"
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/xml", "text/xml; charset=utf-8", "application/bpmn+xml", "Application/XML"]
+)
+async def test_an_xml_content_type_is_refused(rest: Rest, engine: ScriptedEngine, content_type: str) -> None:
+    body = msgspec.json.encode(DEFINITION)
+    answer = await rest.send("POST", "/v1/definitions", body, {"Content-Type": content_type})
+    assert answer.error[:2] == (415, "unsupported-format")
+    assert not engine.calls
+
+
+async def test_a_large_definition_is_parsed_beside_the_event_loop(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("definitions.upload", SUMMARY)
+    large = {**DEFINITION, "metadata": {"text": "x" * 100_000}}
+    assert (await rest.post("/v1/definitions", large)).status == 201
+    assert engine.one("definitions.upload").metadata == large["metadata"]
+    broken = {**large, "steps": []}
+    assert (await rest.post("/v1/definitions", broken)).error[:2] == (400, "bad-request")
+
+
+async def test_the_steps_of_a_definition_are_bounded_by_the_setting() -> None:
+    rest = Rest(ScriptedEngine(definition_max_steps=1))
+    status, _, reason = (await rest.post("/v1/definitions", DEFINITION)).error
+    assert status == 400
+    assert "steps: has 2 steps, more than 1" in reason
+
+
+@pytest.mark.parametrize("target", ["/v1/definitions/LOS::loan", "/v1/definitions/LOS::loan/versions/7"])
+async def test_a_definition_comes_back_as_it_was_with_its_version(
+    rest: Rest, engine: ScriptedEngine, target: str
+) -> None:
+    definition = parse_definition(msgspec.json.encode(DEFINITION))
+    engine.on("definitions.get", StoredDefinition(definition=definition, version=7, uploaded_at=NOON))
+    answer = await rest.get(target)
+    assert answer.status == 200
+    assert answer.json == {**DEFINITION, "version": 7}
+    assert list(answer.json["metadata"]) == ["z", "a"]
+    assert parse_definition(answer.body) == definition
+    assert engine.one("definitions.get") == ("LOS::loan" if "versions" not in target else ("LOS::loan", 7))
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.0", "99999999999", "%D9%A1", "+1"])
+async def test_a_version_that_can_not_be_is_404(rest: Rest, engine: ScriptedEngine, number: str) -> None:
+    assert (await rest.get(f"/v1/definitions/d/versions/{number}")).error[:2] == (404, "not-found")
+    assert not engine.calls
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("", (None, 0, 0)),
+        ("?keyword=&page=&pageSize=", (None, 0, 0)),
+        ("?keyword=Lo%C3%A4n%20x&page=3&pageSize=50", ("Loän x", 3, 50)),
+        ("?keyword=a+b&pageSize=100000&other=1", ("a b", 0, 100_000)),
+        ("?page=-1&pageSize=-5", (None, -1, -5)),
+    ],
+)
+async def test_definitions_are_listed_by_page(
+    rest: Rest, engine: ScriptedEngine, query: str, asked: tuple[Any, ...]
+) -> None:
+    engine.on("definitions.list", DefinitionPage(items=[], page=0, page_size=20, total=0))
+    answer = await rest.get(f"/v1/definitions{query}")
+    assert (answer.status, answer.json) == (200, {"items": [], "page": 0, "pageSize": 20, "total": 0})
+    assert engine.one("definitions.list") == asked
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("page=x", "page: must be a whole number"),
+        ("page=1.5", "page: must be a whole number"),
+        ("pageSize=%D9%A1", "pageSize: must be a whole number"),
+        ("keyword=a%00b", "keyword: has a NUL character"),
+        ("keyword=" + "x" * 300, "keyword: has 300 characters, more than 256"),
+    ],
+)
+async def test_a_query_that_can_not_be_read_is_refused(
+    rest: Rest, engine: ScriptedEngine, query: str, reason: str
+) -> None:
+    assert (await rest.get(f"/v1/definitions?{query}")).error == (400, "bad-request", reason)
+    assert not engine.calls
+
+
+# -- instances
+
+
+async def test_an_instance_shows_what_it_has_and_leaves_out_what_it_has_not(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on(
+        "instances.get",
+        instance(
+            status="FAILED",
+            current_step_ids=[],
+            completed_at=NOON,
+            failure_reason="boom",
+            parent_instance_id="2a",
+            progress={"pay": msgspec.Raw(b"[0.5]")},
+        ),
+    )
+    answer = await rest.get("/v1/instances/1f")
+    assert answer.json == {
+        "id": "1f",
+        "definitionId": "orders",
+        "definitionVersion": 2,
+        "status": "FAILED",
+        "currentStepIds": [],
+        "variables": {"n": 1},
+        "startedAt": NOON_TEXT,
+        "completedAt": NOON_TEXT,
+        "failureReason": "boom",
+        "parentInstanceId": "2a",
+        "progress": {"pay": [0.5]},
+    }
+    assert engine.one("instances.get") == "1f"
+
+
+async def test_instances_are_listed_by_filters(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.list", InstancePage(items=[instance()], total=1))
+    answer = await rest.get(
+        "/v1/instances?definitionId=LOS%3A%3Aloan&status=WAITING&businessKey=b%2F1&page=2&pageSize=5"
+    )
+    assert engine.one("instances.list") == ("LOS::loan", "WAITING", "b/1", 2, 5)
+    assert answer.json["total"] == 1
+    assert "totalIsEstimate" not in answer.json
+    engine.on("instances.list", InstancePage(items=[], total=20_000, total_is_estimate=True))
+    assert (await rest.get("/v1/instances")).json == {"items": [], "total": 20_000, "totalIsEstimate": True}
+
+
+async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: ScriptedEngine) -> None:
+    item = HistoryItem(
+        id="1f-1-0",
+        instance_id="1f",
+        step_id="pay",
+        step_type="SERVICE_TASK",
+        attempt_number=1,
+        status="RUNNING",
+        started_at=NOON,
+        attempts=[AttemptView(attempt=1, status="FAILED", started_at=NOON, ended_at=NOON, worker="w", reason="x")],
+    )
+    engine.on("instances.history", [item])
+    engine.on("instances.audit", [AuditRecord(at=NOON, kind="STARTED")])
+    assert (await rest.get("/v1/instances/1f/history")).json["items"] == [
+        {
+            "id": "1f-1-0",
+            "instanceId": "1f",
+            "stepId": "pay",
+            "stepType": "SERVICE_TASK",
+            "attemptNumber": 1,
+            "status": "RUNNING",
+            "startedAt": NOON_TEXT,
+            "attempts": [
+                {
+                    "attempt": 1,
+                    "status": "FAILED",
+                    "startedAt": NOON_TEXT,
+                    "endedAt": NOON_TEXT,
+                    "worker": "w",
+                    "reason": "x",
+                }
+            ],
+        }
+    ]
+    assert (await rest.get("/v1/instances/1f/audit?limit=5")).json == {"items": [{"at": NOON_TEXT, "kind": "STARTED"}]}
+    assert engine.one("instances.audit") == ("1f", 5)
+    engine.on("instances.history", [])
+    assert (await rest.get("/v1/instances/1f/history")).body == b'{"items":[]}'
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(b"", None), (b" ", None), (b"null", None), (b"{}", None), (b'{"reason":null}', None), (b'{"reason":"no"}', "no")],
+)
+async def test_cancel_takes_a_reason_or_nothing(
+    rest: Rest, engine: ScriptedEngine, body: bytes, reason: str | None
+) -> None:
+    engine.on("instances.cancel", instance(status="CANCELLED", failure_reason=reason))
+    answer = await rest.post("/v1/instances/1f/cancel", body)
+    assert (answer.status, answer.json["status"]) == (200, "CANCELLED")
+    assert engine.one("instances.cancel") == ("1f", reason)
+
+
+async def test_cancel_refuses_a_body_that_it_can_not_read(rest: Rest, engine: ScriptedEngine) -> None:
+    answer = await rest.post("/v1/instances/1f/cancel", {"reason": 5})
+    assert answer.error == (400, "bad-request", "reason: expected str | null, got int")
+    assert not engine.calls
+
+
+async def test_retry_needs_no_body(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.retry", instance())
+    answer = await rest.post("/v1/instances/1f/retry", b"")
+    assert (answer.status, answer.json["status"]) == (200, "ACTIVE")
+    assert engine.one("instances.retry") == "1f"
+
+
+# -- user tasks and signals
+
+
+@pytest.mark.parametrize(
+    ("body", "variables", "completed_by"),
+    [
+        (b"", None, None),
+        (b"{}", None, None),
+        (b'{"variables":{"a":1},"completedBy":"ann"}', b'{"a":1}', "ann"),
+        (b'{"result":{"a":1},"workerId":"bob"}', b'{"a":1}', "bob"),
+        (b'{"variables":{"a":1},"result":{"a":2},"completedBy":"ann","workerId":"bob"}', b'{"a":1}', "ann"),
+        (b'{"variables":null,"result":{"a":2},"completedBy":null}', b'{"a":2}', None),
+    ],
+)
+async def test_a_user_task_is_completed_with_variables_or_result(
+    rest: Rest, engine: ScriptedEngine, body: bytes, variables: bytes | None, completed_by: str | None
+) -> None:
+    answer = await rest.post("/v1/instances/1f/user-tasks/approve/complete", body)
+    assert (answer.status, answer.body, answer.headers) == (204, b"", {})
+    assert engine.one("tasks.complete_user_task") == UserTaskCompletion(
+        instance_id="1f", step_id="approve", variables=variables, completed_by=completed_by
+    )
+
+
+async def test_a_user_task_names_the_field_that_is_wrong(rest: Rest, engine: ScriptedEngine) -> None:
+    path = "/v1/instances/1f/user-tasks/approve/complete"
+    assert (await rest.post(path, {"result": [1]})).error == (400, "bad-request", "result: must be a JSON object")
+    assert (await rest.post(path, {"variables": 1})).error == (400, "bad-request", "variables: must be a JSON object")
+    assert not engine.calls
+
+
+@pytest.mark.parametrize(
+    ("query", "buffer"),
+    [("", False), ("?buffer=true", True), ("?buffer=1", True), ("?buffer=False", False), ("?buffer=", False)],
+)
+async def test_the_body_of_a_signal_is_the_variable_map(
+    rest: Rest, engine: ScriptedEngine, query: str, buffer: bool
+) -> None:
+    answer = await rest.post(f"/v1/instances/1f/signals/paid{query}", {"amount": 5}, Idempotency_Key="k")
+    assert (answer.status, answer.body, answer.headers) == (204, b"", {})
+    assert engine.one("tasks.signal") == Signal(
+        instance_id="1f", step_id="paid", variables=b'{"amount": 5}', idempotency_key="k", buffer=buffer
+    )
+
+
+async def test_a_signal_may_be_empty(rest: Rest, engine: ScriptedEngine) -> None:
+    assert (await rest.post("/v1/instances/1f/signals/paid", b"\n")).status == 204
+    assert engine.one("tasks.signal") == Signal(instance_id="1f", step_id="paid")
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "reason"),
+    [
+        ("", b"[]", "body: must be a JSON object"),
+        ("", b"{", "body: not JSON: Input data was truncated"),
+        ("", b'{"a":"\\u0000"}', "body.a: has a NUL character"),
+        ("?buffer=maybe", b"", "buffer: must be true or false"),
+    ],
+)
+async def test_a_signal_that_can_not_be_read_is_refused(
+    rest: Rest, engine: ScriptedEngine, target: str, body: bytes, reason: str
+) -> None:
+    answer = await rest.post(f"/v1/instances/1f/signals/paid{target}", body)
+    assert answer.error == (400, "bad-request", reason)
+    assert not engine.calls
+
+
+async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
+    kept = BufferedSignal(id="7", step_id="paid", received_at=NOON, variables=msgspec.Raw(b'{"a":1}'))
+    engine.on("tasks.buffered", [kept])
+    answer = await rest.get("/v1/instances/1f/signals")
+    assert answer.json == {"items": [{"id": "7", "stepId": "paid", "receivedAt": NOON_TEXT, "variables": {"a": 1}}]}
+
+
+async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
+    dead = DeadJob(id="1f-1-0", job_type="charge", instance_id="1f", step_id="pay", failed_at=NOON, reason="boom")
+    engine.on("jobs.failed", DeadJobPage(items=[dead], page=1, page_size=5))
+    answer = await rest.get("/v1/jobs?status=FAILED&page=1&pageSize=5")
+    assert engine.one("jobs.failed") == (1, 5)
+    assert answer.json == {
+        "items": [
+            {
+                "id": "1f-1-0",
+                "jobType": "charge",
+                "instanceId": "1f",
+                "stepId": "pay",
+                "failedAt": NOON_TEXT,
+                "reason": "boom",
+            }
+        ],
+        "page": 1,
+        "pageSize": 5,
+    }
+    for query in ("", "?status=LOCKED"):
+        assert (await rest.get(f"/v1/jobs{query}")).error[:2] == (400, "bad-request")
+
+
+async def test_an_unknown_instance_is_404_everywhere(rest: Rest, engine: ScriptedEngine) -> None:
+    for operation in ("get", "history", "audit", "cancel", "retry"):
+        engine.on(f"instances.{operation}", NotFound("unknown"))
+    engine.on("tasks.buffered", NotFound("unknown"))
+    for path in ("", "/history", "/audit", "/signals"):
+        assert (await rest.get(f"/v1/instances/zz{path}")).error == (404, "not-found", "unknown")
+    for path in ("/cancel", "/retry"):
+        assert (await rest.post(f"/v1/instances/zz{path}", b"")).error == (404, "not-found", "unknown")
+
+
+# -- health
+
+
+async def test_healthz_is_200_with_an_empty_body(rest: Rest, engine: ScriptedEngine) -> None:
+    answer = await rest.get("/healthz")
+    assert (answer.status, answer.body) == (200, b"")
+    assert not engine.calls
+
+
+async def test_readyz_says_what_is_away(engine: ScriptedEngine) -> None:
+    away: list[str] = []
+    rest = Rest(engine, degraded=lambda: away)
+    answer = await rest.get("/readyz")
+    assert (answer.status, answer.json) == (200, {"status": "ready"})
+    away.append("kafka")
+    assert (await rest.get("/readyz")).json == {"status": "ready", "degraded": ["kafka"]}
+
+
+async def test_readyz_is_503_with_the_reason(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("engine.ready", Unavailable("the engine is shutting down"))
+    assert (await rest.get("/readyz")).error == (503, "unavailable", "the engine is shutting down")
+
+
+async def test_readyz_waits_two_seconds_for_the_database_and_no_longer(
+    rest: Rest, engine: ScriptedEngine, autojump_clock: trio.testing.MockClock
+) -> None:
+    engine.on("engine.ready", trio.sleep_forever)
+    answer = await rest.get("/readyz")
+    assert answer.error == (503, "unavailable", "the database did not answer within 2 s")
+    assert trio.current_time() == pytest.approx(2)

@@ -1,0 +1,104 @@
+"""A real engine process for a test: started, spoken to over real sockets, signalled, killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.runtime.waiting import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 30.0
+
+
+class EngineProcess:
+    """``penstock serve`` on free ports. Ends with the block; `stop` and `kill` may be called before."""
+
+    def __init__(self, dsn: str | None, *arguments: str, **settings: object) -> None:
+        self._log = tempfile.NamedTemporaryFile("w+", prefix="engine-", suffix=".log", delete=False)  # noqa: SIM115
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("WE_")}
+        environment |= {f"WE_{key.upper()}": str(value) for key, value in settings.items()}
+        environment["PYTHONPATH"] = str(REPOSITORY / "src")
+        if dsn is not None:
+            environment |= {"WE_POSTGRES_DSN": dsn, "WE_BIND": "127.0.0.1"}
+        command = [sys.executable, "-m", "penstock", "serve", "--rest-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        self.process = subprocess.Popen(  # noqa: S603 - our own program
+            [*command, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
+        )
+        self.port = 0
+        self.metrics_port = 0
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._log.close()
+        os.unlink(self._log.name)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The log so far."""
+        text = Path(self._log.name).read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def said(self, message: str) -> dict[str, Any] | None:
+        """The last line with that message."""
+        return next((line for line in reversed(self.lines) if line.get("message") == message), None)
+
+    def wait_said(self, message: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            line = self.said(message)
+            assert line is not None or self.process.poll() is None, Path(self._log.name).read_text()
+            return line
+
+        line = wait_until(found, timeout_s=timeout_s)
+        assert line is not None
+        return line
+
+    def wait_ready(self) -> EngineProcess:
+        line = self.wait_said("ready")
+        self.port = int(line["REST"].rpartition(":")[2])
+        self.metrics_port = int(line["metrics"].rpartition(":")[2])
+        return self
+
+    def stop(self, timeout_s: float = 40.0) -> int:
+        """SIGTERM and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+    def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, Any]:
+        """One request on a connection of its own: status and decoded body."""
+        return call(self.port, method, path, body, timeout_s)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=10)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+
+
+def call(port: int, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        text = response.read()
+        return response.status, json.loads(text) if text else None
+    finally:
+        connection.close()
