@@ -11,12 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
 from penstock.client import BadRequest, Client, Conflict, Instance, LeaseLost, NotFound, StartRequest, SyncClient
 from penstock.client.builder import WorkflowBuilder
-from penstock.worker import JobContext, NonRetryable, Retry, Worker
+from penstock.worker import JobContext, NonRetryable, Retry, Worker, WorkerObserver
 from tests.sdk.loops import Run
 from tests.sdk.running_engine import REPOSITORY, RunningEngine
 
@@ -278,28 +279,44 @@ def test_jobs_of_a_worker_that_stops_go_to_another_at_once(run: Run, engine: Run
 def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thousand_jobs(
     run: Run, engine: RunningEngine, how: str
 ) -> None:
+    class Watcher(WorkerObserver):
+        def __init__(self) -> None:
+            self.away = anyio.Event()
+
+        def on_engine(self, reachable: bool) -> None:
+            if not reachable:
+                self.away.set()
+
     async def main() -> None:
-        done: Counter[str] = Counter()
-        under_way = anyio.Event()
+        running: set[str] = set()
+        many_run, go_on = anyio.Event(), anyio.Event()
+        watcher = Watcher()
         async with Client(engine.url, timeout_s=60) as client:
             await client.upload_definition(THREE_TASKS)
             results = await client.start_instances([StartRequest(definition_id="three")] * 1000)
             instances = [result.unwrap().id for result in results]
-            worker = Worker(client, concurrency=1000)
+            worker = Worker(client, concurrency=1000, observer=watcher)
 
-            async def work(context: JobContext) -> dict[str, Any]:
-                await anyio.sleep(0.2)
-                done[context.step_id] += 1
-                if sum(done.values()) > 500:
-                    under_way.set()
+            @worker.handler("a")
+            @worker.handler("c")
+            async def quick(context: JobContext) -> dict[str, Any]:
                 return {context.step_id: context.id}
 
-            for step in "abc":
-                worker.handler(step)(work)
+            @worker.handler("b")
+            async def held(context: JobContext) -> dict[str, Any]:
+                running.add(context.id)
+                if len(running) > 700:  # the other 300 are being started, completed and handed out
+                    many_run.set()
+                await go_on.wait()
+                return {context.step_id: context.id}
+
             async with worker:
-                await under_way.wait()
+                await many_run.wait()
                 await anyio.to_thread.run_sync(engine.kill if how == "kill" else engine.stop)
-                await anyio.sleep(1)
+                await watcher.away.wait()
+                go_on.set()  # 700 results have nowhere to go
+                while worker.statistics().unreported < 700:
+                    await anyio.lowlevel.checkpoint()
                 await anyio.to_thread.run_sync(engine.start)
                 for instance in instances:
                     ended = await client.wait_until_ended(instance, timeout_s=60)
@@ -309,8 +326,7 @@ def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thous
                     # What is merged is what the execution that history shows has returned.
                     assert ended.variables == {step.step_id: step.id for step in history[:-1]}
             statistics = worker.statistics()
-            assert statistics.completed == 3000
-            assert statistics.failed == 0
+            assert (statistics.completed, statistics.failed, statistics.lost) == (3000, 0, 0)
 
     run(main)
 

@@ -325,6 +325,13 @@ async def test_a_backend_killed_within_a_transaction_does_not_hang_its_exit(
     assert connection.closed
 
 
+async def test_a_connection_whose_block_cannot_be_left_in_order_is_closed(empty_database_dsn: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match="in progress"):
+        async with await TrioConnection.connect(empty_database_dsn) as connection:
+            connection.pgconn.send_query(b"SELECT 1")
+    assert connection.closed
+
+
 async def test_a_commit_without_an_answer_is_an_error_of_unknown_outcome(proxy: Proxy, mock_clock: MockClock) -> None:
     async with await TrioConnection.connect(proxy.dsn) as connection:
         link = await proxy.wait_link(0)

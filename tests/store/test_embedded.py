@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -188,6 +189,7 @@ async def test_it_stops_when_its_block_fails_or_is_cancelled(data_dir: Path) -> 
     assert not alive(pid)
 
 
+@pytest.mark.slow
 async def test_cancelled_while_it_starts_nothing_is_left_running(directory: Path) -> None:
     data_dir = directory / "data"
     for delay_s in (0.05, 0.2, 0.4, 0.5, 0.6):
@@ -265,16 +267,19 @@ async def test_it_recovers_after_the_server_was_killed_too(data_dir: Path) -> No
         assert await fetch(dsn, b"SELECT n FROM t") == [(42,)]
 
 
+@pytest.mark.slow
 async def test_it_waits_for_the_busy_processes_of_a_server_that_was_killed(data_dir: Path) -> None:
-    async with engine(data_dir) as (process, dsn), await TrioConnection.connect(dsn) as client:
+    async with engine(data_dir) as (process, dsn):
+        client = await TrioConnection.connect(dsn)
         backend = client.pgconn.backend_pid
         # Not long, but it does not notice what happens around it; a sleep or a lock's waiter would end at once.
         client.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 20000000)")
-        client.pgconn.flush()
+        assert client.pgconn.flush() == 0
         await wait_until(lambda: busy(dsn, backend))
         process.kill()
         await process.wait()
         os.kill(postmaster_pid(data_dir), signal.SIGKILL)
+        client.close_nowait()
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
         assert not alive(backend)
         assert await fetch(dsn, b"SELECT 1") == [(1,)]
@@ -448,7 +453,9 @@ def test_as_an_ordinary_user_it_runs_as_that_user(directory: Path) -> None:
             assert server_user(directory / "data") == nobody.pw_uid
             assert await fetch(dsn, b"SELECT 1") == [(1,)]
 
-    child = os.fork()  # an interpreter of our own might lie where nobody gets
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Trio keeps idle threads, and they hold no locks
+        child = os.fork()  # an interpreter of our own might lie where nobody gets
     if child == 0:
         status = 1
         try:

@@ -364,7 +364,7 @@ class _Run(Book):
                 self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
                 return
             self.out.chain = Chain(definition.next_workflow_id)
-        self.end_instance(InstanceStatus.COMPLETED, None)
+        self.end_instance(InstanceStatus.COMPLETED, None, culprit=token)
 
     def fail(self, token: Token, reason: str, *, worker: str | None = None, output: bytes | None = None) -> None:
         """The step of ``token`` failed for good, and the instance with it."""
@@ -372,7 +372,8 @@ class _Run(Book):
         self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
 
     def end_instance(self, status: InstanceStatus, reason: str | None, culprit: Token | None = None) -> None:
-        """Close everything that is open. ``culprit``: its step was closed already, and `retry` enters it again."""
+        """Close everything that is open. ``culprit``: the token whose step brought the end, and was closed already;
+        `retry` enters it again."""
         entering = {token.id: index for token, index in self.entering}
         self.entering.clear()
         if status is InstanceStatus.FAILED:

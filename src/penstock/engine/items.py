@@ -22,8 +22,11 @@ from penstock.core.event import (
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.ids import show_instance
 from penstock.engine.wide import Settled, WideItem, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
+from penstock.store import wide as store
+from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known
 from penstock.store.statements import SQL
 from penstock.store.wide import LockedInstance, Statement
@@ -90,8 +93,8 @@ class DeadLetterItem(WideItem):
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
         if token is None or token.seq != self.key.seq or token.attempt != self.attempt:
             raise Settled(None)
-        if token.state is not TokenState.LOCKED:
-            raise Settled(None)
+        if token.state is not TokenState.LOCKED or token.lease_until is None or token.lease_until > locked.now:
+            raise Settled(None)  # also when a late heartbeat extended the lease meanwhile
         return JobDeadLettered(token.id, self.expiries)
 
 
@@ -118,6 +121,11 @@ class RetryItem(WideItem):
     """Let a failed instance go on."""
 
     __slots__ = ()
+
+    async def prepare(self, connection: TrioConnection) -> None:
+        holder = await store.reclaim_instance_key(connection, self.instance)
+        if holder is not None:
+            raise Conflict(f"instance '{show_instance(holder)}' has the same instance key and is open")
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
@@ -173,27 +181,33 @@ class TaskItem(WideItem):
 
 
 class TimerItem(WideItem):
-    """A timer is due. Answers whether it fired."""
+    """A timer is due. Answers whether it fired. One of an execution that is closed is garbage, and goes."""
 
-    __slots__ = ()
+    __slots__ = ("_void",)
 
     def __init__(self, instance: int, timer: tuple[int, int, int]) -> None:
         super().__init__(instance, timer=timer)
+        self._void = False
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         assert self.timer is not None
         token_id, seq, index = self.timer
-        token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
         if not armed:
             raise Settled(False)
-        if locked.instance.status is not InstanceStatus.ACTIVE or token is None or not token.is_open:
-            raise Settled(False)
-        if index == RETRY_TIMER and token.state is not TokenState.BACKOFF:
-            raise Settled(False)
+        token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
+        self._void = token is None or not token.is_open or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
+        if self._void:
+            self.planned = False
+            raise WritesOnly
         return TimerFired(token_id, index)
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         return True
+
+    def statements(self) -> list[Statement]:
+        assert self.timer is not None
+        columns = tuple("{" + str(value) + "}" for value in self.timer)
+        return [(SQL["delete_fired"], columns)] if self._void else []
 
 
 class FoldItem(WideItem):

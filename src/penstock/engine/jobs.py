@@ -360,7 +360,7 @@ class Jobs:
         await apply_safely(self._database, self._metrics, "heartbeat", items, self._beat_batch)
 
     async def _beat_batch(self, connection: TrioConnection, items: list[BeatItem], again: bool) -> None:
-        items.sort(key=lambda item: (item.job.instance, item.job.token))
+        items.sort(key=lambda item: item.job.lock_order)
         rows = await store.extend(connection, [item.extension for item in items])
         extended = {(row.token, row.seq): row for row in rows}
         refused: list[BeatItem] = []

@@ -83,7 +83,7 @@ class NarrowLane:
             self._give_up(items)
 
     async def _batch(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
-        items.sort(key=lambda item: (item.job.instance, item.job.token))
+        items.sort(key=lambda item: item.job.lock_order)
         overs: list[HandOver] = []
         known: dict[int, bytes] = {}
         if again:

@@ -346,6 +346,7 @@ class Polls:
         await apply_safely(self._database, self._metrics, "release", items, self._release_batch)
 
     async def _release_batch(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
+        items.sort(key=lambda item: item.job.lock_order)
         freed = await store.give_back(connection, [item.lease for item in items])
         for item in items:
             job_type = freed.get((item.lease.token, item.lease.seq))

@@ -85,7 +85,6 @@ class Membership:
 
     async def look(self) -> None:
         """Renew the number and see who else lives."""
-        await trio.sleep(LOOK_INTERVAL_S)
         async with self._database.connection() as connection:
             if trio.current_time() >= self._renew_at:
                 await self._renew(connection)
@@ -95,6 +94,7 @@ class Membership:
         if gone:
             log.info("engines are gone", engines=gone)
             self.on_lost()
+        await trio.sleep(LOOK_INTERVAL_S)
 
     async def send(self) -> None:
         """Send one wake-up when there is something to tell."""

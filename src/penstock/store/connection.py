@@ -200,9 +200,11 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
-            await super().__aexit__(exc_type, exc_val, exc_tb)
-        self.close_nowait()
+        try:
+            with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+                await super().__aexit__(exc_type, exc_val, exc_tb)
+        finally:
+            self.close_nowait()
 
     @asynccontextmanager
     async def transaction(

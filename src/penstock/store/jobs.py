@@ -74,6 +74,11 @@ class JobKey(NamedTuple):
     token: int
     seq: int
 
+    @property
+    def lock_order(self) -> tuple[bool, int, int]:
+        """In what order statements that take several tokens take them (schema.sql): roots, then branches."""
+        return self.token != self.instance, self.instance, self.token
+
 
 class Extension(NamedTuple):
     """One heartbeat."""

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from psycopg import errors as pg_errors
 
 from penstock.core.effect import Outcome
 from penstock.core.state import Instance, InstanceStatus, Token, TokenState
@@ -32,6 +33,7 @@ class LockedInstance(NamedTuple):
     tokens: list[Token]
     signals: dict[int, list[tuple[int, bytes]]]
     snapshot: str | None  # of a failed instance: what `retry` reopens, JSON
+    now: datetime  # the database's, after the locks
 
 
 class Scene(NamedTuple):
@@ -84,7 +86,7 @@ async def open_scene(
             (SQL["transaction_id"], ()),
         ]
     )
-    _, _, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(
+    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(
         Any, results
     )
     tokens: dict[int, list[Token]] = {}
@@ -94,6 +96,11 @@ async def open_scene(
     for signal_id, instance, step, output in signal_rows:
         signals.setdefault(instance, {}).setdefault(step, []).append((signal_id, output.encode()))
     snapshots: dict[int, str | None] = dict(ended_rows)
+    roots = {row[0] for row in root_rows}
+    if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, _, _ in instance_rows):
+        # reopened while we waited for the lock of its failure: its root came after our look
+        raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
+    now = xid[0][1]
     locked = {
         id: LockedInstance(
             Instance(id, InstanceStatus(status), failure),
@@ -102,11 +109,12 @@ async def open_scene(
             tokens.get(id, []),
             signals.get(id, {}),
             snapshots.get(id),
+            now,
         )
         for id, definition, status, failure, instance_key in instance_rows
     }
     return Scene(
-        xid[0][1],
+        now,
         xid[0][0],
         locked,
         [known(row) for row in fact_rows],
@@ -189,6 +197,12 @@ async def claim_instance_key(connection: TrioConnection, definition_id: str, key
         rows = await connection.fetch(SQL["find_instance_key"], (definition_id, key))
         if rows:
             return cast(int, rows[0][0])
+
+
+async def reclaim_instance_key(connection: TrioConnection, instance: int) -> int | None:
+    """Take the key of a failed instance again, if it has one; else the open instance that has it now."""
+    _, rows = await connection.roundtrip([(SQL["reclaim_instance_key"], (instance,)), (SQL["other_holder"], (instance,))])
+    return cast(int, rows[0][0]) if rows else None
 
 
 async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
@@ -311,8 +325,11 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
         for o in ended if o.instance.status is not InstanceStatus.COMPLETED
     ]  # fmt: skip
     add("insert_abnormal_ends", abnormal, ints, ints, arrays.documents)
-    add("forget_ended", [(o.instance.id,) for o in ended], ints)
-    add("forget_notes", [(id,) for o in ended for id in o.deleted], ints)
+    add("forget_keys", [(o.instance.id,) for o in ended], ints)
+    # a failed instance may be retried: its signals wait with it
+    forgotten = [(o.instance.id,) for o in ended if o.instance.status is not InstanceStatus.FAILED]
+    add("forget_signals", forgotten, ints)
+    add("forget_notes", [(id,) for change in changes for id in change.outcome.deleted], ints)
 
 
 class AuditEntry(NamedTuple):

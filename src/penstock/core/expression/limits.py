@@ -28,7 +28,7 @@ class Limits:
     Raises ``ValueError`` when a bound is not positive or is over what the interpreter itself can carry.
     """
 
-    source_chars: int = 16_384
+    source_chars: int = 10_000
     tokens: int = 4_096
     depth_levels: int = 64
     """Nesting of the source: brackets, unary operators, and operators that bind tighter than their left neighbour."""

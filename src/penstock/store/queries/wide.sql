@@ -39,9 +39,9 @@ ORDER BY 1
 SELECT id, instance_id, step, output::text FROM buffered_signal WHERE instance_id = ANY($1::bigint[]) ORDER BY id
 
 -- name: armed
--- Which of the timers ($1 token $2 seq $3 index) are still there.
+-- Which of the timers ($1 token $2 seq $3 index) are still there and due. A retry's may have been armed anew meanwhile.
 SELECT t.token_id, t.seq, t.index FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(token_id, seq, index)
-JOIN timer t USING (token_id, seq, index)
+JOIN timer t USING (token_id, seq, index) WHERE t.fire_at <= penstock_now()
 
 -- name: positions
 SELECT nextval('step_seq') FROM generate_series(1, $1::int)
@@ -73,10 +73,11 @@ INSERT INTO abnormal_end (status, instance_id, tokens) SELECT * FROM unnest($1::
 -- name: delete_abnormal_ends
 DELETE FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[])
 
--- name: forget_ended
--- What else hangs on instances that ended.
-WITH signals AS (DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[]))
+-- name: forget_keys
 DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
+
+-- name: forget_signals
+DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[])
 
 -- name: forget_notes
 DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
@@ -176,6 +177,20 @@ UPDATE idempotency SET answer = $3::bytea WHERE scope = $1::text AND key = $2::t
 -- name: purge_idempotency
 DELETE FROM idempotency WHERE ctid IN (
   SELECT ctid FROM idempotency WHERE created_at < penstock_now() - $1::float8 * interval '1 hour' LIMIT 1000)
+
+-- name: reclaim_instance_key
+-- Takes the key of a failed instance $1 again, which is about to be reopened; nothing when it has none or it is taken.
+INSERT INTO instance_key (definition_id, key, instance_id)
+SELECT d.id, i.instance_key, i.id FROM instance i JOIN definition d ON d.key = i.definition
+JOIN abnormal_end e ON e.status = 2 AND e.instance_id = i.id AND e.tokens IS NOT NULL
+WHERE i.id = $1::bigint AND i.status = 2 AND i.instance_key IS NOT NULL
+ON CONFLICT (definition_id, key) DO NOTHING
+
+-- name: other_holder
+-- The instance that holds the instance key of instance $1 in its place.
+SELECT k.instance_id FROM instance i JOIN definition d ON d.key = i.definition
+JOIN instance_key k ON k.definition_id = d.id AND k.key = i.instance_key
+WHERE i.id = $1::bigint AND k.instance_id <> i.id
 
 -- name: find_instance_key
 SELECT instance_id FROM instance_key WHERE definition_id = $1::text AND key = $2::text
