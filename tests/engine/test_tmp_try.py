@@ -1,14 +1,15 @@
 from __future__ import annotations
-import trio
-from penstock.testing.definitions import *
+import time, trio, psycopg
+from penstock.testing import invariants as I
 from tests.engine.driver import Driver
-
-async def test_starts_and_completions_of_the_wide_lane_do_not_disturb_each_other(driver: Driver) -> None:
-    await driver.upload(definition(step("first","TRANSFORMATION",transformations={"a":1},nextStep="work"), service("work","d"), step("d","DECISION",conditionalNextSteps={"true":"end"}), end(), definition_id="w"))
-    async def one():
-        for _ in range(10):
-            i = await driver.start("w")
-            for j in await driver.poll("work"):
-                await driver.complete(j)
-    async with trio.open_nursery() as n:
-        for _ in range(10): n.start_soon(one)
+from penstock.testing.definitions import *
+async def test_t(driver: Driver) -> None:
+    await driver.run(linear(3))
+    for _ in range(3):
+        t=time.perf_counter(); I.find_broken(driver.dsn); print("total",time.perf_counter()-t)
+    with psycopg.connect(driver.dsn) as c:
+        t=time.perf_counter(); c.execute(I._VIEWS); print('views',time.perf_counter()-t)
+        for k,q in I.INVARIANTS.items():
+            t=time.perf_counter(); c.execute(q.encode()).fetchall(); d=time.perf_counter()-t
+            if d>0.001: print(round(d*1000,1),k)
+    assert 0

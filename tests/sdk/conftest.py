@@ -13,7 +13,7 @@ from tests.sdk.loops import Run
 from tests.sdk.running_engine import RunningEngine
 from tests.sdk.scripted_engine import ScriptedEngine
 
-TEST_TIMEOUT_S = 30
+TEST_TIMEOUT_S = 60
 
 
 @pytest.fixture(params=["asyncio", "trio"])

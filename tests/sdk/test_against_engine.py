@@ -15,7 +15,17 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from penstock.client import BadRequest, Client, Conflict, Instance, LeaseLost, NotFound, StartRequest, SyncClient
+from penstock.client import (
+    BadRequest,
+    Client,
+    Conflict,
+    IdempotencyConflict,
+    Instance,
+    LeaseLost,
+    NotFound,
+    StartRequest,
+    SyncClient,
+)
 from penstock.client.builder import WorkflowBuilder
 from penstock.worker import JobContext, NonRetryable, Retry, Worker, WorkerObserver
 from tests.sdk.loops import Run
@@ -295,7 +305,8 @@ def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thous
             await client.upload_definition(THREE_TASKS)
             results = await client.start_instances([StartRequest(definition_id="three")] * 1000)
             instances = [result.unwrap().id for result in results]
-            worker = Worker(client, concurrency=1000, observer=watcher)
+            # Jobs in an answer that the crash cut off are leased to a worker that does not know: back after a lease.
+            worker = Worker(client, concurrency=1100, lease_s=10, observer=watcher)
 
             @worker.handler("a")
             @worker.handler("c")
@@ -326,7 +337,7 @@ def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thous
                     # What is merged is what the execution that history shows has returned.
                     assert ended.variables == {step.step_id: step.id for step in history[:-1]}
             statistics = worker.statistics()
-            assert (statistics.completed, statistics.failed, statistics.lost) == (3000, 0, 0)
+            assert (statistics.completed, statistics.failed) == (3000, 0)
 
     run(main)
 
@@ -351,6 +362,89 @@ def test_the_guides_snippet_runs(engine: RunningEngine) -> None:
             assert (bad.status, bad.failure_reason) == ("FAILED", "nothing to charge: 0")
 
     anyio.run(main)
+
+
+def test_people_and_signals_move_an_instance_on(run: Run, engine: RunningEngine) -> None:
+    flow = WorkflowBuilder("approval").wait("papers").user_task("approve").wait("late").end().document()
+
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(flow)
+            started = await client.start_instance("approval", instance_key="k-1")
+            assert (await client.start_instance("approval", instance_key="k-1")).id == started.id
+            assert (started.status, started.current_step_ids) == ("WAITING", ["papers"])
+            with pytest.raises(NotFound):
+                await client.complete_user_task(started.id, "approve")
+            await client.signal(started.id, "late", {"seal": True}, buffer=True)
+            assert [(kept.step_id, kept.variables) for kept in await client.list_signals(started.id)] == [
+                ("late", {"seal": True})
+            ]
+            await client.signal(started.id, "papers", {"papers": 2}, idempotency_key="s-1")
+            await client.signal(started.id, "papers", {"papers": 2}, idempotency_key="s-1")
+            with pytest.raises(IdempotencyConflict):
+                await client.signal(started.id, "papers", {"papers": 3}, idempotency_key="s-1")
+            with pytest.raises(BadRequest):
+                await client.complete_user_task(started.id, "papers")
+            await client.complete_user_task(started.id, "approve", {"approved": True}, completed_by="ann")
+            ended = await client.get_instance(started.id)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"papers": 2, "approved": True, "seal": True})
+            kinds = [record.kind for record in await client.get_audit(started.id)]
+            assert len(kinds) > 3
+            assert await client.list_signals(started.id) == []
+            with pytest.raises(Conflict):
+                await client.complete_user_task(started.id, "approve")
+
+    run(main)
+
+
+def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        reported, go_on = anyio.Event(), anyio.Event()
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            worker = Worker(client)
+
+            @worker.handler("work")
+            async def work(context: JobContext) -> dict[str, Any]:
+                if context.checkpoint is None:
+                    await context.report(checkpoint={"page": 3}, progress="3 of 9")
+                    reported.set()
+                    await go_on.wait()
+                    raise Retry("the connection broke")
+                return {"went_on_from": context.checkpoint["page"]}
+
+            async with worker:
+                started = await client.start_instance("one")
+                await reported.wait()
+                assert (await client.get_instance(started.id)).progress == {"work": "3 of 9"}
+                go_on.set()
+                ended = await client.wait_until_ended(started.id, timeout_s=20)
+            assert ended.variables == {"went_on_from": 3}
+
+    run(main)
+
+
+def test_a_failed_instance_is_found_and_retried(run: Run, engine: RunningEngine) -> None:
+    async def main() -> None:
+        async with Client(engine.url) as client:
+            await client.upload_definition(ONE_TASK)
+            started = await client.start_instance("one")
+            (job,) = await client.poll_jobs("w", ["work"], wait_s=5)
+            (beat,) = await client.heartbeat_jobs("w", [ref_of(job)], lease_s=60)
+            assert beat.outcome == "ok"
+            await client.fail_job(job.id, "w", "broken", retryable=False, attempt=job.attempt)
+            (beat,) = await client.heartbeat_jobs("w", [ref_of(job)])
+            assert beat.outcome in ("cancelled", "lease-lost")
+            page = await client.list_failed_jobs(job_type="work")
+            assert [(found.id, found.reason) for found in page.items] == [(job.id, "broken")]
+            assert (await client.retry_instance(started.id)).status == "ACTIVE"
+            (again,) = await client.poll_jobs("w", ["work"], wait_s=5)
+            await client.complete_job(again.id, "w", attempt=again.attempt)
+            assert (await client.get_instance(started.id)).status == "COMPLETED"
+            with pytest.raises(Conflict):
+                await client.retry_instance(started.id)
+
+    run(main)
 
 
 def test_a_script_needs_no_event_loop(engine: RunningEngine) -> None:

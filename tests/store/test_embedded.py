@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 import psycopg
@@ -23,6 +22,19 @@ from penstock.store import cluster
 from penstock.store.connection import TrioConnection
 from penstock.store.embedded import DataDirectoryInUse, EmbeddedPostgresError, default_data_dir, embedded
 from tests.postgres import FAST_SETTINGS, MEMORY, REPOSITORY
+from tests.store.servers import (
+    alive,
+    copy,
+    engine,
+    exists,
+    fetch,
+    mode,
+    postmaster_pid,
+    process_status,
+    read_line,
+    running_servers,
+    server_user,
+)
 from tests.waiting import wait_until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about running as root")
@@ -57,77 +69,6 @@ def data_dir(directory: Path, made_directory: Path) -> Path:
     """A data directory of one's own whose cluster exists."""
     copy(made_directory, directory / "data")
     return directory / "data"
-
-
-def copy(made: Path, to: Path) -> None:
-    subprocess.run(["cp", "-a", made, to], check=True)
-
-
-def exists(path: Path) -> bool:
-    return path.exists()
-
-
-def process_status(pid: int) -> str:
-    return Path(f"/proc/{pid}/status").read_text()
-
-
-def mode(path: Path) -> int:
-    return path.stat().st_mode & 0o777
-
-
-def server_user(data_dir: Path) -> int:
-    return Path(f"/proc/{postmaster_pid(data_dir)}").stat().st_uid
-
-
-def postmaster_pid(data_dir: Path) -> int:
-    return int((data_dir / "18" / "postmaster.pid").read_text().split()[0])
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def fetch(dsn: str, sql: bytes) -> list[tuple[object, ...]]:
-    async with await TrioConnection.connect(dsn) as connection:
-        return await connection.fetch(sql)
-
-
-async def read_line(process: trio.Process) -> str:
-    """What a process printed, byte by byte so that nothing of the next line is taken."""
-    assert process.stdout is not None
-    line = b""
-    with trio.fail_after(60):
-        while not line.endswith(b"\n"):
-            chunk = await process.stdout.receive_some(1)
-            assert chunk, f"it ended after {line!r}"
-            line += chunk
-    return line.decode().strip()
-
-
-@asynccontextmanager
-async def engine(data_dir: Path) -> AsyncGenerator[tuple[trio.Process, str]]:
-    """Another process that runs the server of ``data_dir``; killed at the end if it still runs."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "tests.store.engine_with_postgres", str(data_dir)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    async with process.stdin, process.stdout:
-        try:
-            yield process, await read_line(process)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                with trio.CancelScope(shield=True):
-                    await process.wait()
 
 
 # ------------------------------------------------------------------------------------------------------ start and stop
@@ -199,12 +140,6 @@ async def test_cancelled_while_it_starts_nothing_is_left_running(directory: Path
         assert running_servers(data_dir) == []
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
         assert await fetch(dsn, b"SELECT 1") == [(1,)]
-
-
-def running_servers(data_dir: Path) -> list[str]:
-    alive_ones = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and alive(int(entry.name))]
-    commands = [(entry / "cmdline").read_bytes().replace(b"\0", b" ").decode() for entry in alive_ones]
-    return [command for command in commands if str(data_dir) in command and "postgres" in command.split(" ")[0]]
 
 
 async def test_a_server_that_cannot_start_tells_why(data_dir: Path) -> None:

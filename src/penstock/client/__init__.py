@@ -28,6 +28,7 @@ from penstock.client.errors import (
 )
 from penstock.client.model import (
     Attempt,
+    AuditRecord,
     Completion,
     DefinitionSummary,
     FailedJob,
@@ -35,6 +36,7 @@ from penstock.client.model import (
     Instance,
     Job,
     JobRef,
+    KeptSignal,
     Lease,
     Outcome,
     Page,
@@ -47,6 +49,7 @@ from penstock.client.rest import RestTransport
 
 __all__ = [
     "Attempt",
+    "AuditRecord",
     "BadRequest",
     "Client",
     "ClientError",
@@ -63,6 +66,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobRef",
+    "KeptSignal",
     "Lease",
     "LeaseLost",
     "NotFound",

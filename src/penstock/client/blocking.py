@@ -80,6 +80,8 @@ class SyncClient:
     get_instance = _blocking(Client.get_instance)
     list_instances = _blocking(Client.list_instances)
     get_history = _blocking(Client.get_history)
+    get_audit = _blocking(Client.get_audit)
+    list_signals = _blocking(Client.list_signals)
     cancel_instance = _blocking(Client.cancel_instance)
     wait_until_ended = _blocking(Client.wait_until_ended)
     retry_instance = _blocking(Client.retry_instance)

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 import anyio
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import MAX_PAUSE_S, Backoff
 from penstock.client.errors import Unavailable
 from penstock.client.operation import CheckReady, Operation, Repeat, Transport
 from penstock.client.rest import RestTransport
@@ -23,6 +23,7 @@ CALL_TIMEOUT_S = 30.0
 EXCHANGE_TIMEOUT_S = 15.0
 # With less time than this left nothing is repeated: it would only turn a telling error into a time-out.
 MIN_EXCHANGE_S = 0.05
+READY_LOOK_PAUSE_S = 0.2
 
 
 class Caller:
@@ -51,14 +52,16 @@ class Caller:
         """Close all connections."""
         await self.transport.aclose()
 
-    async def call(self, operation: Operation[R], *, timeout_s: float | None = None) -> R:
+    async def call(
+        self, operation: Operation[R], *, timeout_s: float | None = None, max_pause_s: float = MAX_PAUSE_S
+    ) -> R:
         """Send any operation, repeating it with growing pauses while that is safe and time is left.
 
         Raises:
             ClientError: by condition; the last one met when time ran out.
         """
         deadline = anyio.current_time() + (self._timeout_s if timeout_s is None else timeout_s) + operation.hold_s
-        backoff = Backoff()
+        backoff = Backoff(max_s=max_pause_s)
         while True:
             left_s = max(0.0, deadline - anyio.current_time())
             try:
@@ -85,4 +88,4 @@ class Caller:
         Raises:
             Unavailable: it was not within ``timeout_s`` seconds; says what the last look found.
         """
-        await self.call(CheckReady(), timeout_s=timeout_s)
+        await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)

@@ -12,12 +12,14 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.client.model import (
+    AuditRecord,
     Completion,
     DefinitionSummary,
     FailedJob,
     Failure,
     Instance,
     Job,
+    KeptSignal,
     Lease,
     Outcome,
     Page,
@@ -33,6 +35,7 @@ from penstock.client.operation import (
     CompleteUserTask,
     FailJob,
     FailJobs,
+    GetAudit,
     GetDefinition,
     GetHistory,
     GetInstance,
@@ -41,6 +44,7 @@ from penstock.client.operation import (
     ListDefinitions,
     ListFailedJobs,
     ListInstances,
+    ListSignals,
     Operation,
     PollJobs,
     ReleaseJobs,
@@ -85,26 +89,22 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(kind).decode
 
 
-class _Items(msgspec.Struct):
-    items: list[StepExecution] = []
+def _list_reader(field: str, kind: Any) -> Callable[[bytes], Any]:
+    """Reads the list in a field of the answer; a missing one is empty."""
+    decode = msgspec.json.Decoder(msgspec.defstruct("Answer", [(field, list[kind], [])])).decode
+
+    def read(content: bytes) -> Any:
+        return getattr(decode(content), field)
+
+    return read
 
 
-class _Jobs(msgspec.Struct):
-    jobs: list[Job] = []
-
-
-class _Outcomes(msgspec.Struct):
-    results: list[Outcome] = []
-
-
-class _StartResults(msgspec.Struct):
-    results: list[StartResult] = []
-
-
-_decode_items = msgspec.json.Decoder(_Items).decode
-_decode_jobs = msgspec.json.Decoder(_Jobs).decode
-_decode_outcomes = msgspec.json.Decoder(_Outcomes).decode
-_decode_started = msgspec.json.Decoder(_StartResults).decode
+_read_history = _list_reader("items", StepExecution)
+_read_audit = _list_reader("items", AuditRecord)
+_read_signals = _list_reader("items", KeptSignal)
+_read_jobs = _list_reader("jobs", Job)
+_read_outcomes = _list_reader("results", Outcome)
+_read_started = _list_reader("results", StartResult)
 _read_instance = _reader(Instance)
 _read_summary = _reader(DefinitionSummary)
 _read_document = _reader(dict[str, Any])
@@ -112,22 +112,6 @@ _read_summaries = _reader(Page[DefinitionSummary])
 _read_instances = _reader(Page[Instance])
 _read_failed_jobs = _reader(Page[FailedJob])
 _read_lease = _reader(Lease)
-
-
-def _read_history(content: bytes) -> list[StepExecution]:
-    return _decode_items(content).items
-
-
-def _read_jobs(content: bytes) -> list[Job]:
-    return _decode_jobs(content).jobs
-
-
-def _read_outcomes(content: bytes) -> list[Outcome]:
-    return _decode_outcomes(content).results
-
-
-def _read_started(content: bytes) -> list[StartResult]:
-    return _decode_started(content).results
 
 
 def _start_body(request: StartRequest) -> dict[str, object]:
@@ -202,6 +186,15 @@ def _list_instances(operation: ListInstances) -> Exchange:
 
 def _get_history(operation: GetHistory) -> Exchange:
     return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}/history", _read_history)
+
+
+def _get_audit(operation: GetAudit) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.id)}/audit"
+    return Exchange("GET", path, _read_audit, query={"limit": operation.limit})
+
+
+def _list_signals(operation: ListSignals) -> Exchange:
+    return Exchange("GET", f"/v1/instances/{_quoted(operation.instance_id)}/signals", _read_signals)
 
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:
@@ -302,6 +295,8 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetInstance: _get_instance,
     ListInstances: _list_instances,
     GetHistory: _get_history,
+    GetAudit: _get_audit,
+    ListSignals: _list_signals,
     CancelInstance: _cancel_instance,
     RetryInstance: _retry_instance,
     CompleteUserTask: _complete_user_task,

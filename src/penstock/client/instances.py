@@ -12,13 +12,15 @@ from penstock.client.backoff import Backoff
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, TimedOut, Unavailable
-from penstock.client.model import Instance, Page, StartRequest, StartResult, StepExecution
+from penstock.client.model import AuditRecord, Instance, KeptSignal, Page, StartRequest, StartResult, StepExecution
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
+    GetAudit,
     GetHistory,
     GetInstance,
     ListInstances,
+    ListSignals,
     RetryInstance,
     Signal,
     StartInstance,
@@ -162,6 +164,22 @@ class InstanceCalls(Caller):
             NotFound: no such instance.
         """
         return await self.call(GetHistory(id=instance_id))
+
+    async def get_audit(self, instance_id: str, *, limit: int | None = None) -> list[AuditRecord]:
+        """The audit trail of an instance, oldest first; the engine bounds it.
+
+        Raises:
+            NotFound: no such instance.
+        """
+        return await self.call(GetAudit(id=instance_id, limit=limit))
+
+    async def list_signals(self, instance_id: str) -> list[KeptSignal]:
+        """The signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.
+
+        Raises:
+            NotFound: no such instance.
+        """
+        return await self.call(ListSignals(instance_id=instance_id))
 
     async def cancel_instance(self, instance_id: str, *, reason: str | None = None) -> Instance:
         """Cancel an instance; its workers learn it at their next heartbeat.

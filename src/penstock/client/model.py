@@ -85,6 +85,26 @@ class StepExecution(_Wire, frozen=True):
     attempts: list[Attempt] = []
 
 
+class AuditRecord(_Wire, frozen=True):
+    """One record of an instance's audit trail."""
+
+    at: datetime
+    kind: str
+    step_id: str | None = None
+    step_execution_id: str | None = None
+    actor: str | None = None
+    detail: str | None = None
+
+
+class KeptSignal(_Wire, frozen=True):
+    """A signal that came before its wait was open and is kept for it."""
+
+    id: str
+    step_id: str
+    received_at: datetime
+    variables: Variables = {}
+
+
 class Job(_Wire, frozen=True):
     """A job leased to a worker. ``attempt`` fences what is reported about it."""
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from penstock.client.model import (
+    AuditRecord,
     Completion,
     DefinitionSummary,
     FailedJob,
@@ -20,6 +21,7 @@ from penstock.client.model import (
     Instance,
     Job,
     JobRef,
+    KeptSignal,
     Lease,
     Outcome,
     Page,
@@ -142,6 +144,19 @@ class GetHistory(Operation[list[StepExecution]], frozen=True):
     """Read the step executions of an instance in the order of entry."""
 
     id: str
+
+
+class GetAudit(Operation[list[AuditRecord]], frozen=True):
+    """Read the audit trail of an instance, oldest first."""
+
+    id: str
+    limit: int | None = None
+
+
+class ListSignals(Operation[list[KeptSignal]], frozen=True):
+    """List the signals that are kept for waits of an instance which are not open yet, oldest first."""
+
+    instance_id: str
 
 
 class CancelInstance(Operation[Instance], frozen=True):

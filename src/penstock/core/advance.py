@@ -149,6 +149,7 @@ class _Run(Book):
             self.touch(token)
             self.queue(token, step)
         elif index == WAIT_TIMER:
+            self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
             self.finish_step(token)
         else:
             boundary = step.boundaries[index]
@@ -165,7 +166,8 @@ class _Run(Book):
         """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were."""
         change_status(self.instance, InstanceStatus.ACTIVE)
         self.out.reopened = True
-        for token in list(self.tokens.values()):
+        # in the old order of entry; those that were about to enter their first step had none yet
+        for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
             self.fresh.add(token.id)
             self.touch(token)
             if token.is_open:
@@ -237,7 +239,7 @@ class _Run(Book):
                 move(token, Trigger.FORK)
                 token.pending, token.arrived = len(step.branches), 0
                 for head in step.branches:
-                    self.entering.append((self.new_token(head, parent_id=token.id), head))
+                    self.entering.append((self.new_token(head, parent_id=token.id, side=token.side), head))
             case _:
                 assert step.type is StepType.END
                 self.record(token, HistoryKind.COMPLETED)
@@ -253,6 +255,7 @@ class _Run(Book):
             if signal_id not in self.used_signals:
                 self.used_signals.add(signal_id)
                 self.out.consumed_signals.append(signal_id)
+                self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
                 self.out.steps_run += 1  # a loop through a WAIT that finds signals is bounded too
                 if self.out.steps_run > self.inputs.max_automatic_steps:
                     raise _StepFailed(f"step '{step.id}': too many automatic steps in one advance")
@@ -359,8 +362,10 @@ class _Run(Book):
     def complete(self, token: Token) -> None:
         definition = self.definition
         if definition.auto_start_next and definition.next_workflow_id is not None:
-            if not self.inputs.next_known:
+            if not self.inputs.next_known or not self.inputs.may_chain:
                 reason = f"NextWorkflowNotFound: {definition.next_workflow_id}"
+                if self.inputs.next_known:
+                    reason = f"too many workflows in one chain: '{definition.next_workflow_id}' was not started"
                 self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
                 return
             self.out.chain = Chain(definition.next_workflow_id)

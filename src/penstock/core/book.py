@@ -29,6 +29,7 @@ class Inputs(msgspec.Struct):
     positions: deque[int]
     jitter: float = 0.0  # in [0, 1)
     next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
+    may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = msgspec.field(default_factory=dict)
 
@@ -83,6 +84,10 @@ class Book:
         self.touched.pop(token.id, None)
         if token.id not in self.fresh:
             self.removed.append(token.id)
+        heir = self.tokens.get(token.parent_id or token.instance_id)
+        if heir is not None and token.unfolded:  # its deltas are still to be folded: somebody has to count them
+            heir.unfolded += token.unfolded
+            self.touch(heir)
 
     def place(self, token: Token, step: Step) -> None:
         """Begin a new execution of ``step`` on ``token``."""

@@ -10,7 +10,7 @@ import enum
 
 import msgspec
 
-from penstock.core.state import CLOSING_KINDS, HistoryKind, InstanceStatus, TokenState
+from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 
 class CallKind(enum.Enum):
@@ -31,7 +31,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of one step execution. Without ``instance`` there is no such instance."""
+    """What is known of one step execution. Without ``instance`` there is no such instance. Only jobs are judged."""
 
     instance: InstanceStatus | None = None
     closed: HistoryKind | None = None  # how the execution ended; None while it is open
@@ -39,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True):
     state: TokenState | None = None  # of the token, while it stands on this very execution
     holder: str | None = None
     attempt: int = 0
-    failed_by_caller: bool = False  # an applied `fail` of the latest ended attempt came from this worker
+    failed_attempt: int | None = None  # of the latest applied `fail`, when it came from this worker
 
 
 class Verdict(enum.Enum):
@@ -56,7 +56,7 @@ class Verdict(enum.Enum):
 
 def judge(call: Call, facts: Facts) -> Verdict:
     """The first rule that fits decides."""
-    if facts.instance is None or (facts.closed is None and facts.state is None):
+    if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES):
         return Verdict.NOT_FOUND
     heartbeat = call.kind is CallKind.HEARTBEAT
     if facts.closed is HistoryKind.COMPLETED:  # 1
@@ -73,8 +73,8 @@ def judge(call: Call, facts: Facts) -> Verdict:
         return Verdict.APPLY
     if facts.state is TokenState.DISPATCHED:  # 5
         return Verdict.APPLY
-    if call.kind is CallKind.FAIL and facts.failed_by_caller:  # 6
-        return Verdict.ALREADY
+    if call.kind is CallKind.FAIL and facts.failed_attempt is not None and call.attempt in (None, facts.failed_attempt):
+        return Verdict.ALREADY  # 6
     if call.kind is CallKind.FAIL and call.attempt is None:  # 7
         return Verdict.IGNORED
     return Verdict.LEASE_LOST

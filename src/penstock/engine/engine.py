@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
@@ -28,7 +26,7 @@ from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.batch import Batcher
-from penstock.store.database import Database
+from penstock.store.database import Database, DatabaseError
 
 
 class Engine:
@@ -79,7 +77,7 @@ class Engine:
             raise Unavailable("the engine is shutting down")
         try:
             await self.database.fetch("now")
-        except psycopg.Error as error:
+        except DatabaseError as error:
             raise Unavailable("the database does not answer") from error
 
     def drain(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import psycopg
 import trio
 
 from penstock.errors import BadRequest, PenstockError, Unavailable
@@ -17,7 +16,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.store.batch import Item, halves
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, REPEATABLE, Database, first_line
+from penstock.store.database import AWAY, REPEATABLE, Database, DatabaseError, DataError, first_line
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
@@ -56,12 +55,12 @@ async def apply_safely(database: Database, metrics: Metrics, name: str, items: S
                     item.refuse(Unavailable("the database is away"))
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)
-        except psycopg.Error as error:
+        except DatabaseError as error:
             await _divide(database, metrics, name, pending, apply, error)
 
 
 async def _divide(
-    database: Database, metrics: Metrics, name: str, items: Sequence[I], apply: Apply[I], error: psycopg.Error
+    database: Database, metrics: Metrics, name: str, items: Sequence[I], apply: Apply[I], error: DatabaseError
 ) -> None:
     if len(items) == 1:
         items[0].refuse(_refusal(name, error))
@@ -70,10 +69,10 @@ async def _divide(
         await apply_safely(database, metrics, name, half, apply)
 
 
-def _refusal(name: str, error: psycopg.Error) -> PenstockError:
+def _refusal(name: str, error: DatabaseError) -> PenstockError:
     if isinstance(error, REPEATABLE):
         return Unavailable("too many transactions at once on this instance; try again")
-    if isinstance(error, psycopg.DataError):
+    if isinstance(error, DataError):
         log.warning("the database refused a value", lane=name, error=first_line(error))
         return BadRequest("a value can't be stored: PostgreSQL's jsonb or text can't hold it")
     log.error("a statement failed", lane=name, error=first_line(error), sqlstate=error.sqlstate)

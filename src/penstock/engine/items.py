@@ -233,8 +233,7 @@ class FoldItem(WideItem):
         raise WritesOnly
 
     def statements(self) -> list[Statement]:
-        ids = "{" + str(self.instance) + "}"
-        return [(SQL["fold"], (ids,)), (SQL["unfolded_reset"], (ids,))]
+        return store.fold([self.instance])
 
 
 def call(kind: CallKind, request: Any) -> Call:

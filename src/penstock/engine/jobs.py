@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import trio
 
+from penstock.core.duration import DURATION_MAX_DAYS
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -44,6 +46,8 @@ from penstock.store.jobs import JobKey, Known
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
+ATTEMPT_MAX = (1 << 31) - 1
+RETRY_AFTER_MAX_S = 86_400.0 * DURATION_MAX_DAYS
 
 A = TypeVar("A", bound=JobAction)
 R = TypeVar("R")
@@ -255,7 +259,7 @@ class Jobs:
             call,
             retryable=request.retryable,
             error=request.error_message,
-            retry_after_s=request.retry_after_seconds,
+            retry_after_s=_bounded(request.retry_after_seconds),
         )
         try:
             answer = await self._wide.submit(item)
@@ -279,7 +283,10 @@ class Jobs:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
-        return ids.read_job(request.job_id), Call(kind, request.worker_id, request.attempt, request.explicit)
+        attempt = request.attempt
+        if attempt is not None and not 0 < attempt <= ATTEMPT_MAX:
+            attempt = 0  # nobody ever had it
+        return ids.read_job(request.job_id), Call(kind, request.worker_id, attempt, request.explicit)
 
     def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
         match verdict:
@@ -395,6 +402,11 @@ async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list
         for index, request in enumerate(requests):
             nursery.start_soon(run, index, request)
     return [results[index] for index in range(len(requests))]
+
+
+def _bounded(seconds: float | None) -> float | None:
+    """A worker's wish as a pause that can be kept: gRPC also brings NaN and the infinities."""
+    return None if seconds is None or math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
 
 
 def _outcome(job_id: str, verdict: Verdict) -> ItemOutcome:

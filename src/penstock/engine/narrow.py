@@ -15,7 +15,7 @@ from penstock.core.narrow import NarrowPlan
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.flush import apply_safely
 from penstock.engine.polls import HandOver, Polls
-from penstock.engine.variables import VariablesCache, merged
+from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -27,8 +27,6 @@ from penstock.store.jobs import JobKey, Moved, NarrowItem
 
 TRIES_MAX = 3
 """Refused, yet judged applicable (the row changed under the statement): so often, then the wide lane takes it."""
-FOLD_MIN_DELTAS = 64
-"""A token that wrote so many deltas since the last fold has its instance folded."""
 
 
 class NarrowCompletion(Item[Verdict]):
@@ -84,31 +82,36 @@ class NarrowLane:
 
     async def _batch(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
-        overs: list[HandOver] = []
-        known: dict[int, bytes] = {}
         if again:
-            await self._find_lost(connection, items, overs, known)
+            await self._find_lost(connection, items)
         pending = [item for item in items if not item.settled]
         try:
-            moved = await self._send(connection, pending) if pending else []
-            rows = {(row.token, row.seq): row for row in moved}
-            refused: list[NarrowCompletion] = []
-            for item in pending:
-                row = rows.get((item.job.token, item.job.seq))
-                if row is None:
-                    refused.append(item)
-                else:
-                    self._moved(item, row, overs, known)
-            if refused:
-                await self._judge(connection, refused)
+            if pending:
+                await self._complete(connection, pending)
         except AWAY:
             raise  # reservations are kept: whether the jobs were handed off is looked up at the next try
         except BaseException:
             self._give_up(items)
             raise
         self._give_up(items)
+
+    async def _complete(self, connection: TrioConnection, items: list[NarrowCompletion]) -> None:
+        moved = await self._send(connection, items)
+        rows = {(row.token, row.seq): row for row in moved}
+        refused: list[NarrowCompletion] = []
+        overs: list[HandOver] = []
+        known: dict[int, bytes] = {}
+        for item in items:
+            row = rows.get((item.job.token, item.job.seq))
+            if row is None:
+                refused.append(item)
+            else:
+                self._moved(item, row, overs, known)
+        # before anything else that can fail: only here is it known who is to get these jobs
         if overs:
             await self._polls.deliver_all(connection, overs, known)
+        if refused:
+            await self._judge(connection, refused)
 
     def _give_up(self, items: list[NarrowCompletion]) -> None:
         for item in items:
@@ -176,26 +179,24 @@ class NarrowLane:
             if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
                 item.answer(verdict)
 
-    async def _find_lost(
-        self,
-        connection: TrioConnection,
-        items: list[NarrowCompletion],
-        overs: list[HandOver],
-        known: dict[int, bytes],
-    ) -> None:
+    async def _find_lost(self, connection: TrioConnection, items: list[NarrowCompletion]) -> None:
         """An earlier try may have been committed unheard: jobs it handed off are found under their new execution.
 
         Completions it applied need nothing here: sent again they are refused, and the judgement finds them closed.
         """
-        handed = {item.job.token: item for item in items if item.waiter is not None}
+        handed = {item.job.token: item for item in items if item.waiter is not None and not item.settled}
         if not handed:
             return
+        overs: list[HandOver] = []
+        known: dict[int, bytes] = {}
         for token, seq, worker, entered_at, lease_until in await store.fresh_leases(connection, list(handed)):
             item = handed[token]
             waiter = item.waiter
             if waiter is not None and seq > item.job.seq and worker == waiter.worker:
                 row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0)
                 self._moved(item, row, overs, known)
+        if overs:
+            await self._polls.deliver_all(connection, overs, known)
 
 
 def _hand_over(

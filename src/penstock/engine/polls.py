@@ -20,6 +20,7 @@ from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.variables import VariablesCache
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter, Waiters
+from penstock.errors import TooManyRequests
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
@@ -157,8 +158,13 @@ class Polls:
         """Return jobs that nobody received to the queue, in the background."""
         for job in jobs:
             key = ids.read_job(job.id)
-            lease = store.Lease(key.token, key.seq, job.attempt, job.worker_id)
-            self.releases.submit_nowait(ReleaseItem(key, lease), within_s=self._settings.outage_wait_seconds)
+            self._release_nowait(key, store.Lease(key.token, key.seq, job.attempt, job.worker_id))
+
+    def _release_nowait(self, job: store.JobKey, lease: store.Lease) -> None:
+        try:
+            self.releases.submit_nowait(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
+        except TooManyRequests:
+            pass  # then the end of the lease brings it back
 
     # -- the probe
 
@@ -243,7 +249,8 @@ class Polls:
                 with self._metrics.db_transaction_seconds["claim"].time():
                     claimed = await store.claim(connection, slots)
                 for row in claimed:
-                    await self._deliver_claimed(connection, holders.pop((row.job_type, row.ordinal)), row)
+                    await self._deliver_claimed(connection, holders[row.job_type, row.ordinal], row)
+                    del holders[row.job_type, row.ordinal]
         finally:
             for waiter in holders.values():
                 self.waiters.give_up(waiter)
@@ -329,18 +336,20 @@ class Polls:
     async def deliver_all(self, connection: TrioConnection, overs: Sequence[HandOver], known: dict[int, bytes]) -> None:
         """Deliver jobs handed off at birth; variables not in ``known`` (by token) are read in one statement."""
         missing = sorted({over.instance for over in overs if over.token not in known})
+        retried = [over.token for over in overs if over.attempt > 1]
         try:
             read = await store.variables(connection, missing) if missing else {}
+            checkpoints = await store.checkpoints(connection, retried) if retried else {}
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for over in overs:
                 self.waiters.give_up(over.waiter)
                 lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
-                job = store.JobKey(over.instance, over.token, over.seq)
-                self.releases.submit_nowait(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
+                self._release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
             raise
         for over in overs:
             variables = known.get(over.token)
-            self.deliver(over, read[over.instance].encode() if variables is None else variables)
+            checkpoint = checkpoints.get((over.token, over.seq))
+            self.deliver(over, read[over.instance].encode() if variables is None else variables, checkpoint)
 
     async def _release(self, items: list[ReleaseItem]) -> None:
         await apply_safely(self._database, self._metrics, "release", items, self._release_batch)

@@ -10,8 +10,6 @@ import hashlib
 from typing import Any
 
 import msgspec
-import psycopg
-from psycopg import errors as pg_errors
 
 from penstock.core.event import Started
 from penstock.core.state import Instance, InstanceStatus, TokenState
@@ -31,7 +29,7 @@ from penstock.store import instances as store
 from penstock.store import wide as wide_store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database
+from penstock.store.database import AWAY, Database, IdTaken, TryAgain
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import NarrowStart
 from penstock.store.statements import SQL
@@ -112,9 +110,8 @@ class Starts:
             self._wide.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
-        overs: list[HandOver] = []
         if again:
-            await self._find_lost(connection, items, overs)
+            await self._find_lost(connection, items)
             await self._wide.resolve_unheard(connection, items)
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh)
@@ -122,10 +119,7 @@ class Starts:
         narrow = [item for item in pending if item.loaded is not None and item.loaded.narrow_start]
         others = [item for item in pending if item.loaded is not None and not item.loaded.narrow_start]
         if narrow:
-            await self._start_narrow(connection, narrow, overs)
-        if overs:
-            known = {item.id: item.request.variables for item in items}
-            await self._polls.deliver_all(connection, overs, known)
+            await self._start_narrow(connection, narrow)
         if others:
             await self._start_wide(connection, others)
 
@@ -144,7 +138,7 @@ class Starts:
             if item.loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
 
-    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
+    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem]) -> None:
         rows: list[NarrowStart] = []
         for item in items:
             loaded = item.loaded
@@ -170,18 +164,24 @@ class Starts:
         try:
             with self._metrics.db_transaction_seconds["start"].time():
                 begun = await store.start_narrow(connection, rows)
-        except pg_errors.UniqueViolation:  # another engine with this number, or the clock went back: new ids
+        except IdTaken:
             for item in items:
                 item.id = self._ids.next()
-            raise pg_errors.SerializationFailure("a new id was taken already") from None
+            raise
         except AWAY:
             raise
         except BaseException:
             self._give_up(items)
             raise
         found = {row.id: row for row in begun}
+        overs: list[HandOver] = []
         for item in items:
             self._begun(item, found[item.id], overs)
+        await self._deliver(connection, items, overs)
+
+    async def _deliver(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
+        if overs:
+            await self._polls.deliver_all(connection, overs, {item.id: item.request.variables for item in items})
 
     def _begun(self, item: StartItem, row: store.Begun, overs: list[HandOver]) -> None:
         loaded, request = item.loaded, item.request
@@ -211,18 +211,20 @@ class Starts:
             )
         )
 
-    async def _find_lost(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
+    async def _find_lost(self, connection: TrioConnection, items: list[StartItem]) -> None:
         """Starts of an earlier try that were committed unheard: the ids were ours, so they are found by them."""
         tried = {item.id: item for item in items if item.id and not item.settled and item.loaded is not None}
         if not tried:
             return
         found = await store.started(connection, list(tried))
+        overs: list[HandOver] = []
         for id, row in found.items():
             item = tried[id]
             if item.waiter is not None and row.lease_until is None:
                 self._polls.waiters.give_up(item.waiter)
                 item.waiter = None
             self._begun(item, row, overs)
+        await self._deliver(connection, items, overs)
 
     def _give_up(self, items: list[StartItem]) -> None:
         for item in items:
@@ -282,7 +284,7 @@ class Starts:
             if not await wide_store.claim_key(connection, START_SCOPE, key, digest, id):
                 used = await wide_store.find_key(connection, START_SCOPE, key)
                 if used is None:
-                    raise psycopg.OperationalError("an idempotency key expired while it was looked at")
+                    raise TryAgain("an idempotency key expired while it was looked at")
                 if bytes(used[0]) != digest:
                     item.refuse(IdempotencyConflict("the Idempotency-Key was used with another request"))
                 elif used[2] is not None:
@@ -293,9 +295,11 @@ class Starts:
                 connection, loaded.definition.id, request.instance_key, id
             )
             if open_instance is not None:
-                view = await view_instances(connection, self._definitions, [open_instance])
-                if view:
-                    item.answer(view[0])
+                view = (await view_instances(connection, self._definitions, [open_instance]))[0]
+                if key is not None:  # the first answer of this key, too
+                    answer = (SQL["answer_idempotency"], (START_SCOPE, key, msgspec.json.encode(view)))
+                    await connection.roundtrip([answer, (SQL["commit"], ())])
+                item.answer(view)
                 return True
         return False
 

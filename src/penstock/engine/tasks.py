@@ -98,6 +98,7 @@ class Tasks:
         """
         if request.completed_by is not None:
             check_text(request.completed_by, "completedBy", NAME_MAX_CHARS)
+        check_text(request.step_id, "stepId", NAME_MAX_CHARS)
         instance = ids.read_instance(request.instance_id)
         await self._wide.submit(
             TaskItem(instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by)
@@ -111,6 +112,7 @@ class Tasks:
         """
         if request.idempotency_key is not None:
             check_text(request.idempotency_key, "Idempotency-Key", NAME_MAX_CHARS)
+        check_text(request.step_id, "stepId", NAME_MAX_CHARS)
         await self._wide.submit(SignalItem(ids.read_instance(request.instance_id), request))
 
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:

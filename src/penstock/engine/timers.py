@@ -11,6 +11,8 @@ from datetime import datetime
 
 import trio
 
+from penstock.errors import PenstockError
+from penstock.log import RateLimitedLog, get_logger
 from penstock.store import wide as store
 from penstock.store.database import Database
 
@@ -18,6 +20,8 @@ DUE_MAX = 500
 """Timers taken at a look."""
 LOOK_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
+
+_refusals = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
 Fire = Callable[[int, tuple[int, int, int]], Awaitable[bool]]
 
@@ -64,18 +68,23 @@ class Timers:
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
         async with self._database.connection() as connection:
             found = await store.due_timers(connection, DUE_MAX)
+        looked_at = trio.current_time()
         due = [row for row in found if row[4] <= 0]
         fired = 0
 
         async def fire(instance: int, timer: tuple[int, int, int]) -> None:
             nonlocal fired
-            fired += await self._fire(instance, timer)
+            try:
+                done = await self._fire(instance, timer)
+                fired += done
+            except PenstockError as error:  # it stays, and comes again with the next look
+                _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)
 
         async with trio.open_nursery() as nursery:
             for token, seq, index, instance, _ in due:
                 nursery.start_soon(fire, instance, (token, seq, index))
-        if len(due) == len(found) == DUE_MAX:
+        if len(due) == len(found) == DUE_MAX and fired:
             self._next_at = trio.current_time()
         elif len(due) < len(found):
-            self._next_at = min(self._next_at, trio.current_time() + found[len(due)][4])
+            self._next_at = min(self._next_at, looked_at + found[len(due)][4])
         return fired

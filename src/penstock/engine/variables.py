@@ -10,6 +10,9 @@ from collections import OrderedDict
 
 import msgspec
 
+FOLD_MIN_DELTAS = 64
+"""An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear."""
+
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 

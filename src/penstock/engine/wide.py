@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-import psycopg
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.effect import Outcome
@@ -23,6 +22,7 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import apply_safely
 from penstock.engine.ids import IdSource
 from penstock.engine.polls import HandOver, Polls
+from penstock.engine.variables import FOLD_MIN_DELTAS
 from penstock.errors import NotFound, PenstockError
 from penstock.log import get_logger
 from penstock.metrics import Metrics
@@ -31,14 +31,14 @@ from penstock.store import jobs as job_store
 from penstock.store import wide as store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import Database, DatabaseError, TryAgain
 from penstock.store.jobs import JobKey, Known
 from penstock.store.statements import SQL
 from penstock.store.wide import Change, LockedInstance, NewInstance, Scene
 
 POSITIONS_PER_ITEM = 12
 CHAIN_MAX = 100
-"""Workflows that may be chained within one transaction (each starts the next and ends at once)."""
+"""Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
 
 log = get_logger(__name__)
 
@@ -100,6 +100,22 @@ class Effects:
         self.queued: list[str] = []
         self.armed: list[datetime] = []
         self.changes: list[tuple[Change, LoadedDefinition]] = []
+
+    def take(self, other: Effects) -> None:
+        """Add another's."""
+        self.overs += other.overs
+        self.queued += other.queued
+        self.armed += other.armed
+        self.changes += other.changes
+
+    def long_runs(self) -> list[int]:
+        """The instances whose variable deltas are due to be folded. Their tokens are all locked here."""
+        return [
+            change.outcome.instance.id
+            for change, _ in self.changes
+            if not change.outcome.ended
+            and any(token.unfolded >= FOLD_MIN_DELTAS for token in (*change.outcome.inserted, *change.outcome.updated))
+        ]
 
 
 class WideLane:
@@ -190,13 +206,21 @@ class WideLane:
                 except PenstockError as error:
                     item.refuse(error)
                     continue
-                outcome = await self._advance(
-                    connection, scene, locked, about, variables.get(item.instance), event, effects
-                )
+                own = Effects()
+                try:
+                    outcome = await self._advance(
+                        connection, scene, locked, about, variables.get(item.instance), event, own
+                    )
+                except PenstockError as error:
+                    self.forget(own)
+                    item.refuse(error)
+                    continue
+                effects.take(own)
                 item.planned = item.after(outcome, about)
                 decided.append(item)
             if decided:
                 extra = [statement for item in decided for statement in item.statements()]
+                extra += store.fold(effects.long_runs())
                 await self.commit(connection, effects, scene.now, scene.xid, decided, extra)
         except BaseException:
             self.undo(effects, scene.xid)
@@ -243,6 +267,7 @@ class WideLane:
         positions: deque[int],
         *,
         buffered: dict[int, list[tuple[int, bytes]]] | None = None,
+        may_chain: bool = True,
     ) -> tuple[Outcome, LoadedDefinition | None]:
         """Advance, again with more positions when they run out; with the definition that is chained into."""
         following: LoadedDefinition | None = None
@@ -255,6 +280,7 @@ class WideLane:
                 positions=positions,
                 jitter=random.random(),
                 next_known=next_known,
+                may_chain=may_chain,
                 max_automatic_steps=self._settings.max_automatic_steps,
                 buffered=buffered or {},
             )
@@ -266,6 +292,10 @@ class WideLane:
                 needed = max(64, needed * 4)
                 positions.extend(await store.more_positions(connection, needed))
                 continue
+            except Exception as error:
+                # a bug of ours; that the process ended would not help: the same call would end the next one too
+                log.exception("an advance failed", instance=f"{instance.id:x}", definition=loaded.definition.id)
+                raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
             if outcome.chain is None:
                 return outcome, None
             following = await self._definitions.find(connection, outcome.chain.definition_id, 0)
@@ -284,19 +314,26 @@ class WideLane:
         scene: Scene,
     ) -> None:
         """Start the next workflow, and the next one's next, in the same transaction."""
-        for _ in range(CHAIN_MAX):
+        for left in reversed(range(CHAIN_MAX)):
             if outcome.chain is None or following is None:
                 return
             values = {**(variables or {}), **_written(outcome)}
             loaded, id = following, self._ids.next()
             created = NewInstance(id, loaded.key, msgspec.json.encode(values), parent_id=parent)
             outcome, following = await self.run(
-                connection, loaded, Instance(id), [], dict(values), Started(), scene.now, scene.positions
+                connection,
+                loaded,
+                Instance(id),
+                [],
+                dict(values),
+                Started(),
+                scene.now,
+                scene.positions,
+                may_chain=left > 0,
             )
             self.collect(effects, Change(outcome, loaded.job_type_of, created), loaded, scene.now)
             self._metrics.instances_started.inc()
             variables, parent = values, id
-        log.error("chain cut", length=CHAIN_MAX, instance=f"{parent:x}")
 
     # -- also used by starts
 
@@ -353,7 +390,7 @@ class WideLane:
         self._unheard[xid] = effects
         try:
             await connection.roundtrip([*writes, (SQL["commit"], ())])
-        except psycopg.Error:
+        except DatabaseError:
             if not connection.closed:  # refused by the server: surely rolled back
                 del self._unheard[xid]
             raise
@@ -365,7 +402,7 @@ class WideLane:
         for xid in {item.xid for item in items if item.xid in self._unheard}:
             outcome = await store.committed(connection, xid)
             if outcome is None:
-                raise psycopg.OperationalError(f"transaction {xid} has not ended yet")
+                raise TryAgain(f"transaction {xid} has not ended yet")
             effects = self._unheard.pop(xid)
             if outcome:
                 for item in items:

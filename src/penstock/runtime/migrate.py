@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import psycopg
 import trio
 
 from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
-from penstock.store.database import first_line
+from penstock.store.database import DatabaseError, first_line
 from penstock.store.embedded import embedded
 from penstock.store.engines import ensure_schema
 
@@ -20,7 +19,7 @@ def run(settings: Settings) -> int:
     """The exit code: 0 when the schema is there, 1 when it can't be."""
     try:
         trio.run(_migrate, settings, strict_exception_groups=True)
-    except (PenstockError, psycopg.Error) as error:
+    except (PenstockError, DatabaseError) as error:
         log.error("the schema could not be applied", error=first_line(error))  # noqa: TRY400 - for operators, no trace
         return 1
     return 0

@@ -10,23 +10,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
-import psycopg
 import trio
-from prometheus_client import CollectorRegistry, make_asgi_app
 
 from penstock import __version__
 from penstock.engine.engine import Engine
 from penstock.errors import Unavailable
 from penstock.http import HttpServer, Limits, ListenError, Server, listen
-from penstock.http.hypercorn_seam import HypercornServer
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.membership import Membership
+from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
@@ -34,7 +31,7 @@ from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
 from penstock.store import engines as engine_store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, first_line
+from penstock.store.database import AWAY, Database, DatabaseError, first_line
 
 FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end; each is bounded by itself."""
@@ -65,11 +62,6 @@ def close_sockets(sockets: dict[str, list[socket.socket]]) -> None:
             sock.close()
 
 
-def metrics_app(registry: CollectorRegistry) -> Any:
-    """The ASGI application of the metrics page."""
-    return make_asgi_app(registry)
-
-
 def address(sockets: Sequence[socket.socket]) -> str:
     """Where a listener is reached, for the log."""
     host, port = sockets[0].getsockname()[:2]
@@ -84,7 +76,7 @@ class Node:
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__)
-        self._metrics_server = HypercornServer(http2=False)
+        self._page = MetricsPage(self._metrics.registry) if "metrics" in sockets else None
         self._reporter = None if "metrics" in sockets else Reporter(self._metrics)
 
     async def run(self, stopping: Stopping) -> None:
@@ -110,9 +102,8 @@ class Node:
     async def _serve(self, supervisor: Supervisor, database: Database, stopping: Stopping) -> None:
         sockets = self._sockets
         where = {purpose: address(group) for purpose, group in sockets.items()}
-        if self._reporter is None:
-            app = metrics_app(self._metrics.registry)
-            await supervisor.start("metrics", self._metrics_server.serve, app, sockets["metrics"])
+        if self._page is not None:
+            await supervisor.start("metrics", self._page.serve, sockets["metrics"])
         await self._wait_for_database()
         pool = database.pool
         self._metrics.watch_pool(
@@ -132,14 +123,13 @@ class Node:
             await self._reporter.report()
         await stopping.asked.wait()
 
-        engine.drain()
-        await self._drain(supervisor, http)
+        await self._drain(supervisor, http, engine)
         await supervisor.stop(*services)
         await self._flush(supervisor, engine)
         with trio.move_on_after(POOL_GRACE_S):
             try:
                 await membership.leave()
-            except psycopg.Error as error:
+            except DatabaseError as error:
                 log.info("the engine number was not given back", error=first_line(error))
         await database.close(POOL_GRACE_S)
         await self._stop_metrics(supervisor)
@@ -175,10 +165,11 @@ class Node:
             await supervisor.start(name, partial(forever, name, step))
         return list(steps)
 
-    async def _drain(self, supervisor: Supervisor, http: Server) -> None:
+    async def _drain(self, supervisor: Supervisor, http: Server, engine: Engine) -> None:
         """Answer what is in flight within the grace; past it requests are cancelled."""
         supervisor.expect_end("REST")
-        http.drain()
+        http.drain()  # first: then the answers of parked polls tell their clients that the connection ends
+        engine.drain()
         with trio.move_on_after(self._settings.shutdown_grace_seconds) as grace:
             await supervisor.wait_ended("REST")
         if grace.cancelled_caught:
@@ -195,9 +186,10 @@ class Node:
     async def _stop_metrics(self, supervisor: Supervisor) -> None:
         if self._reporter is not None:
             await self._reporter.report()
+        if self._page is None:
             return
         supervisor.expect_end("metrics")
-        self._metrics_server.drain()
+        self._page.drain()
         with trio.move_on_after(METRICS_GRACE_S):
             await supervisor.wait_ended("metrics")
         await supervisor.stop("metrics")
@@ -210,7 +202,7 @@ class Node:
             try:
                 with trio.fail_after(self._settings.db_connect_timeout_seconds):
                     connection = await TrioConnection.connect(self._dsn)
-            except (psycopg.OperationalError, trio.TooSlowError) as error:
+            except (*AWAY, trio.TooSlowError) as error:
                 if trio.current_time() >= deadline:
                     raise Unavailable(f"the database can't be reached: {first_line(error) or 'no answer'}") from error
                 await trio.sleep(CONNECT_PAUSE_S)
@@ -233,5 +225,7 @@ class Node:
             write_timeout_seconds=settings.http_write_timeout_seconds,
         )
         if settings.http_server is HttpServerKind.HYPERCORN:
+            from penstock.http.hypercorn_seam import HypercornServer
+
             return HypercornServer(limits)
         return HttpServer(limits)

@@ -6,26 +6,29 @@ second signal cut the stop short, 2 for settings that can't be served.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-import psycopg
 import trio
 
 from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.http import ListenError
-from penstock.http.hypercorn_seam import HypercornServer
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
-from penstock.runtime.node import Node, address, bind, close_sockets, metrics_app
+from penstock.runtime.metrics_page import MetricsPage
+from penstock.runtime.node import Node, address, bind, close_sockets
 from penstock.runtime.processes import Parent, decode_config, read_config, wait_parent_gone
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor
 from penstock.settings import DispatchMode, Settings
-from penstock.store.database import first_line
+from penstock.store.database import DatabaseError, first_line
 from penstock.store.embedded import embedded
+
+EXPECTED = (PenstockError, ListenError, DatabaseError)
+"""Errors that operators can mend: told in a line, without a trace."""
 
 log = get_logger(__name__)
 
@@ -44,17 +47,26 @@ def run_child() -> int:
 
 
 def _run(main: Callable[[], Awaitable[int]]) -> int:
+    raise_file_limit()
     try:
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        expected, rest = group.split((PenstockError, ListenError, psycopg.Error))
+        expected, rest = group.split(EXPECTED)
         if rest is not None:
             log.exception("the engine crashed", exc_info=rest)
         for error in _leaves(expected) if expected is not None else ():
             log.error("the engine could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
-    except (PenstockError, ListenError, psycopg.Error) as error:
+    except EXPECTED as error:
         log.error("the engine could not start", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     return 1
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as the system allows: a connection is one, and 1,024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # some systems refuse what they themselves give as the limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -107,8 +119,7 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
     try:
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(nursery, Metrics(__version__))
-            server = HypercornServer(http2=False)
-            await supervisor.start("metrics", server.serve, metrics_app(parent.registry), metrics_sockets)
+            await supervisor.start("metrics", MetricsPage(parent.registry).serve, metrics_sockets)
             for index, name in enumerate(names):
                 await supervisor.start(name, partial(parent.run_child, index))
             stopping.serving = True

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import psycopg
 import trio
 
+from penstock.errors import PenstockError
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
-from penstock.store.database import first_line
+from penstock.store.database import AWAY, first_line
 
 log = get_logger(__name__)
 _failures = RateLimitedLog(log, interval_seconds=5)
-RETRY_MAX_S = 2.0
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 
 class ChildExited(Exception):
@@ -82,14 +82,17 @@ class Supervisor:
 async def forever(
     name: str, step: Callable[[], Awaitable[object]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Call ``step`` again and again; it does its own waiting. A database that is away is waited for, with back-off."""
+    """Call ``step`` again and again; it does its own waiting.
+
+    A database that is away, and an operation that was refused for it or for a full queue, is tried again with back-off.
+    """
     task_status.started()
-    pause_s = 0.05
+    pause_s = RETRY_FIRST_S
     while True:
         try:
             await step()
-            pause_s = 0.05
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            pause_s = RETRY_FIRST_S
+        except (*AWAY, PenstockError) as error:
             _failures.warning(name, "a service waits for the database", service=name, error=first_line(error))
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)

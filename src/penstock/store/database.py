@@ -22,11 +22,25 @@ SESSION_SETTINGS = (
     b" SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '30s'; SET timezone = 'UTC'"
 )
 
+DatabaseError = psycopg.Error
+"""Anything that PostgreSQL or the way to it has to complain about."""
+
+DataError = psycopg.DataError
+"""A value that PostgreSQL can't hold."""
+
 REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure, pg_errors.LockNotAvailable)
 """The transaction was rolled back for the sake of another; it can be repeated at once."""
 
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown)."""
+
+
+class TryAgain(psycopg.OperationalError):
+    """What was looked for is between two states: the caller's batch is tried again, as in an outage."""
+
+
+class IdTaken(pg_errors.SerializationFailure):
+    """A new id exists already: another engine has our number, or the clock went back. Take new ones and repeat."""
 
 
 async def configure(connection: TrioConnection) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
+from psycopg.errors import UniqueViolation
+
 from penstock.core.state import InstanceStatus
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
 
 
@@ -69,7 +72,7 @@ class HistoryEntry(NamedTuple):
 
 
 async def start_narrow(connection: TrioConnection, items: Sequence[NarrowStart]) -> list[Begun]:
-    """Start instances; a clash of ids raises UniqueViolation and starts none. One transaction of its own."""
+    """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own."""
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -80,7 +83,10 @@ async def start_narrow(connection: TrioConnection, items: Sequence[NarrowStart])
         arrays.texts(columns[5]),
         arrays.floats(columns[6]),
     )
-    return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_narrow"], params)]
+    try:
+        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_narrow"], params)]
+    except UniqueViolation as error:
+        raise IdTaken(str(error)) from error
 
 
 async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, Begun]:

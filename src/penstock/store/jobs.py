@@ -234,7 +234,7 @@ async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Seq
 
 def known(row: Sequence[Any]) -> Known:
     """One row of the statement ``facts``."""
-    status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, failed_by_caller = row
+    status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, failed_attempt = row
     return Known(
         Facts(
             instance=None if status is None else InstanceStatus(status),
@@ -243,7 +243,7 @@ def known(row: Sequence[Any]) -> Known:
             state=None if state is None else TokenState(state),
             holder=holder,
             attempt=attempt or 0,
-            failed_by_caller=failed_by_caller,
+            failed_attempt=failed_attempt,
         ),
         step,
         definition,
@@ -255,6 +255,12 @@ async def variables(connection: TrioConnection, instances: Sequence[int]) -> dic
     """The current variables of instances, as JSON text."""
     rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances),)))
     return dict(rows)
+
+
+async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict[tuple[int, int], str]:
+    """What heartbeats left for the next attempt, by (token, seq)."""
+    rows = cast(Any, await connection.fetch(SQL["checkpoints"], (arrays.ints(tokens),)))
+    return {(token, seq): checkpoint for token, seq, checkpoint in rows}
 
 
 async def fresh_leases(

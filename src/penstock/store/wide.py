@@ -352,6 +352,12 @@ async def buffer_signal(connection: TrioConnection, instance: int, step: int, ou
     await connection.fetch(SQL["insert_signal"], (instance, step, output.decode()))
 
 
+def fold(instances: Sequence[int]) -> list[Statement]:
+    """Moves the deltas of instances, whose tokens are all locked, into their overlays."""
+    ids = arrays.ints(instances)
+    return [(SQL["fold"], (ids,)), (SQL["unfolded_reset"], (ids,))] if instances else []
+
+
 async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:
     """(id, step, received at, variables) of kept signals, oldest first."""
     return [cast(tuple[int, int, datetime, str], row) for row in await connection.fetch(SQL["signals_of"], (instance,))]

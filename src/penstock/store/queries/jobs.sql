@@ -3,7 +3,7 @@
 
 -- name: complete_narrow
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
--- (instance, token). An item that is not returned was refused and changed nothing; its neighbours commit.
+-- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
 -- $7 next job type (null: the next step parks) $8 hand-off worker (null: to the queue) $9 lease seconds of it
 -- $10 output (null: none)
@@ -179,6 +179,9 @@ WHERE d.expiries + 1 >= $4::int
 SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8
 FROM token WHERE state = 1 AND lease_until < penstock_now() + $1::float8 * interval '1 s' LIMIT 10000
 
+-- name: checkpoints
+SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bigint[]) AND checkpoint IS NOT NULL
+
 -- name: fresh_leases
 -- Tokens $1 under their first lease: what a hand-off whose answer was lost looks like.
 SELECT id, seq, claimed_by, entered_at, lease_until FROM token
@@ -188,9 +191,9 @@ WHERE id = ANY($1::bigint[]) AND state = 1 AND attempt = 1
 -- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
 -- an execution is the first of its token with a position above the execution's own.
 SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition,
-  coalesce((SELECT a.worker = k.worker FROM history a
+  (SELECT CASE WHEN a.worker = k.worker THEN a.attempt END FROM history a
     WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq AND a.kind = 10
-    ORDER BY a.pos DESC LIMIT 1), false)
+    ORDER BY a.pos DESC LIMIT 1)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS k(instance, token, seq, worker, n)
 LEFT JOIN instance i ON i.id = k.instance
 LEFT JOIN token t ON t.id = k.token AND t.seq = k.seq AND t.instance_id = k.instance

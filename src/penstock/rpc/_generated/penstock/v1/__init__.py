@@ -490,7 +490,7 @@ class StartItem(betterproto2.Message):
 
     instance_key: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    at most one running instance of the definition has it
+    while an instance of the definition with this key runs, it is the answer
     """
 
 

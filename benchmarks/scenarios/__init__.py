@@ -1,0 +1,42 @@
+"""The scenarios, in the order in which they run. Each module gives `SCENARIOS`; one scenario is one `Scenario`."""
+
+from __future__ import annotations
+
+from benchmarks.scenarios import (
+    backlog,
+    decisions,
+    fork_join,
+    held_transaction,
+    idle_fleet,
+    large_variables,
+    latency,
+    linear,
+    long_loop,
+    start,
+    start_up,
+    timers,
+    two_engines,
+)
+from benchmarks.scenarios.scenario import Scenario
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for module in (
+        start_up,
+        start,
+        linear,
+        latency,
+        idle_fleet,
+        fork_join,
+        decisions,
+        large_variables,
+        two_engines,
+        timers,
+        backlog,
+        long_loop,
+        held_transaction,
+    )
+    for scenario in module.SCENARIOS
+}

@@ -1,0 +1,266 @@
+"""One instance, advanced in memory: does with outcomes what store and engine do, and checks each one on the way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.definition import Definition, Step, StepType
+from penstock.core.effect import HistoryRow, Outcome, Timer
+from penstock.core.event import (
+    CancelRequested,
+    Event,
+    JobCompleted,
+    JobDeadLettered,
+    JobFailed,
+    RetryRequested,
+    Started,
+    TaskCompleted,
+    TimerFired,
+)
+from penstock.core.narrow import needs_variables
+from penstock.core.parsing import parse_definition
+from penstock.core.state import (
+    CLOSING_KINDS,
+    HistoryKind,
+    Instance,
+    InstanceStatus,
+    Token,
+    TokenState,
+    Trigger,
+    move,
+)
+from penstock.testing.definitions import Json
+
+START = datetime(2031, 5, 4, 12, tzinfo=UTC)
+INSTANCE = 1000
+
+
+class Machine:
+    """Starts at once. Step ids name tokens: of several on a step, the one that entered first."""
+
+    def __init__(self, definition: Json | Definition, variables: Json | None = None, **inputs: Any) -> None:
+        self.definition = definition if isinstance(definition, Definition) else parse_definition(definition)
+        self.start_variables = variables or {}
+        self.instance = Instance(INSTANCE)
+        self.tokens: dict[int, Token] = {}
+        self.ready: set[tuple[int, int]] = set()
+        self.timers: dict[tuple[int, int, int], Timer] = {}
+        self.history: list[HistoryRow] = []
+        self.snapshot: list[Token] | None = None
+        self.signals: dict[int, list[tuple[int, bytes]]] = {}
+        self.now = START
+        self.inputs = inputs
+        self.chained: str | None = None
+        self.positions = count(1)
+        self.ids = count(INSTANCE + 1)
+        self.last = self.apply(Started())
+
+    # -- events
+
+    def apply(self, event: Event, **inputs: Any) -> Outcome:
+        self.now += timedelta(seconds=1)
+        tokens = [msgspec.structs.replace(token) for _, token in sorted(self.tokens.items())]
+        if isinstance(event, RetryRequested):
+            assert self.snapshot is not None
+            # as the store keeps them
+            tokens = msgspec.json.decode(msgspec.json.encode(self.snapshot), type=list[Token])
+        outcome = self._advance(tokens, event, {**self.inputs, **inputs})
+        self._take(outcome)
+        self.check()
+        self.last = outcome
+        return outcome
+
+    def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Outcome:
+        block = 3  # too small, to be asked for more
+        while True:
+            try:
+                return advance(
+                    self.definition,
+                    msgspec.structs.replace(self.instance),
+                    [msgspec.structs.replace(token) for token in tokens],
+                    self.variables if needs_variables(self.definition) else None,
+                    event,
+                    Inputs(
+                        now=self.now,
+                        new_id=self.ids.__next__,
+                        positions=deque(next(self.positions) for _ in range(block)),
+                        buffered=self.signals,
+                        **inputs,
+                    ),
+                )
+            except PositionsExhausted:
+                block *= 8
+
+    def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Outcome:
+        token = self.held(step, worker)
+        return self.apply(JobCompleted(token.id, worker, None if output is None else msgspec.json.encode(output)))
+
+    def fail(self, step: str, error: str = "boom", *, retryable: bool = True, after: float | None = None) -> Outcome:
+        return self.apply(JobFailed(self.held(step).id, "w", retryable, error, after))
+
+    def dead_letter(self, step: str, expiries: int = 10) -> Outcome:
+        return self.apply(JobDeadLettered(self.held(step).id, expiries))
+
+    def finish(self, step: str, output: Json | None = None, by: str | None = None) -> Outcome:
+        """Complete a user task, or signal a wait."""
+        token = self.at(step)
+        assert token.state is TokenState.PARKED
+        return self.apply(TaskCompleted(token.id, by, None if output is None else msgspec.json.encode(output)))
+
+    def fire(self, step: str, index: int = 0) -> Outcome:
+        token = self.at(step)
+        timer = self.timers[token.id, token.seq, index]
+        self.now = max(self.now, timer.fire_at)
+        return self.apply(TimerFired(token.id, index))
+
+    def cancel(self, reason: str | None = None) -> Outcome:
+        return self.apply(CancelRequested(reason))
+
+    def retry(self) -> Outcome:
+        return self.apply(RetryRequested())
+
+    # -- what the store does between advances
+
+    def claim(self, step: str, worker: str = "w") -> Token:
+        token = next(t for t in self.all_at(step) if t.state is TokenState.READY)
+        move(token, Trigger.CLAIM)
+        token.attempt += 1
+        token.claimed_by, token.claimed_at = worker, self.now
+        token.lease_until = self.now + timedelta(seconds=30)
+        self.ready.remove((token.id, token.seq))
+        return token
+
+    def expire(self, step: str) -> Token:
+        token = self.at(step)
+        move(token, Trigger.LEASE_EXPIRED)
+        token.expiries += 1
+        self.ready.add((token.id, token.seq))
+        return token
+
+    def held(self, step: str, worker: str = "w") -> Token:
+        """The job under lease, claimed now if nobody has; one whose lease expired stays in the queue."""
+        token = self.at(step)
+        if token.state is TokenState.READY and token.claimed_by is None:
+            return self.claim(step, worker)
+        return token
+
+    def buffer(self, step: str, output: Json) -> None:
+        index = self.step(step).index
+        self.signals.setdefault(index, []).append((next(self.ids), msgspec.json.encode(output)))
+
+    # -- looking
+
+    def step(self, step: str) -> Step:
+        found = self.definition.step(step)
+        assert found is not None, step
+        return found
+
+    def all_at(self, step: str) -> list[Token]:
+        index = self.step(step).index
+        return sorted((t for t in self.tokens.values() if t.step == index and t.is_open), key=lambda t: t.seq)
+
+    def at(self, step: str) -> Token:
+        found = self.all_at(step)
+        assert found, f"nothing open at {step}; open: {self.open}"
+        return found[0]
+
+    @property
+    def open(self) -> list[str]:
+        """Ids of open steps in order of entry; one twice when it is open twice."""
+        tokens = sorted((t for t in self.tokens.values() if t.is_open), key=lambda t: t.seq)
+        return [self.definition.steps[t.step].id for t in tokens]
+
+    @property
+    def status(self) -> InstanceStatus:
+        return self.instance.status
+
+    @property
+    def failure(self) -> str | None:
+        return self.instance.failure
+
+    @property
+    def path(self) -> list[tuple[str, str]]:
+        """(step, how it ended) of closed executions in order of their end."""
+        return [(self.definition.steps[h.step].id, h.kind.name) for h in self.history if h.kind in CLOSING_KINDS]
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        values: dict[str, Any] = dict(self.start_variables)
+        for row in sorted(self.history, key=lambda row: row.position):
+            if row.output is not None:
+                values.update(msgspec.json.decode(row.output))
+        return values
+
+    def armed(self, step: str) -> list[int]:
+        token = self.at(step)
+        return sorted(index for id, seq, index in self.timers if (id, seq) == (token.id, token.seq))
+
+    # -- the rows
+
+    def _take(self, out: Outcome) -> None:
+        self.instance = out.instance
+        for token in out.inserted:
+            assert token.id not in self.tokens
+            self.tokens[token.id] = token
+        for token in out.updated:
+            assert token.id in self.tokens
+            self.tokens[token.id] = token
+        for id in out.deleted:
+            del self.tokens[id]
+        # in the store's order: out of the queue first, then into it
+        self.ready -= {(job.token_id, job.seq) for job in out.dequeued}
+        for job in out.queued:
+            assert job.job_type == self.definition.steps[self.tokens[job.token_id].step].job_type
+            assert (job.token_id, job.seq) not in self.ready
+            self.ready.add((job.token_id, job.seq))
+        for key in list(self.timers):
+            if key[:2] in out.disarmed:
+                del self.timers[key]
+        for timer in out.fired:
+            gone = self.timers.pop((timer.token_id, timer.seq, timer.index), None)
+            assert gone is not None or (timer.token_id, timer.seq) in out.disarmed
+        for timer in out.armed:
+            assert (timer.token_id, timer.seq, timer.index) not in self.timers
+            self.timers[timer.token_id, timer.seq, timer.index] = timer
+        self.history += out.history
+        used = set(out.consumed_signals)
+        assert len(used) == len(out.consumed_signals)
+        for index, kept in self.signals.items():
+            self.signals[index] = [signal for signal in kept if signal[0] not in used]
+        if out.snapshot is not None:
+            self.snapshot = out.snapshot
+        if out.chain is not None:
+            self.chained = out.chain.definition_id
+
+    def check(self) -> None:
+        """What must be true of the rows after each event; the names are those of testing/invariants.py."""
+        tokens = self.tokens.values()
+        active = self.status is InstanceStatus.ACTIVE
+        assert self.ready == {(t.id, t.seq) for t in tokens if t.state is TokenState.READY}
+        assert (INSTANCE in self.tokens) is active
+        assert active or not (self.tokens or self.timers or self.ready)
+        open_now = {(t.id, t.seq): t for t in tokens if t.is_open}
+        assert {key[:2] for key in self.timers} <= open_now.keys()
+        for (id, seq), token in open_now.items():
+            step = self.definition.steps[token.step]
+            armed = {index for timer_id, timer_seq, index in self.timers if (timer_id, timer_seq) == (id, seq)}
+            assert {n for n, boundary in enumerate(step.boundaries) if boundary.interrupting} <= armed
+            assert (-1 in armed) is (token.state is TokenState.BACKOFF)
+            assert (-2 in armed) is (step.type is StepType.WAIT and (step.duration or step.until) is not None)
+        closed = [(h.token_id, h.seq) for h in self.history if h.kind in CLOSING_KINDS]
+        assert len(closed) == len(set(closed)), "an execution was closed twice"
+        assert not open_now.keys() & set(closed), "an open execution was closed"
+        assert {h.position for h in self.history}.isdisjoint(t.seq for t in tokens)
+        assert len({h.position for h in self.history}) == len(self.history)
+        for token in tokens:
+            assert token.pending == sum(other.parent_id == token.id for other in tokens)
+            assert (token.state is TokenState.FORKED) is (token.pending > 0)
+            assert token.state is not TokenState.ENDED or token.is_root
+        assert all(h.kind is not HistoryKind.COMPLETED or h.reason is None for h in self.history)

@@ -1,0 +1,149 @@
+"""Long polls, hand-off at birth, and what a cancelled poll gives back."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from penstock.testing.definitions import definition, end, linear, service
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
+from tests.waiting import wait_until
+
+
+async def parked(driver: Driver, count: int) -> None:
+    async def there() -> bool:
+        return len(driver.engine.polls.waiters) == count
+
+    await wait_until(there)
+
+
+async def test_a_poll_without_jobs_is_an_empty_list(driver: Driver) -> None:
+    assert await driver.poll("nobody-knows-this") == []
+    assert await driver.poll("nobody-knows-this", wait=0.05) == []
+
+
+async def test_a_parked_poll_gets_the_job_at_birth_without_the_queue(driver: Driver) -> None:
+    await driver.upload(linear(2))
+    jobs = []
+    async with trio.open_nursery() as nursery:
+
+        async def poll() -> None:
+            jobs.append(await driver.one("work", worker="parked"))
+
+        nursery.start_soon(poll)
+        await parked(driver, 1)
+        await driver.start("linear", {"a": 1})
+    assert driver.rows("SELECT state, claimed_by, attempt FROM token") == [(1, "parked", 1)]
+    assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
+    assert variables_of(jobs[0]) == {"a": 1}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poll)
+        await parked(driver, 1)
+        await driver.complete(jobs[0], {"b": 2})
+    assert variables_of(jobs[1]) == {"a": 1, "b": 2}
+    assert jobs[1].step_id == "task-2"
+
+
+async def test_max_jobs_is_never_exceeded_with_several_types(driver: Driver) -> None:
+    await driver.upload(definition(service("a", "end", job_type="a"), end(), definition_id="da"))
+    await driver.upload(definition(service("b", "end", job_type="b"), end(), definition_id="db"))
+    for _ in range(5):
+        await driver.start("da")
+        await driver.start("db")
+    assert len(await driver.poll("a", "b", n=3)) == 3
+    assert len(await driver.poll("a", "b", n=100)) == 7
+    assert await driver.poll("a", "b") == []
+
+
+async def test_a_cancelled_poll_gives_its_jobs_back_at_once(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.poll, "work")
+            await parked_or_not(driver)
+            scope.cancel()
+    await driver.start("linear")
+    assert len(await driver.poll("work", worker="w2", wait=5)) == 1
+
+
+async def parked_or_not(driver: Driver) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_back(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    waiters = driver.engine.polls.waiters
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+
+        async def poll() -> None:
+            with scope:
+                await driver.poll("work", worker="gone", wait=30)
+
+        nursery.start_soon(poll)
+        await parked(driver, 1)
+        deliver = waiters.deliver
+
+        def cancel_first(*args: object) -> bool:
+            scope.cancel()
+            return deliver(*args)  # type: ignore[arg-type]
+
+        waiters.deliver = cancel_first  # type: ignore[method-assign]
+        await driver.start("linear")
+        waiters.deliver = deliver  # type: ignore[method-assign]
+    job = await driver.one("work", worker="w2")
+    assert (job.attempt, job.worker_id) == (2, "w2")
+
+
+async def test_draining_answers_parked_polls_and_later_ones_at_once(driver: Driver) -> None:
+    answers: list[object] = []
+    async with trio.open_nursery() as nursery:
+
+        async def poll() -> None:
+            answers.append(await driver.poll("work", wait=60))
+
+        nursery.start_soon(poll)
+        await parked(driver, 1)
+        driver.engine.drain()
+    with trio.fail_after(5):
+        answers.append(await driver.poll("work", wait=60))
+    assert answers == [[], []]
+
+
+async def test_the_probe_finds_jobs_that_another_engine_queued(make_driver: MakeDriver, nursery: trio.Nursery) -> None:
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(1))
+
+    async def probe() -> None:
+        while True:
+            await two.engine.polls.wait_probe()
+            await two.engine.polls.probe_once()
+
+    nursery.start_soon(probe)
+    async with trio.open_nursery() as inner:
+
+        async def poll() -> None:
+            assert (await two.one("work")).attempt == 1
+
+        inner.start_soon(poll)
+        await parked(two, 1)
+        await one.start("linear")
+    assert one.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_two_engines_never_hand_out_one_job_twice(make_driver: MakeDriver) -> None:
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(1))
+    for _ in range(60):
+        await one.start("linear")
+    taken: list[str] = []
+
+    async def take(driver: Driver, worker: str) -> None:
+        while jobs := await driver.poll("work", worker=worker, n=3):
+            taken.extend(job.id for job in jobs)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(6):
+            nursery.start_soon(take, (one, two)[number % 2], f"w{number}")
+    assert len(taken) == len(set(taken)) == 60

@@ -1,0 +1,164 @@
+"""Starting instances and uploading definitions, also several at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from penstock.engine.vocabulary import InstanceView, StartRequest
+from penstock.errors import BadRequest, IdempotencyConflict, NotFound
+from penstock.testing.definitions import definition, end, linear, service, step
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+
+
+async def gather(*functions: Any) -> list[Any]:
+    results: dict[int, Any] = {}
+
+    async def run(index: int, function: Any) -> None:
+        results[index] = await function()
+
+    async with trio.open_nursery() as nursery:
+        for index, function in enumerate(functions):
+            nursery.start_soon(run, index, function)
+    return [results[index] for index in range(len(functions))]
+
+
+async def test_the_same_content_is_the_same_version_and_changed_content_the_next(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.upload(linear(1))
+    assert (await driver.engine.definitions.get("linear")).version == 1
+    await driver.upload(linear(2))
+    assert (await driver.engine.definitions.get("linear")).version == 2
+    assert len((await driver.engine.definitions.get("linear", 1)).definition.steps) == 2
+    with pytest.raises(NotFound):
+        await driver.engine.definitions.get("linear", 3)
+
+
+async def test_uploads_at_once_never_make_the_same_version(make_driver: MakeDriver) -> None:
+    one, two = make_driver(1), make_driver(2)
+    bodies = [linear(length) for length in (1, 2, 3, 1, 2, 3)]
+    await gather(*(lambda b=body, d=driver: d.upload(b) for body in bodies for driver in (one, two)))
+    versions = [version for (version,) in one.rows("SELECT version FROM definition ORDER BY 1")]
+    assert versions == list(range(1, len(versions) + 1))
+
+
+async def test_running_instances_stay_on_their_version(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear")
+    await driver.upload(linear(2))
+    await driver.complete(await driver.one("work"))
+    assert (await driver.view(view.id)).status == "COMPLETED"
+    assert (await driver.start("linear")).definition_version == 2
+    assert (await driver.start("linear", definition_version=1)).definition_version == 1
+
+
+async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    for fields in ({"definition": "nowhere"}, {"definition": "linear", "definition_version": 9}):
+        with pytest.raises(NotFound):
+            await driver.start(**fields)
+    with pytest.raises(BadRequest):
+        await driver.start("")
+    assert driver.rows("SELECT count(*) FROM instance") == [(0,)]
+
+
+async def test_an_idempotency_key_gives_the_first_answer_again(make_driver: MakeDriver) -> None:
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(1))
+    views: list[InstanceView] = await gather(
+        *(lambda d=driver: d.start("linear", {"a": 1}, idempotency_key="k") for driver in (one, two) * 5)
+    )
+    assert len({view.id for view in views}) == 1
+    assert one.rows("SELECT count(*) FROM instance") == [(1,)]
+    with pytest.raises(IdempotencyConflict):
+        await one.start("linear", {"a": 2}, idempotency_key="k")
+    await one.complete(await one.one("work"))
+    again = await two.start("linear", {"a": 1}, idempotency_key="k")
+    assert (again.id, again.status) == (views[0].id, "ACTIVE")
+
+
+async def test_an_instance_key_is_unique_among_open_instances(make_driver: MakeDriver) -> None:
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(1))
+    views = await gather(*(lambda d=driver: d.start("linear", instance_key="order-7") for driver in (one, two) * 5))
+    assert len({view.id for view in views}) == 1
+    await one.complete(await one.one("work"))
+    assert (await one.start("linear", instance_key="order-7")).id != views[0].id
+
+
+async def test_a_batch_start_answers_each_item(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    results = await driver.engine.instances.start_batch(
+        [
+            StartRequest(definition_id="linear", variables=b'{"n":1}'),
+            StartRequest(definition_id="nowhere"),
+            StartRequest(definition_id=""),
+            StartRequest(definition_id="linear", business_key="b"),
+        ]
+    )
+    assert [result.error for result in results] == [None, "not-found", "bad-request", None]
+    assert driver.rows("SELECT count(*) FROM instance") == [(2,)]
+
+
+async def test_a_start_that_runs_to_its_end_at_once(driver: Driver) -> None:
+    await driver.upload(definition(step("t", "TRANSFORMATION", transformations={"x": "${1 + 1}"}, nextStep="end"), end()))
+    view = await driver.start("test", {"a": 1})
+    assert (view.status, view.current_step_ids, msgspec.json.decode(view.variables)) == ("COMPLETED", [], {"a": 1, "x": 2})
+    assert view.completed_at is not None
+    assert (await driver.view(view.id)).completed_at == view.completed_at
+
+
+async def test_more_automatic_steps_than_allowed_fail_the_instance(make_driver: MakeDriver) -> None:
+    driver = make_driver(max_automatic_steps=50)
+    loop = step("d", "DECISION", conditionalNextSteps={"n < 0": "end", "true": "t"})
+    await driver.upload(
+        definition(step("t", "TRANSFORMATION", transformations={"n": 1}, nextStep="d"), loop, end())
+    )
+    view = await driver.start("test", {"n": 1})
+    assert view.status == "FAILED"
+    assert "automatic steps" in (view.failure_reason or "")
+
+
+async def test_lists_filter_and_count(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.upload(definition(step("u", "USER_TASK", nextStep="end"), end(), definition_id="parked"))
+    first = await driver.start("linear", business_key="b1")
+    waiting = await driver.start("parked", business_key="b2")
+    failed = await driver.start("linear", business_key="b1")
+    cancelled = await driver.start("linear")
+    jobs = {job.instance_id: job for job in await driver.poll("work")}
+    await driver.fail(jobs[failed.id])
+    await driver.engine.instances.cancel(cancelled.id, None)
+    done = await driver.start("linear")
+    await driver.complete(await driver.one("work"))
+
+    async def ids(**fields: Any) -> list[str]:
+        arguments = {"definition_id": None, "status": None, "business_key": None, "page": 0, "page_size": 0} | fields
+        page = await driver.engine.instances.list(**arguments)
+        assert page.total == len(page.items) or "page_size" in fields
+        return [item.id for item in page.items]
+
+    assert await ids() == [done.id, cancelled.id, failed.id, waiting.id, first.id]
+    assert await ids(definition_id="parked") == [waiting.id]
+    assert await ids(definition_id="nowhere") == []
+    assert await ids(business_key="b1") == [failed.id, first.id]
+    assert await ids(status="ACTIVE") == [first.id]
+    assert await ids(status="WAITING") == [waiting.id]
+    assert await ids(status="FAILED") == [failed.id]
+    assert await ids(status="CANCELLED") == [cancelled.id]
+    assert await ids(status="COMPLETED") == [done.id]
+    assert await ids(page=1, page_size=2) == [failed.id, waiting.id]
+    with pytest.raises(BadRequest):
+        await ids(status="ODD")
+    with pytest.raises(BadRequest):
+        await ids(page=-1)
+
+
+async def test_jobs_are_handed_out_oldest_first(driver: Driver) -> None:
+    await driver.upload(definition(service("s", "end"), end()))
+    started = [(await driver.start("test")).id for _ in range(20)]
+    assert [job.instance_id for job in await driver.poll("work", n=20)] == started

@@ -1,0 +1,131 @@
+"""Boundary timers, durable sleeps and retry back-offs, fired by the engine's own loop."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from penstock.testing.definitions import Json, definition, end, service, step, timer
+from tests.engine.driver import Driver
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+async def timed(driver: Driver, nursery: trio.Nursery) -> Driver:
+    """An engine whose timers run."""
+
+    async def loop() -> None:
+        while True:
+            await driver.engine.timers.wait_due()
+            await driver.engine.timers.fire_once()
+
+    nursery.start_soon(loop)
+    return driver
+
+
+def review(*timers: Json, kind: str = "USER_TASK") -> Json:
+    task = {"jobType": "review"} if kind == "SERVICE_TASK" else {}
+    return definition(
+        step("review", kind, nextStep="end", boundaryEvents=list(timers), **task),
+        service("escalate", "end", job_type="escalate"),
+        end(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["USER_TASK", "SERVICE_TASK", "WAIT"])
+async def test_an_interrupting_timer_closes_the_step_and_goes_to_its_target(timed: Driver, kind: str) -> None:
+    await timed.upload(review(timer("escalate", "PT0.2S", interrupting=True), kind=kind))
+    view = await timed.start("test")
+    job = await timed.one("review") if kind == "SERVICE_TASK" else None
+    escalation = await timed.one("escalate")
+    items = await timed.engine.instances.history(view.id)
+    assert (items[0].status, items[0].failure_reason) == ("FAILED", "interrupted by boundary timer")
+    before = timed.snapshot()
+    if job is not None:
+        await timed.complete(job)  # without attempt: success, and nothing changes
+        assert timed.snapshot() == before
+    assert timed.rows("SELECT count(*) FROM timer") == [(0,)]
+    await timed.complete(escalation)
+    assert (await timed.view(view.id)).status == "COMPLETED"
+
+
+async def test_a_timer_fires_within_100_ms_of_its_time(timed: Driver) -> None:
+    await timed.upload(review(timer("escalate", "PT0.5S", interrupting=True)))
+    view = await timed.start("test")
+    await timed.one("escalate")
+    items = await timed.engine.instances.history(view.id)
+    ended_at, started_at = items[0].ended_at, items[0].started_at
+    assert ended_at is not None
+    assert 0.5 <= (ended_at - started_at).total_seconds() < 0.6
+
+
+async def test_a_non_interrupting_timer_fires_once_beside_its_step(timed: Driver) -> None:
+    await timed.upload(review(timer("escalate", "PT0.1S")))
+    view = await timed.start("test")
+    job = await timed.one("escalate")
+    assert sorted((await timed.view(view.id)).current_step_ids) == ["escalate", "review"]
+    assert timed.rows("SELECT count(*) FROM timer") == [(0,)]
+    await timed.complete(job)  # reaches END, which closes the review
+    assert (await timed.view(view.id)).status == "COMPLETED"
+    assert ("review", "SKIPPED") in await timed.path(view.id)
+
+
+async def test_a_completed_step_disarms_its_timers(timed: Driver) -> None:
+    await timed.upload(review(timer("escalate", "PT0.3S"), timer("escalate", "PT0.3S", interrupting=True)))
+    view = await timed.start("test")
+    assert timed.rows("SELECT count(*) FROM timer") == [(2,)]
+    await timed.finish_task(view.id, "review")
+    assert timed.rows("SELECT count(*) FROM timer") == [(0,)]
+    assert (await timed.view(view.id)).status == "COMPLETED"
+
+
+async def test_a_cancelled_instance_has_no_timers(timed: Driver) -> None:
+    await timed.upload(review(timer("escalate", "PT0.2S", interrupting=True)))
+    view = await timed.start("test")
+    await timed.engine.instances.cancel(view.id, None)
+    assert timed.rows("SELECT count(*) FROM timer") == [(0,)]
+
+
+async def test_a_wait_with_a_duration_goes_on_by_itself(timed: Driver) -> None:
+    await timed.upload(
+        definition(step("nap", "WAIT", duration="PT0.2S", nextStep="s"), service("s", "end"), end())
+    )
+    view = await timed.start("test")
+    assert view.status == "WAITING"
+    await timed.complete(await timed.one("work"))
+    assert (await timed.view(view.id)).status == "COMPLETED"
+
+
+async def test_a_wait_until_an_expression_says_so(timed: Driver) -> None:
+    await timed.upload(definition(step("nap", "WAIT", until="${when}", nextStep="s"), service("s", "end"), end()))
+    view = await timed.start("test", {"when": "2020-01-01T00:00:00Z"})
+    await timed.one("work")
+    broken = await timed.start("test", {"when": "yesterday"})
+    assert broken.status == "FAILED"
+    assert view.status == "WAITING"
+
+
+async def test_a_retry_waits_for_its_back_off(timed: Driver) -> None:
+    task = service("s", "end", retryCount=2, retryBackoff={"initial": "PT0.2S", "multiplier": 2, "max": "PT1S"})
+    await timed.upload(definition(task, end()))
+    await timed.start("test")
+    await timed.fail(await timed.one("work"))
+    assert await timed.poll("work") == []
+    job = await timed.one("work")
+    assert (job.attempt, job.retries_remaining) == (2, 1)
+
+
+async def test_an_earlier_timer_is_not_missed_while_asleep_for_a_later_one(timed: Driver) -> None:
+    await timed.upload(review(timer("escalate", "PT1H", interrupting=True)))
+    await timed.start("test")
+    await timed.upload(
+        definition(
+            step("nap", "WAIT", duration="PT0.1S", nextStep="s"), service("s", "end"), end(), definition_id="short"
+        )
+    )
+    await timed.start("short")
+
+    async def there() -> bool:
+        return len(await timed.poll("work")) == 1
+
+    await wait_until(there)

@@ -1,0 +1,102 @@
+"""Variables: exact, merged shallowly, linear in long runs, never stale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import definition, end, linear, service, step
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
+
+ODD: dict[str, Any] = {
+    "big": 10**999,
+    "negative": -(2**64) - 1,
+    "decimal": 0.1,
+    "tiny": 5e-324,
+    "null": None,
+    "text": "äöü 漢字 \N{PILE OF POO} \" \\ \n {,}",
+    "": "empty key",
+    "deep": [[[[{"a": [None, True, {"b": {}}]}]]]],
+    "list": list(range(100)),
+}
+
+
+async def test_every_value_comes_back_as_it_was_given(driver: Driver) -> None:
+    await driver.upload(linear(2))
+    view = await driver.start("linear", ODD)
+    job = await driver.one("work")
+    assert variables_of(job) == ODD
+    await driver.complete(job, {"again": ODD})
+    assert variables_of(await driver.one("work")) == {**ODD, "again": ODD}
+    assert await driver.variables(view.id) == {**ODD, "again": ODD}
+
+
+async def test_keys_are_replaced_and_not_merged_deeply(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear", {"o": {"a": 1}, "n": 1})
+    await driver.complete(await driver.one("work"), {"o": {"b": 2}, "n": None})
+    assert await driver.variables(view.id) == {"o": {"b": 2}, "n": None}
+
+
+async def test_large_variables(driver: Driver) -> None:
+    await driver.upload(linear(2))
+    large = {"blob": "x" * 256_000, **{f"key-{number}": number for number in range(10_000)}}
+    await driver.start("linear", large)
+    job = await driver.one("work")
+    assert variables_of(job) == large
+    await driver.complete(job, {"key-7": "changed"})
+    assert variables_of(await driver.one("work")) == {**large, "key-7": "changed"}
+
+
+def looping(limit: int) -> dict[str, Any]:
+    again = step("d", "DECISION", conditionalNextSteps={f"n < {limit}": "s", "true": "end"})
+    return definition(service("s", "plain"), service("plain", "d"), again, end())
+
+
+async def test_a_long_run_is_folded_and_loses_nothing(make_driver: MakeDriver) -> None:
+    driver = make_driver(variables_cache_max_bytes=0)  # every read goes to the database
+    await driver.upload(looping(150))
+    view = await driver.start("test", {"n": 0})
+    for number in range(300):
+        job = await driver.one("work")
+        expected = {"n": (number + 1) // 2} | {f"k{kept % 7}": kept for kept in range(max(0, number - 7), number)}
+        assert variables_of(job) == expected
+        await driver.complete(job, {f"k{number % 7}": number, "n": (number + 2) // 2})
+    assert (await driver.view(view.id)).status == "COMPLETED"
+    folded, unfolded = driver.rows(
+        "SELECT folded_pos > 0, (SELECT count(*) FROM history h WHERE h.instance_id = i.id AND h.pos > i.folded_pos"
+        " AND h.output IS NOT NULL) FROM instance i"
+    )[0]
+    assert folded
+    assert unfolded <= 130
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+async def test_a_job_always_has_the_latest_variables_of_all_branches(make_driver: MakeDriver, cache: int) -> None:
+    driver = make_driver(variables_cache_max_bytes=cache)
+    gate = step("gate", "PARALLEL_GATEWAY", parallelNextSteps=["a1", "b1"], joinStep="join")
+    await driver.upload(
+        definition(
+            gate,
+            service("a1", "a2", job_type="a"),
+            service("a2", "join", job_type="a"),
+            service("b1", "b2", job_type="b"),
+            service("b2", "join", job_type="b"),
+            step("join", "JOIN_GATEWAY", nextStep="last"),
+            service("last", "end", job_type="last"),
+            end(),
+        )
+    )
+    await driver.start("test")
+    a1, b1 = await driver.one("a"), await driver.one("b")
+    await driver.complete(a1, {"x": "a1"})
+    await driver.complete(b1, {"x": "b1", "y": 1})
+    a2 = await driver.one("a")
+    assert variables_of(a2) == {"x": "b1", "y": 1}
+    await driver.complete(a2, {"x": "a2"})
+    b2 = await driver.one("b")
+    assert variables_of(b2) == {"x": "a2", "y": 1}
+    await driver.complete(b2)
+    assert variables_of(await driver.one("last")) == {"x": "a2", "y": 1}

@@ -1,0 +1,49 @@
+"""The client has an operation for every route that the engine serves, and none besides."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from penstock.client import Completion, Failure, JobRef, StartRequest
+from penstock.client import operation as calls
+from penstock.client.exchange import exchange_for
+from penstock.rest.operations import OPERATIONS
+
+# What no client calls: the description of the API itself, and the sign of life, for which readiness stands in.
+NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz")}
+
+CALLS = (
+    calls.CheckReady(),
+    calls.UploadDefinition(document=b"{}"),
+    calls.GetDefinition(id="{id}"),
+    calls.GetDefinition(id="{id}", version=1),
+    calls.ListDefinitions(),
+    calls.StartInstance(request=StartRequest(definition_id="d")),
+    calls.StartInstances(items=[]),
+    calls.GetInstance(id="{id}"),
+    calls.ListInstances(),
+    calls.GetHistory(id="{id}"),
+    calls.GetAudit(id="{id}"),
+    calls.ListSignals(instance_id="{id}"),
+    calls.CancelInstance(id="{id}"),
+    calls.RetryInstance(id="{id}"),
+    calls.CompleteUserTask(instance_id="{id}", step_id="{stepId}"),
+    calls.Signal(instance_id="{id}", step_id="{stepId}"),
+    calls.PollJobs(worker_id="w", job_types=["t"], max_jobs=1, lease_s=30),
+    calls.ListFailedJobs(),
+    calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
+    calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),
+    calls.HeartbeatJob(worker_id="w", job=JobRef(job_id="{id}")),
+    calls.CompleteJobs(worker_id="w", results=[]),
+    calls.FailJobs(worker_id="w", results=[]),
+    calls.HeartbeatJobs(worker_id="w", jobs=[]),
+    calls.ReleaseJobs(worker_id="w", jobs=[]),
+)
+
+
+def test_every_route_has_its_operation_and_every_operation_its_route() -> None:
+    called = {
+        (made.method, unquote(made.path).replace("/versions/1", "/versions/{number}"))
+        for made in map(exchange_for, CALLS)
+    }
+    assert called == {(served.method, served.path) for served in OPERATIONS} - NOT_CALLED
