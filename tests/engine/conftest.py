@@ -21,6 +21,7 @@ MakeDriver = Callable[..., Driver]
 async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[MakeDriver]:
     """Makes engines on one database; each has a pool and batchers of its own."""
     databases: list[Database] = []
+    drivers: list[Driver] = []
 
     def make(number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object) -> Driver:
         """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
@@ -33,10 +34,13 @@ async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerato
         if services:
             nursery.start_soon(_probe, engine)
             nursery.start_soon(_fire_timers, engine)
-        return Driver(engine, database_dsn)
+        drivers.append(Driver(engine, dsn))
+        return drivers[-1]
 
     yield make
     nursery.cancel_scope.cancel()
+    for driver in drivers:
+        driver.close()
     with trio.CancelScope(shield=True):
         for database in databases:
             await database.close(2)

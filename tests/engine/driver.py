@@ -37,6 +37,11 @@ class Driver:
         self.engine = engine
         self.dsn = dsn
         self._clock: DatabaseClock | None = None
+        self._eyes: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def close(self) -> None:
+        if self._eyes is not None:
+            self._eyes.close()
 
     @property
     def clock(self) -> DatabaseClock:
@@ -138,8 +143,9 @@ class Driver:
 
     def rows(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
         """What the database itself says."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            return connection.execute(sql.encode(), params).fetchall()
+        if self._eyes is None or self._eyes.closed:
+            self._eyes = psycopg.connect(self.dsn, autocommit=True)
+        return self._eyes.execute(sql.encode(), params).fetchall()
 
     def snapshot(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table that an operation may change."""

@@ -56,7 +56,8 @@ async def test_max_jobs_is_never_exceeded_with_several_types(driver: Driver) -> 
     assert await driver.poll("a", "b") == []
 
 
-async def test_a_cancelled_poll_gives_its_jobs_back_at_once(driver: Driver) -> None:
+async def test_a_cancelled_poll_gives_its_jobs_back_at_once(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True)
     await driver.upload(linear(1))
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -71,7 +72,8 @@ async def parked_or_not(driver: Driver) -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_back(driver: Driver) -> None:
+async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_back(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True)
     await driver.upload(linear(1))
     waiters = driver.engine.polls.waiters
     async with trio.open_nursery() as nursery:
@@ -111,16 +113,9 @@ async def test_draining_answers_parked_polls_and_later_ones_at_once(driver: Driv
     assert answers == [[], []]
 
 
-async def test_the_probe_finds_jobs_that_another_engine_queued(make_driver: MakeDriver, nursery: trio.Nursery) -> None:
-    one, two = make_driver(1), make_driver(2)
+async def test_the_probe_finds_jobs_that_another_engine_queued(make_driver: MakeDriver) -> None:
+    one, two = make_driver(1), make_driver(2, services=True)
     await one.upload(linear(1))
-
-    async def probe() -> None:
-        while True:
-            await two.engine.polls.wait_probe()
-            await two.engine.polls.probe_once()
-
-    nursery.start_soon(probe)
     async with trio.open_nursery() as inner:
 
         async def poll() -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from penstock.testing.definitions import Json, definition, end, service, step, timer
+from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-async def timed(driver: Driver, nursery: trio.Nursery) -> Driver:
+async def timed(make_driver: MakeDriver) -> Driver:
     """An engine whose timers run."""
-
-    async def loop() -> None:
-        while True:
-            await driver.engine.timers.wait_due()
-            await driver.engine.timers.fire_once()
-
-    nursery.start_soon(loop)
-    return driver
+    return make_driver(services=True)
 
 
 def review(*timers: Json, kind: str = "USER_TASK") -> Json:

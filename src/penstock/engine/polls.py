@@ -83,6 +83,7 @@ class Polls:
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self._empty: dict[str, tuple[int, float]] = {}
         self._wake = trio.Event()
+        self._parked = trio.Event()
         self.claims: Batcher[ClaimItem] = Batcher(
             "poll",
             self._claim,
@@ -135,6 +136,7 @@ class Polls:
 
     def _park(self, waiter: Waiter) -> None:
         self.waiters.park(waiter)
+        self._parked.set()
         self._wake_if_stale(waiter.types)
 
     def _known_empty(self, types: Sequence[str]) -> bool:
@@ -184,10 +186,10 @@ class Polls:
 
     async def wait_probe(self) -> None:
         """Wait until `probe_once` has something to do."""
-        if len(self.waiters):
-            with trio.move_on_after(self._settings.ready_probe_interval_seconds):
-                await self._wake.wait()
-        else:
+        while not len(self.waiters):
+            await self._parked.wait()
+            self._parked = trio.Event()
+        with trio.move_on_after(self._settings.ready_probe_interval_seconds):
             await self._wake.wait()
         self._wake = trio.Event()
 

@@ -15,7 +15,7 @@ import msgspec
 from psycopg import errors as pg_errors
 
 from penstock.core.effect import Outcome
-from penstock.core.state import Instance, InstanceStatus, Token, TokenState
+from penstock.core.state import JOB_STATES, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known, known
@@ -235,6 +235,11 @@ def statements(
 Add = Callable[..., None]
 
 
+def _job_type(change: Change, token: Token) -> int | None:
+    """Only tokens with an open job have one."""
+    return change.job_type_of(token.step) if token.state in JOB_STATES else None
+
+
 def _bounded(deltas: int) -> int:
     """What a smallint holds; a fold is due long before."""
     return min(deltas, 32_000)
@@ -243,7 +248,7 @@ def _bounded(deltas: int) -> int:
 def _tokens(changes: Sequence[Change], add: Add) -> None:
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     updated = [
-        (t.id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.attempt, t.failures,
+        (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s)
         for change in changes for t in change.outcome.updated
@@ -251,7 +256,7 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
         texts, times, times, arrays.floats)  # fmt: skip
     inserted = [
-        (t.id, t.instance_id, t.seq, t.step, t.state, change.job_type_of(t.step), t.entered_at, t.parent_id, t.side,
+        (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s)
         for change in changes for t in change.outcome.inserted
@@ -319,7 +324,7 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
     add("delete_abnormal_ends", reopened, ints)
     add("reopen_instances", reopened, ints)
     ended = [change.outcome for change in changes if change.outcome.ended]
-    add("end_instances", [(o.instance.id, o.instance.status, o.instance.failure) for o in ended], ints, ints, texts)
+    add("end_instances", [(o.instance.id, o.instance.status, o.instance.failure, now) for o in ended], ints, ints, texts, arrays.times)
     abnormal = [
         (o.instance.status, o.instance.id, None if o.snapshot is None else msgspec.json.encode(o.snapshot))
         for o in ended if o.instance.status is not InstanceStatus.COMPLETED

@@ -29,8 +29,9 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE t.state <> 6 AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT}'::text[]
           WHEN 3 THEN '{PARALLEL_GATEWAY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
-        SELECT i.id, i.status, t.id FROM instance i FULL JOIN token t ON t.id = i.id
-        WHERE (i.status = 0) IS DISTINCT FROM (t.id IS NOT NULL) OR i.id IS NULL AND t.id = t.instance_id""",
+        SELECT i.id, i.status, t.id FROM instance i
+        FULL JOIN (SELECT id FROM token WHERE id = instance_id) t ON t.id = i.id
+        WHERE (i.status = 0) IS DISTINCT FROM (t.id IS NOT NULL)""",
     "every token belongs to an active instance": """
         SELECT t.instance_id, t.id FROM token t LEFT JOIN instance i ON i.id = t.instance_id
         WHERE i.status IS DISTINCT FROM 0""",

@@ -61,8 +61,9 @@ INSERT INTO instance (id, started_at, definition, vars, business_key, instance_k
 SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[])
 
 -- name: end_instances
-UPDATE instance i SET status = e.status, ended_at = penstock_now(), failure = e.failure
-FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS e(id, status, failure) WHERE i.id = e.id
+UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure
+FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[]) AS e(id, status, failure, ended_at)
+WHERE i.id = e.id
 
 -- name: reopen_instances
 UPDATE instance SET status = 0, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
