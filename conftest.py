@@ -1,4 +1,4 @@
-"""For all tests: leaves out what this machine can't run, and says so loudly at the end.
+"""For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
 A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; `chaos`
 tests run only when asked for (`make chaos`). Left out is not skipped: nothing hides among the dots.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -45,6 +46,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     # Every worker collects everything, so any one of them tells it all.
     node.config.stash[LEFT_OUT] |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    # A lone surrogate in the report of a failing test would end the whole run: pytest-xdist sends strict UTF-8.
+    return sendable((yield))
+
+
+def sendable(data: Any) -> Any:
+    """The same, with every text encodable."""
+    match data:
+        case str():
+            return data.encode(errors="backslashreplace").decode()
+        case dict():
+            return {sendable(key): sendable(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(sendable(item) for item in data)
+        case _:
+            return data
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -136,7 +136,9 @@ class Bench:
                 reached, moved_at = counts[count], time.monotonic()
             elif time.monotonic() - moved_at > stuck_s:
                 told = ", ".join(f"{name.name.lower()} {counts[name]}" for name in Count)
-                raise ScenarioFailed(f"no progress for {stuck_s:.0f} s, waiting for {until} {count.name.lower()} ({told})")
+                raise ScenarioFailed(
+                    f"no progress for {stuck_s:.0f} s, waiting for {until} {count.name.lower()} ({told})"
+                )
             time.sleep(LOOK_INTERVAL_S)
 
     def seed(self, workflow: Workflow, variables: bytes, instances: int) -> dict[str, float]:
@@ -152,8 +154,7 @@ class Bench:
 
     def window(
         self,
-        plan: Plan,
-        *,
+        *plans: Plan,
         count: Count,
         items: int,
         lane: str,
@@ -161,9 +162,10 @@ class Bench:
         since: float = 0.0,
         until: float = 1.0,
         timed: Sequence[str] = (),
+        processes: int | None = None,
     ) -> dict[str, float]:
-        """Run ``plan`` until ``items`` are counted; the figures of the window between two shares of them."""
-        with self.load(plan) as load:
+        """Run ``plans`` until ``items`` are counted; the figures of the window between two shares of them."""
+        with self.load(*plans, processes=processes) as load:
             load.begin()
             self.wait_count(load, count, int(items * since), show=(text, items))
             before = self.meter.snapshot(load)

@@ -7,7 +7,7 @@ read the statistics (any role) and, for CHECKPOINT, to be a superuser or `pg_che
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, LiteralString, NamedTuple, cast
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -74,11 +74,13 @@ class Database:
         flushes: int | None = None
         if self._has_flushes:
             ((flushes,),) = self.fetch("SELECT sum(fsyncs)::bigint FROM pg_stat_io WHERE object = 'wal'")
-        return DatabaseCounters(*row, flushes)
+        return DatabaseCounters._make((*row, flushes))
 
     def settings(self) -> dict[str, str]:
         """The settings that the figures depend on."""
-        rows = self.fetch("SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)", [[*SETTINGS_SHOWN]])
+        rows = self.fetch(
+            "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)", [[*SETTINGS_SHOWN]]
+        )
         return dict(sorted(rows))
 
     def checkpoint(self) -> bool:
@@ -121,8 +123,3 @@ class Database:
         except psycopg.errors.InsufficientPrivilege:
             return False
         return True
-
-
-def literal(statement: str) -> LiteralString:
-    """A statement read from a file of this repository."""
-    return cast("LiteralString", statement)

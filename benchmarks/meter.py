@@ -78,7 +78,7 @@ def per_item(before: Snapshot, after: Snapshot, counted: Count, lane: str) -> di
     seconds = after.at - before.at
     if items <= 0 or seconds <= 0:
         return {}
-    rate = "instances_per_s" if counted in (Count.STARTED, Count.ROUNDS) else "jobs_per_s"
+    rate = "instances_per_s" if counted in (Count.STARTED, Count.ENDED) else "jobs_per_s"
     figures: dict[str, float] = {rate: items / seconds}
     cpu = {
         "engine": _difference(before.engine_cpu_s, after.engine_cpu_s),

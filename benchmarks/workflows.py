@@ -58,7 +58,7 @@ def service_task(id: str, job_type: str, **fields: object) -> dict[str, object]:
     return {"id": id, "name": id, "type": "SERVICE_TASK", "jobType": job_type, **fields}
 
 
-END = {"id": "end", "name": "end", "type": "END"}
+END: dict[str, object] = {"id": "end", "name": "end", "type": "END"}
 
 
 def definition(tag: str, name: str, steps: list[dict[str, object]]) -> dict[str, Any]:
@@ -107,7 +107,11 @@ def decisions(tag: str) -> Workflow:
             "id": "route",
             "name": "route",
             "type": "DECISION",
-            "conditionalNextSteps": {"amount > 10000": "end", "country in ['DE', 'FR'] && rate < 1000": "step-2", "true": "end"},
+            "conditionalNextSteps": {
+                "amount > 10000": "end",
+                "country in ['DE', 'FR'] && rate < 1000": "step-2",
+                "true": "end",
+            },
         },
         service_task("step-2", types[1], nextStep="check"),
         {
@@ -128,7 +132,12 @@ def loop(tag: str, rounds: int) -> Workflow:
     job_type = f"bench.{tag}.round"
     steps: list[dict[str, object]] = [
         service_task("round", job_type, nextStep="more"),
-        {"id": "more", "name": "more", "type": "DECISION", "conditionalNextSteps": {f"n < {rounds}": "round", "true": "end"}},
+        {
+            "id": "more",
+            "name": "more",
+            "type": "DECISION",
+            "conditionalNextSteps": {f"n < {rounds}": "round", "true": "end"},
+        },
         END,
     ]
     return Workflow(definition(tag, "loop", steps), {job_type: b'{"n":0}'}, rounds)

@@ -22,8 +22,8 @@ class Count(enum.IntEnum):
     """Requests answered."""
     ERRORS = 5
     """Answers that were not the expected ones."""
-    ROUNDS = 6
-    """Instances run from start to end by the latency probe."""
+    ENDED = 6
+    """Instances whose last job was completed."""
 
 
 Counts = MutableSequence[int]
@@ -53,6 +53,13 @@ class Samples:
         """Durations that ended within the window, sorted."""
         moments, durations = self.of(kind)
         return sorted(d for at, d in zip(moments, durations, strict=True) if since <= at <= until)
+
+    def by_second(self, kind: str, origin: float) -> dict[int, list[float]]:
+        """Durations by the second after ``origin`` in which they ended."""
+        seconds: dict[int, list[float]] = {}
+        for at, duration in zip(*self.of(kind), strict=True):
+            seconds.setdefault(int(at - origin), []).append(duration)
+        return seconds
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:

@@ -15,7 +15,8 @@ class UnexpectedAnswer(Exception):
 def encode_head(method: str, path: str, host: str, body_bytes: int) -> bytes:
     """Request line and headers, with the empty line that ends them."""
     return (
-        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {body_bytes}\r\n\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {body_bytes}\r\n\r\n"
     ).encode()
 
 

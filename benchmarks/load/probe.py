@@ -58,7 +58,7 @@ class Round:
         """The last job's completion was confirmed."""
         now = time.monotonic()
         self._note("round", now - self._started_at)
-        self._context.counts[Count.ROUNDS] += 1
+        self._context.counts[Count.ENDED] += 1
         self._left -= 1
         if self._left:
             self._context.loop.call_at(now + self._plan.pause_s, self._start)

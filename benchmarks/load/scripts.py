@@ -45,6 +45,14 @@ class Context:
     counts: Counts
     samples: Samples
     problems: list[str] = field(default_factory=list)
+    quota: Quota | None = None
+
+    def ended(self, instances: int) -> None:
+        """Last jobs of instances were completed."""
+        self.counts[Count.ENDED] += instances
+        if self.quota is not None:
+            for _ in range(instances):
+                self.quota.ended()
 
     def failed(self, what: str, status: int, body: bytes) -> None:
         """An answer that should not be; the first few are kept for the report."""
@@ -74,15 +82,33 @@ def part(number: int, index: int, of: int) -> int:
 
 
 class Quota:
-    """How many instances are still to be asked for; shared by the connections of a process."""
+    """How many instances may still be asked for; shared by the connections of a process.
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    With ``in_flight`` only so many are open at a time: each that ends lets another one start.
+    """
 
-    def take(self, wanted: int) -> int:
-        taken = min(wanted, self.left)
-        self.left -= taken
+    def __init__(self, instances: int, in_flight: int | None = None) -> None:
+        self._later = 0 if in_flight is None else max(0, instances - in_flight)
+        self._left = instances - self._later
+        self._waiting: list[Starter] = []
+
+    def take(self, wanted: int, starter: Starter) -> int:
+        """Up to ``wanted``, 0 when there is nothing now; the starter is told when there is again. A batch that is to
+        be limited is only given whole, as long as others are to come."""
+        if self._left < wanted and self._later:
+            self._waiting.append(starter)
+            return 0
+        taken = min(wanted, self._left)
+        self._left -= taken
         return taken
+
+    def ended(self) -> None:
+        """An instance ended."""
+        if self._later:
+            self._later -= 1
+            self._left += 1
+            if self._waiting:
+                self._waiting.pop().go()
 
 
 class Starter:
@@ -104,7 +130,7 @@ class Starter:
     def begin(self, connection: Connection) -> None:
         self._connection = connection
         self._next_at = time.monotonic()
-        self._go()
+        self.go()
 
     def answered(self, status: int, body: bytes) -> bytes | None:
         context, now = self._context, time.monotonic()
@@ -125,17 +151,18 @@ class Starter:
         self._next_at = max(self._next_at + self._interval_s, now - 1.0)  # at most a second is caught up
         if self._next_at <= now:
             return self._request()
-        context.loop.call_at(self._next_at, self._go)
+        context.loop.call_at(self._next_at, self.go)
         return None
 
-    def _go(self) -> None:
+    def go(self) -> None:
+        """Send the next start, if there is one to send."""
         request = self._request()
         if request is not None:
             assert self._connection is not None
             self._connection.send(request)
 
     def _request(self) -> bytes | None:
-        self._asked = asked = self._quota.take(max(self._batch, 1))
+        self._asked = asked = self._quota.take(max(self._batch, 1), self)
         if not asked:
             return None
         self._sent_at = time.monotonic()
@@ -153,16 +180,20 @@ class Starter:
 
 @dataclass(frozen=True)
 class StartPlan:
-    """Start ``instances`` (``body`` each) on some connections. ``rate``: instances per second, None for full speed."""
+    """Start ``instances`` (``body`` each) on some connections. ``rate``: instances per second, None for full speed.
+    ``in_flight``: open instances at a time (the workers run in the same plan then)."""
 
     connections: int
     instances: int
     body: bytes
     batch: int = 0
     rate: float | None = None
+    in_flight: int | None = None
 
     def open(self, context: Context) -> None:
-        quota = Quota(self.instances)
+        quota = Quota(self.instances, self.in_flight)
+        if self.in_flight is not None:
+            context.quota = quota
         for _ in range(self.connections):
             context.loop.connect(Starter(context, self, quota))
 
@@ -172,6 +203,7 @@ class StartPlan:
             connections=part(self.connections, index, of),
             instances=part(self.instances, index, of),
             rate=None if self.rate is None else self.rate / of,
+            in_flight=None if self.in_flight is None else part(self.in_flight, index, of),
         )
 
 
@@ -187,6 +219,8 @@ class Worker:
         self._poll = poll_request(context.host, name, plan.job_types, plan.max_jobs, plan.wait_s)
         self._jobs: list[PolledJob] = []
         self._completing = 0
+        self._ending = 0
+        self._last_type = plan.job_types[-1]
         self._sent_at = 0.0
         self._batched = batched
         self._singles = {} if batched else single_completions(context.host, name, plan.outputs)
@@ -216,9 +250,11 @@ class Worker:
         self._sent_at = time.monotonic()
         if self._batched is not None:
             self._completing, jobs, self._jobs = len(self._jobs), self._jobs, []
+            self._ending = sum(job.jobType == self._last_type for job in jobs)
             return self._batched.request(jobs)
         self._completing = 1
         job = self._jobs.pop()
+        self._ending = int(job.jobType == self._last_type)
         if self._counter:
             return self._counted(job)
         return b"POST /v1/jobs/" + job.id.encode() + self._singles[job.jobType]
@@ -234,11 +270,15 @@ class Worker:
         asked, self._completing = self._completing, 0
         if self._batched is None:
             done = int(status == 204)
+        elif status == 200:
+            done = body.count(b'"outcome":"ok"')
         else:
-            done = body.count(b'"outcome":"ok"') if status == 200 else 0
+            done = 0
         if done != asked:
             self._context.failed(f"completion of {asked}", status, body)
         self._context.counts[Count.COMPLETED] += done
+        if self._ending and done == asked:
+            self._context.ended(self._ending)
 
     def _counted(self, job: PolledJob) -> bytes:
         done = self._context.counts[Count.COMPLETED] + 1
@@ -265,7 +305,7 @@ class WorkPlan:
     """Workers that poll all of ``job_types`` and answer with the type's output (JSON object).
 
     ``batch``: one completion call for all jobs of a poll, else one call each. ``counter``: instead of the outputs set
-    this variable to the number of jobs completed so far.
+    this variable to the number of jobs completed so far. A job of the last type ends its instance.
     """
 
     workers: int
@@ -339,4 +379,3 @@ class ParkPlan:
 
     def share(self, index: int, of: int) -> Plan:
         return replace(self, workers=part(self.workers, index, of))
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.scenarios import (
     backlog,
     decisions,
+    flow,
     fork_join,
     held_transaction,
     idle_fleet,
@@ -27,6 +28,7 @@ SCENARIOS: dict[str, Scenario] = {
         start_up,
         start,
         linear,
+        flow,
         latency,
         idle_fleet,
         fork_join,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from benchmarks.bench import SETTLE_S, Bench
 from benchmarks.deployment import Deployment
@@ -72,7 +73,7 @@ def _statements_per_s(bench: Bench, seconds: float) -> float | None:
     return sum(written.count(mark) for mark in STATEMENT_MARKS) / elapsed
 
 
-def _server_log(deployment: Deployment):
+def _server_log(deployment: Deployment) -> Path | None:
     if not deployment.own or deployment.log is None:
         return None
     path = deployment.log.parent / "postgres.log"

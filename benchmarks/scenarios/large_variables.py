@@ -28,7 +28,11 @@ SCENARIOS = [
         "variables-16k",
         "16 kB of variables, three service tasks",
         partial(run, size_bytes=16_384, length=3, instances=6_000, quick_instances=300),
-        (Bound(figure="wal_bytes_per_item", row="WAL per job, the same ± 10 % at 16 kB", at_most=1.1 * WAL_AT_200_BYTES),),
+        (
+            Bound(
+                figure="wal_bytes_per_item", row="WAL per job, the same ± 10 % at 16 kB", at_most=1.1 * WAL_AT_200_BYTES
+            ),
+        ),
         {"variables": "16 kB"},
     ),
     Scenario(

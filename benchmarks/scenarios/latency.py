@@ -36,9 +36,9 @@ def run(bench: Bench) -> Run:
     commits = [_commit(bench)]
     with bench.load(plan, processes=1) as load:
         load.begin()
-        bench.wait_count(load, Count.ROUNDS, WARM_UP_ROUNDS)
+        bench.wait_count(load, Count.ENDED, WARM_UP_ROUNDS)
         since = time.monotonic()
-        bench.wait_count(load, Count.ROUNDS, rounds, show=("instances one after the other", rounds))
+        bench.wait_count(load, Count.ENDED, rounds, show=("instances one after the other", rounds))
         until = time.monotonic()
         errors = load.counts()[Count.ERRORS]
         samples = load.stop()

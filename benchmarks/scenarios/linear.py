@@ -69,10 +69,13 @@ def _bounds(length: int, *, batched: bool) -> tuple[Bound, ...]:
 SCENARIOS = [
     Scenario(
         f"{'batch' if batched else 'single'}-{length}",
-        f"{length} service task{'s' if length > 1 else ''}, {'batch calls' if batched else 'one call per completed job'}",
+        f"{length} service task{'s' if length > 1 else ''}, "
+        f"{'batch calls' if batched else 'one call per completed job'}",
         partial(run, length=length, batched=batched),
         _bounds(length, batched=batched),
-        {"workers": BATCH_WORKERS, "jobs per poll": BATCH_JOBS} if batched else {"workers": SINGLE_WORKERS, "jobs per poll": 1},
+        {"workers": BATCH_WORKERS, "jobs per poll": BATCH_JOBS}
+        if batched
+        else {"workers": SINGLE_WORKERS, "jobs per poll": 1},
     )
     for length in (3, 1, 10)
     for batched in (False, True)

@@ -1,4 +1,6 @@
-"""One instance that runs 100,000 steps: a service task and a decision in a loop. The last must cost what the first did."""
+"""One instance that runs 100,000 steps: a service task and a decision in a loop. The last must cost what the first
+did.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@ class Machine:
     # -- what the store does between advances
 
     def claim(self, step: str, worker: str = "w") -> Token:
-        token = next(t for t in self.all_at(step) if t.state is TokenState.READY)
+        return self.claim_token(next(t for t in self.all_at(step) if t.state is TokenState.READY), worker)
+
+    def claim_token(self, token: Token, worker: str = "w") -> Token:
         move(token, Trigger.CLAIM)
         token.attempt += 1
         token.claimed_by, token.claimed_at = worker, self.now
@@ -150,6 +152,10 @@ class Machine:
         if token.state is TokenState.READY and token.claimed_by is None:
             return self.claim(step, worker)
         return token
+
+    @staticmethod
+    def encode(output: Json) -> bytes:
+        return msgspec.json.encode(output)
 
     def buffer(self, step: str, output: Json) -> None:
         index = self.step(step).index

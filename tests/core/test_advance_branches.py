@@ -532,3 +532,10 @@ def test_the_deltas_of_a_side_token_are_counted_on_by_the_root() -> None:
     machine.fire("x")
     machine.complete("side", {"a": 1})
     assert machine.tokens[INSTANCE].unfolded == 1
+
+
+def test_a_branch_that_goes_to_end_does_not_let_the_join_fire_on_its_way() -> None:
+    machine = Machine(parallel(task("a", "end"), task("b", "join")))
+    machine.complete("b")
+    machine.complete("a")
+    assert machine.path == [("fork", "COMPLETED"), ("b", "COMPLETED"), ("a", "COMPLETED"), ("end", "COMPLETED")]

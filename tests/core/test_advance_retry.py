@@ -23,7 +23,13 @@ def test_the_failed_step_is_entered_anew_with_all_its_retries() -> None:
     assert outcome.reopened
     token = machine.at("x")
     assert token.seq > old
-    assert (token.id, token.state, token.attempt, token.failures, token.expiries) == (INSTANCE, TokenState.READY, 0, 0, 0)
+    assert (token.id, token.state, token.attempt, token.failures, token.expiries) == (
+        INSTANCE,
+        TokenState.READY,
+        0,
+        0,
+        0,
+    )
     assert (token.claimed_by, token.lease_until, token.timeout_s) == (None, None, 60)
     machine.fail("x")
     assert machine.status is ACTIVE
@@ -189,7 +195,8 @@ def test_a_retry_that_fails_again_can_be_retried_again() -> None:
 @pytest.mark.parametrize("why", ["dead letter", "too many steps"])
 def test_every_kind_of_failure_can_be_retried(why: str) -> None:
     machine = Machine(
-        definition(task("x", "d"), choose("d", {"n == 1": "end", "true": "d2"}), choose("d2", {"true": "d"}), end()), {"n": 0}
+        definition(task("x", "d"), choose("d", {"n == 1": "end", "true": "d2"}), choose("d2", {"true": "d"}), end()),
+        {"n": 0},
     )
     if why == "dead letter":
         machine.claim("x")

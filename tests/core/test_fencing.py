@@ -82,7 +82,12 @@ TABLE: dict[str, tuple[Facts, list[Verdict], list[Verdict], list[Verdict]]] = {
         [ALREADY, CANCELLED, CANCELLED, CANCELLED],
         [CANCELLED] * 3,
     ),
-    "4 locked by the caller": (open_job(), [APPLY, APPLY, LOST, APPLY], [APPLY, APPLY, LOST, APPLY], [APPLY, APPLY, LOST]),
+    "4 locked by the caller": (
+        open_job(),
+        [APPLY, APPLY, LOST, APPLY],
+        [APPLY, APPLY, LOST, APPLY],
+        [APPLY, APPLY, LOST],
+    ),
     "4 expired, the caller was the last holder": (
         open_job(READY),
         [APPLY, APPLY, LOST, APPLY],

@@ -116,7 +116,7 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
 def test_what_is_open_and_what_is_a_job() -> None:
     open_states = {state for state in TokenState if token(state).is_open}
     assert open_states == OPEN_STATES == set(TokenState) - {TokenState.FORKED, TokenState.ENDED}
-    assert JOB_STATES == OPEN_STATES - {TokenState.PARKED}
+    assert OPEN_STATES - {TokenState.PARKED} == JOB_STATES
     assert {kind for kind in HistoryKind if kind < 10} == CLOSING_KINDS
 
 

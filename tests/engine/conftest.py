@@ -1,4 +1,4 @@
-"""An engine on a real database, its batchers running in the test's nursery. After each test the invariants are checked."""
+"""An engine on a real database, its batchers in the test's nursery. After each test the invariants are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerato
     databases: list[Database] = []
     drivers: list[Driver] = []
 
-    def make(number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object) -> Driver:
+    def make(
+        number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object
+    ) -> Driver:
         """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
         number = len(databases) if number is None else number
         database = Database(dsn, max_connections=8, acquire_timeout_s=10)

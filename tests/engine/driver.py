@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from penstock.engine.vocabulary import (
     StartRequest,
     UserTaskCompletion,
 )
+from penstock.errors import Conflict
 from penstock.store import jobs as job_store
 from penstock.store.jobs import JobKey
 from penstock.testing.clock import DatabaseClock
@@ -83,6 +85,11 @@ class Driver:
 
     async def heartbeat(self, job: Job, **changes: Any) -> HeartbeatAnswer:
         return await self.engine.jobs.heartbeat(Heartbeat(**{"job_id": job.id, "worker_id": job.worker_id, **changes}))
+
+    async def heartbeat_quietly(self, job: Job) -> None:
+        """A heartbeat that may come too late."""
+        with contextlib.suppress(Conflict):
+            await self.heartbeat(job)
 
     async def finish_task(self, instance: str, step: str, variables: dict[str, Any] | None = None) -> None:
         await self.engine.tasks.complete_user_task(

@@ -66,13 +66,11 @@ async def test_end_in_one_branch_closes_everything_else(driver: Driver) -> None:
     assert (view.status, view.current_step_ids) == ("COMPLETED", [])
     assert ("b", "SKIPPED") in await driver.path(instance.id)
     for table in ("token", "ready", "timer"):
-        assert driver.rows(f"SELECT count(*) FROM {table}") == [(0,)]  # noqa: S608
+        assert driver.rows(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
 async def test_decisions_take_the_first_true_condition_in_order(driver: Driver) -> None:
-    decide = step(
-        "d", "DECISION", conditionalNextSteps={"n > 10": "big", "n > 5": "middle", "true": "small"}
-    )
+    decide = step("d", "DECISION", conditionalNextSteps={"n > 10": "big", "n > 5": "middle", "true": "small"})
     await driver.upload(
         definition(decide, *(service(name, "end", job_type=name) for name in ("big", "middle", "small")), end())
     )
@@ -94,7 +92,10 @@ async def test_a_decision_that_cannot_decide_fails_the_instance(driver: Driver, 
 
 async def test_transformations_see_earlier_ones_and_later_steps_see_them(driver: Driver) -> None:
     change = step(
-        "t", "TRANSFORMATION", transformations={"a": "${n + 1}", "b": "${a * 2}", "c": {"k": [1]}, "d": "plain"}, nextStep="s"
+        "t",
+        "TRANSFORMATION",
+        transformations={"a": "${n + 1}", "b": "${a * 2}", "c": {"k": [1]}, "d": "plain"},
+        nextStep="s",
     )
     await driver.upload(definition(change, service("s", "end"), end()))
     await driver.start("test", {"n": 1})
@@ -137,7 +138,9 @@ async def test_a_user_task_parks_until_it_is_completed_once(driver: Driver) -> N
 
 
 async def test_a_wait_goes_on_when_it_is_signalled(driver: Driver) -> None:
-    await driver.upload(definition(service("s", "w"), step("w", "WAIT", nextStep="after"), service("after", "end"), end()))
+    await driver.upload(
+        definition(service("s", "w"), step("w", "WAIT", nextStep="after"), service("after", "end"), end())
+    )
     view = await driver.start("test")
     with pytest.raises(Conflict):
         await driver.signal(view.id, "w")
@@ -156,7 +159,9 @@ async def test_a_wait_goes_on_when_it_is_signalled(driver: Driver) -> None:
 
 
 async def test_a_buffered_signal_is_kept_until_the_wait_opens(driver: Driver) -> None:
-    await driver.upload(definition(service("s", "w"), step("w", "WAIT", nextStep="after"), service("after", "end"), end()))
+    await driver.upload(
+        definition(service("s", "w"), step("w", "WAIT", nextStep="after"), service("after", "end"), end())
+    )
     view = await driver.start("test")
     await driver.signal(view.id, "w", {"paid": 1}, buffer=True)
     assert [kept.step_id for kept in await driver.engine.tasks.buffered(view.id)] == ["w"]
@@ -168,7 +173,10 @@ async def test_a_buffered_signal_is_kept_until_the_wait_opens(driver: Driver) ->
 
 async def test_a_chain_starts_with_its_parents_variables_in_the_same_transaction(driver: Driver) -> None:
     await driver.upload(linear(1, definition_id="second"))
-    first = linear(1, definition_id="first", job_type="first") | {"autoStartNextWorkflow": True, "nextWorkflowId": "second"}
+    first = linear(1, definition_id="first", job_type="first") | {
+        "autoStartNextWorkflow": True,
+        "nextWorkflowId": "second",
+    }
     await driver.upload(first)
     parent = await driver.start("first", {"a": 1}, business_key="b")
     await driver.complete(await driver.one("first"), {"b": 2})
@@ -210,7 +218,9 @@ async def test_a_failure_that_is_not_retryable_ends_it_at_once(driver: Driver) -
 
 
 async def test_a_failed_instance_can_be_retried_with_its_branches_as_they_were(driver: Driver) -> None:
-    await driver.upload(branching(service("a", "join", job_type="a"), service("b", "join", job_type="b"), heads=["a", "b"]))
+    await driver.upload(
+        branching(service("a", "join", job_type="a"), service("b", "join", job_type="b"), heads=["a", "b"])
+    )
     view = await driver.start("test")
     await driver.complete(await driver.one("a"))
     await driver.fail(await driver.one("b"), "broken")

@@ -13,7 +13,13 @@ from tests.engine.driver import Driver
 from tests.shapes import joining, task, user, wait
 
 BODY = definition(
-    {"id": "fork", "name": "fork", "type": "PARALLEL_GATEWAY", "joinStep": "join", "parallelNextSteps": ["x", "u", "w"]},
+    {
+        "id": "fork",
+        "name": "fork",
+        "type": "PARALLEL_GATEWAY",
+        "joinStep": "join",
+        "parallelNextSteps": ["x", "u", "w"],
+    },
     task("x", "join", retryCount=5, retryBackoff={"initial": "PT1H"}),
     user("u", "join", boundaryEvents=[timer("late", "PT2H", interrupting=True)]),
     wait("w", "join"),

@@ -105,9 +105,15 @@ async def test_a_batch_start_answers_each_item(driver: Driver) -> None:
 
 
 async def test_a_start_that_runs_to_its_end_at_once(driver: Driver) -> None:
-    await driver.upload(definition(step("t", "TRANSFORMATION", transformations={"x": "${1 + 1}"}, nextStep="end"), end()))
+    await driver.upload(
+        definition(step("t", "TRANSFORMATION", transformations={"x": "${1 + 1}"}, nextStep="end"), end())
+    )
     view = await driver.start("test", {"a": 1})
-    assert (view.status, view.current_step_ids, msgspec.json.decode(view.variables)) == ("COMPLETED", [], {"a": 1, "x": 2})
+    assert (view.status, view.current_step_ids, msgspec.json.decode(view.variables)) == (
+        "COMPLETED",
+        [],
+        {"a": 1, "x": 2},
+    )
     assert view.completed_at is not None
     assert (await driver.view(view.id)).completed_at == view.completed_at
 
@@ -115,9 +121,7 @@ async def test_a_start_that_runs_to_its_end_at_once(driver: Driver) -> None:
 async def test_more_automatic_steps_than_allowed_fail_the_instance(make_driver: MakeDriver) -> None:
     driver = make_driver(max_automatic_steps=50)
     loop = step("d", "DECISION", conditionalNextSteps={"n < 0": "end", "true": "t"})
-    await driver.upload(
-        definition(step("t", "TRANSFORMATION", transformations={"n": 1}, nextStep="d"), loop, end())
-    )
+    await driver.upload(definition(step("t", "TRANSFORMATION", transformations={"n": 1}, nextStep="d"), loop, end()))
     view = await driver.start("test", {"n": 1})
     assert view.status == "FAILED"
     assert "automatic steps" in (view.failure_reason or "")

@@ -80,9 +80,7 @@ async def test_a_cancelled_instance_has_no_timers(timed: Driver) -> None:
 
 
 async def test_a_wait_with_a_duration_goes_on_by_itself(timed: Driver) -> None:
-    await timed.upload(
-        definition(step("nap", "WAIT", duration="PT0.2S", nextStep="s"), service("s", "end"), end())
-    )
+    await timed.upload(definition(step("nap", "WAIT", duration="PT0.2S", nextStep="s"), service("s", "end"), end()))
     view = await timed.start("test")
     assert view.status == "WAITING"
     await timed.complete(await timed.one("work"))

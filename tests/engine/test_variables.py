@@ -16,7 +16,7 @@ ODD: dict[str, Any] = {
     "decimal": 0.1,
     "tiny": 5e-324,
     "null": None,
-    "text": "äöü 漢字 \N{PILE OF POO} \" \\ \n {,}",
+    "text": 'äöü 漢字 \N{PILE OF POO} " \\ \n {,}',
     "": "empty key",
     "deep": [[[[{"a": [None, True, {"b": {}}]}]]]],
     "list": list(range(100)),

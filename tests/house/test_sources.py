@@ -19,6 +19,7 @@ VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}
 # Where tests sleep on the real clock, and why nothing can be waited on there.
 SLEEPS = {
     "tests/http/conftest.py": "polls the server's counters, which announce nothing",
+    "tests/runtime/waiting.py": "polls what processes and threads do, which nothing announces",
     "tests/rpc/conftest.py": "polls the server's counters, which announce nothing",
     "tests/rpc/services.py": "a handler that takes as long as the request says",
     "tests/rpc/test_hostile.py": "cancels at random moments",

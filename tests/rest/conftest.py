@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from itertools import count
 
+import grpc
 import httpx
 import pytest
 
 from tests import postgres
-from tests.rest.drivers import RestDriver
+from tests.rest.drivers import Driver, RestDriver
+from tests.rest.grpc_driver import GrpcDriver
 from tests.rest.scripted import Rest, ScriptedEngine
+from tests.rpc.conftest import Google, google
 from tests.runtime.engine_process import EngineProcess
+
+__all__ = ["google"]  # pytest finds the fixture here
 
 _NUMBERS = count(1)
 
@@ -26,18 +31,22 @@ def rest(engine: ScriptedEngine) -> Rest:
     return Rest(engine)
 
 
-@pytest.fixture(scope="module")
-def engine_process(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+@pytest.fixture(scope="module", params=["native", pytest.param("hypercorn", marks=pytest.mark.slow)])
+def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequest) -> Generator[EngineProcess]:
     """One for a module: tests keep apart by the names of their definitions and job types."""
     with (
         postgres_server.database(postgres.apply_schema) as dsn,
-        EngineProcess(dsn, lease_min_seconds=1) as process,
+        EngineProcess(dsn, lease_min_seconds=1, http_server=request.param) as process,
     ):
         yield process.wait_ready()
 
 
-@pytest.fixture(params=["rest"])
-async def driver(engine_process: EngineProcess, request: pytest.FixtureRequest) -> AsyncGenerator[RestDriver]:
+@pytest.fixture(params=["rest", "grpc"])
+async def driver(engine_process: EngineProcess, google: Google, request: pytest.FixtureRequest) -> AsyncGenerator[Driver]:
+    if request.param == "grpc":
+        with grpc.insecure_channel(f"127.0.0.1:{engine_process.grpc_port}") as channel:
+            yield GrpcDriver(google, channel)
+        return
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{engine_process.port}", timeout=60) as http:
         yield RestDriver(http)
 

@@ -6,6 +6,7 @@ not-found, INVALID_ARGUMENT bad-request, FAILED_PRECONDITION conflict, ABORTED l
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -60,7 +61,9 @@ class JobView:
 
 class Driver(Protocol):
     """Calls as existing clients make them: no `attempt`, no additions, but for ``wait_s``: a transport whose poll does
-    not wait asks again until it is over."""
+    not wait asks again until it is over. ``keeps_order``: of conditions and transformations; a proto map has none."""
+
+    keeps_order: bool
 
     async def upload(self, definition: Json) -> int: ...
 
@@ -104,13 +107,15 @@ class Driver(Protocol):
 class RestDriver:
     """Over REST, with an HTTP client that knows nothing of Penstock."""
 
+    keeps_order = True
+
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     async def call(self, method: str, path: str, body: object = None, **options: Any) -> Any:
         """The decoded answer, None for 204. Raises Refused."""
-        json = {} if body is None else {"json": body}
-        answer = await self.http.request(method, path, **json, **options)
+        content = None if body is None else json.dumps(body)  # escapes what UTF-8 does not have
+        answer = await self.http.request(method, path, content=content, **options)
         if answer.is_success:
             assert (answer.status_code == 204) == (not answer.content)
             return answer.json() if answer.content else None

@@ -261,7 +261,7 @@ async def test_a_failed_instance_is_listed_and_goes_on_after_retry(driver: RestD
 async def test_the_same_key_gives_the_first_answer_again(driver: RestDriver, name: str) -> None:
     await driver.upload(linear(1, definition_id=name, job_type=name))
     body = {"definitionId": name, "variables": {"a": 1, "b": 2}}
-    headers = {"Idempotency-Key": f"{name}-é"}
+    headers = [(b"Idempotency-Key", f"{name}-é".encode())]
     answers: list[httpx.Response] = []
 
     async def start() -> None:

@@ -41,7 +41,7 @@ VALUES: list[tuple[str, bytes]] = [
 ]
 ROUTES: dict[str, tuple[str, list[str]]] = {
     "start": ("/v1/instances", ["definitionId", "definitionVersion", "variables", "businessKey", "instanceKey"]),
-    "poll": ("/v1/jobs/poll", ["workerId", "jobTypes", "maxJobs", "leaseSeconds", "waitSeconds"]),
+    "poll": ("/v1/jobs/poll", ["workerId", "jobTypes", "maxJobs", "leaseSeconds"]),  # waitSeconds: test_polls
     "complete": ("/v1/jobs/{job}/complete", ["workerId", "variables", "attempt"]),
     "fail": ("/v1/jobs/{job}/fail", ["workerId", "retryable", "errorMessage", "attempt", "retryAfterSeconds"]),
     "heartbeat": ("/v1/jobs/{job}/heartbeat", ["workerId", "attempt", "leaseSeconds", "checkpoint", "progress"]),
@@ -159,7 +159,7 @@ PATHS = [
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_no_path_or_query_is_a_500(driver: RestDriver, method: str) -> None:
     targets = [
-        template.format(hostile)
+        template.replace("{}", hostile)
         for hostile in PATHS
         for template in (
             "/v1/definitions/{}",
@@ -190,7 +190,7 @@ async def test_no_path_or_query_is_a_500(driver: RestDriver, method: str) -> Non
             "/{}",
         )
     ]
-    for target in [part.replace("{}", "x") for part in targets]:
+    for target in targets:
         answer = await driver.http.request(method, target, content=b'{"workerId":"w"}' if method == "POST" else b"")
         assert answer.status_code < 500, (target[:200], answer.text)
         if answer.is_error:
@@ -201,6 +201,6 @@ async def test_no_path_or_query_is_a_500(driver: RestDriver, method: str) -> Non
 async def test_no_idempotency_key_is_a_500(driver: RestDriver, parked: tuple[str, str], name: str, route: str) -> None:
     target = route.format(id=parked[0])
     body = {"definitionId": name} if route == "/v1/instances" else {}
-    for key in (b"x" * 5_000, b"\xff\xfe", "é".encode(), b"'", b" ", b"%s"):
+    for key in (b"x" * 5_000, b"\xff\xfe", "é".encode(), b"'", b"%s"):
         answer = await driver.http.post(target, json=body, headers=[(b"Idempotency-Key", key)])
         assert answer.status_code < 500, (key, answer.text)

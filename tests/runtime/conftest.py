@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from functools import partial
+from pathlib import Path
 
 import pytest
+import trio
 
+from tests.runtime.embedded_engine import data_directory
 from tests.runtime.engine_process import EngineProcess
+from tests.runtime.local_engine import LocalEngine
 
 StartEngine = Callable[..., EngineProcess]
+StartLocal = Callable[..., Awaitable[LocalEngine]]
 
 
 @pytest.fixture
@@ -24,3 +30,27 @@ def start_engine(database_dsn: str) -> Generator[StartEngine]:
     yield start
     for engine in running:
         engine.__exit__()
+
+
+@pytest.fixture
+def data_dir() -> Generator[Path]:
+    """For an embedded PostgreSQL."""
+    with data_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
+async def start_local(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[StartLocal]:
+    """Starts engines in this process, on one database; without their loops if ``services`` is False."""
+    running: list[LocalEngine] = []
+
+    async def start(*, services: bool = True, dsn: str = database_dsn, **settings: object) -> LocalEngine:
+        engine = LocalEngine(dsn, **settings)
+        await nursery.start(partial(engine.serve, services=services))
+        running.append(engine)
+        return engine
+
+    yield start
+    with trio.CancelScope(shield=True):
+        for engine in running:
+            await engine.crash()

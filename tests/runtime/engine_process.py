@@ -28,11 +28,13 @@ class EngineProcess:
         environment["PYTHONPATH"] = str(REPOSITORY / "src")
         if dsn is not None:
             environment |= {"WE_POSTGRES_DSN": dsn, "WE_BIND": "127.0.0.1"}
-        command = [sys.executable, "-m", "penstock", "serve", "--rest-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        self.process = subprocess.Popen(  # noqa: S603 - our own program
-            [*command, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
+        command = [sys.executable, "-m", "penstock", "serve"]
+        command += ["--rest-port", "0", "--grpc-port", "0", "--metrics-port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
         )
         self.port = 0
+        self.grpc_port = 0
         self.metrics_port = 0
 
     def __enter__(self) -> EngineProcess:
@@ -49,13 +51,14 @@ class EngineProcess:
         text = Path(self._log.name).read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def said(self, message: str) -> dict[str, Any] | None:
-        """The last line with that message."""
-        return next((line for line in reversed(self.lines) if line.get("message") == message), None)
+    def said(self, message: str, *fields: str) -> dict[str, Any] | None:
+        """The last line with that message, and these fields."""
+        said = (line for line in reversed(self.lines) if line.get("message") == message)
+        return next((line for line in said if line.keys() >= set(fields)), None)
 
-    def wait_said(self, message: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+    def wait_said(self, message: str, *fields: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            line = self.said(message)
+            line = self.said(message, *fields)
             assert line is not None or self.process.poll() is None, Path(self._log.name).read_text()
             return line
 
@@ -64,8 +67,9 @@ class EngineProcess:
         return line
 
     def wait_ready(self) -> EngineProcess:
-        line = self.wait_said("ready")
+        line = self.wait_said("ready", "metrics")  # a child of several has no metrics page
         self.port = int(line["REST"].rpartition(":")[2])
+        self.grpc_port = int(line["gRPC"].rpartition(":")[2])
         self.metrics_port = int(line["metrics"].rpartition(":")[2])
         return self
 
@@ -90,7 +94,8 @@ class EngineProcess:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()
-        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+        samples = (line.rpartition(" ") for line in text.splitlines())
+        return sum(float(value) for sample, _, value in samples if sample.partition("{")[0] == name)
 
 
 def call(port: int, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, Any]:

@@ -13,7 +13,7 @@ Ports = Callable[[], list[int]]
 
 
 class Load:
-    """``workers`` threads poll and complete jobs of type ``work``, one starts instances until ``target`` were accepted."""
+    """``workers`` threads poll and complete jobs of type ``work``, one starts ``target`` instances."""
 
     def __init__(self, ports: Ports, *, workers: int, target: int, lease_s: int = 5) -> None:
         self._ports = ports
@@ -67,7 +67,8 @@ class Load:
 
     def _work(self, worker: str) -> None:
         while not self.stop.is_set():
-            poll = {"workerId": worker, "jobTypes": ["work"], "maxJobs": 5, "leaseSeconds": self._lease_s, "waitSeconds": 1}
+            poll: dict[str, Any] = {"workerId": worker, "jobTypes": ["work"], "maxJobs": 5, "waitSeconds": 1}
+            poll["leaseSeconds"] = self._lease_s
             answer = self._call("/v1/jobs/poll", poll)
             if answer is None or answer[0] != 200:
                 continue

@@ -73,7 +73,7 @@ def test_of_two_engines_one_is_killed_and_the_other_goes_on(start_engine: StartE
         alive.remove(engines[0])
         engines[0].kill()
         wait_until(lambda: all_ended(database_dsn, 300), timeout_s=90)
-    engines[1].wait_said("engines are gone", 10)
+    engines[1].wait_said("engines are gone", timeout_s=10)
     assert engines[1].stop() == 0
     check(database_dsn, load)
 
@@ -83,7 +83,6 @@ def test_several_processes_share_the_port_and_a_killed_one_is_replaced(
     start_engine: StartEngine, database_dsn: str
 ) -> None:
     engine = start_engine("--processes", "2", lease_min_seconds=1, lease_scan_interval_seconds=0.5)
-    engine.wait_said("ready")
     engine.wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(STEPS))[0] == 201
     with Load(lambda: [engine.port], workers=8, target=300, lease_s=1) as load:

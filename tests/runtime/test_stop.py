@@ -114,3 +114,17 @@ def _call_or_none(call: Any, *args: Any) -> Any:
         return call(*args)
     except OSError:
         return None
+
+
+def test_a_job_is_not_lost_to_a_poll_whose_client_has_just_gone(start_engine: StartEngine) -> None:
+    engine = start_engine().wait_ready()
+    engine.call("POST", "/v1/definitions", linear(1))
+    body = b'{"workerId": "gone", "jobTypes": ["work"], "waitSeconds": 30}'
+    client = socket.create_connection(("127.0.0.1", engine.port))
+    client.sendall(b"POST /v1/jobs/poll HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    wait_until(lambda: engine.metric("penstock_parked_polls") == 1)
+    client.close()
+    assert engine.call("POST", "/v1/instances", {"definitionId": "linear"})[0] == 201
+    poll = {"workerId": "here", "jobTypes": ["work"], "waitSeconds": 5}
+    _, answer = engine.call("POST", "/v1/jobs/poll", poll)
+    assert [job["workerId"] for job in answer["jobs"]] == ["here"]

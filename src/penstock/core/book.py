@@ -31,7 +31,7 @@ class Inputs(msgspec.Struct):
     next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
-    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = msgspec.field(default_factory=dict)
+    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}
 
 
 class Book:

@@ -75,17 +75,17 @@ class Outcome(msgspec.Struct):
     ended: bool = False
     reopened: bool = False
     dead_end: bool = False  # the last token ended without END: the instance stays active with no open step
-    inserted: list[Token] = msgspec.field(default_factory=list)
-    updated: list[Token] = msgspec.field(default_factory=list)
-    deleted: list[int] = msgspec.field(default_factory=list)
-    queued: list[JobRef] = msgspec.field(default_factory=list)
-    dequeued: list[JobRef] = msgspec.field(default_factory=list)
-    armed: list[Timer] = msgspec.field(default_factory=list)
-    disarmed: list[tuple[int, int]] = msgspec.field(default_factory=list)  # (token, seq): all timers of it
-    fired: list[Timer] = msgspec.field(default_factory=list)  # one timer of an execution that stays open
-    history: list[HistoryRow] = msgspec.field(default_factory=list)
-    audit: list[AuditRow] = msgspec.field(default_factory=list)
-    consumed_signals: list[int] = msgspec.field(default_factory=list)
+    inserted: list[Token] = []
+    updated: list[Token] = []
+    deleted: list[int] = []
+    queued: list[JobRef] = []
+    dequeued: list[JobRef] = []
+    armed: list[Timer] = []
+    disarmed: list[tuple[int, int]] = []  # (token, seq): all timers of it
+    fired: list[Timer] = []  # one timer of an execution that stays open
+    history: list[HistoryRow] = []
+    audit: list[AuditRow] = []
+    consumed_signals: list[int] = []
     chain: Chain | None = None
     snapshot: list[Token] | None = None
     steps_run: int = 0

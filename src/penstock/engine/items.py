@@ -195,7 +195,9 @@ class TimerItem(WideItem):
         if not armed:
             raise Settled(False)
         token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
-        self._void = token is None or not token.is_open or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
+        self._void = (
+            token is None or not token.is_open or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
+        )
         if self._void:
             self.planned = False
             raise WritesOnly

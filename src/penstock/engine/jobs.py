@@ -127,14 +127,15 @@ class Jobs:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
-            request.worker_id, types, min(maximum, settings.poll_max_jobs), self._lease_s(request.lease_seconds)
+            request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
         )
         with self._metrics.poll_seconds.time():
             return await self._polls.wait_jobs(
                 waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds)
             )
 
-    def _lease_s(self, seconds: float) -> float:
+    def lease_s(self, seconds: float) -> float:
+        """The length of a lease for which ``seconds`` were asked; 0 or less is the default."""
         settings = self._settings
         if seconds <= 0:
             return settings.lease_default_seconds
@@ -274,7 +275,7 @@ class Jobs:
     async def _heartbeat(self, request: Heartbeat) -> Verdict | HeartbeatAnswer:
         job, call = self._read(request, CallKind.HEARTBEAT)
         extension = store.Extension(
-            job.token, job.seq, call.attempt, call.worker, self._lease_s(request.lease_seconds), request.checkpoint,
+            job.token, job.seq, call.attempt, call.worker, self.lease_s(request.lease_seconds), request.checkpoint,
             request.progress,
         )  # fmt: skip
         return await self.beats.submit(BeatItem(job, call, extension), within_s=self._settings.outage_wait_seconds)

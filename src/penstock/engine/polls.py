@@ -8,6 +8,7 @@ wake-up), and its own deadline. Claims of concurrent polls are batched into one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
@@ -105,7 +106,7 @@ class Polls:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled, what it was given goes back at once."""
         deadline = trio.current_time() + wait_s
         try:
-            if wait_s <= 0 or not self._known_empty(waiter.types):
+            if wait_s <= 0 or not self.known_empty(waiter.types):
                 await self._look(waiter)
             if waiter.jobs or wait_s <= 0 or self.draining or len(self.waiters) >= self._settings.poll_max_parked:
                 waiter.closed = True
@@ -139,7 +140,7 @@ class Polls:
         self._parked.set()
         self._wake_if_stale(waiter.types)
 
-    def _known_empty(self, types: Sequence[str]) -> bool:
+    def known_empty(self, types: Sequence[str]) -> bool:
         """Whether a probe saw no job of these types lately, and none was queued here since."""
         now = trio.current_time()
         for name in types:
@@ -153,20 +154,18 @@ class Polls:
         return True
 
     def _wake_if_stale(self, types: Sequence[str]) -> None:
-        if not self._known_empty(types):
+        if not self.known_empty(types):
             self._wake.set()
 
     def give_back(self, jobs: Sequence[Job]) -> None:
         """Return jobs that nobody received to the queue, in the background."""
         for job in jobs:
             key = ids.read_job(job.id)
-            self._release_nowait(key, store.Lease(key.token, key.seq, job.attempt, job.worker_id))
+            self.release_nowait(key, store.Lease(key.token, key.seq, job.attempt, job.worker_id))
 
-    def _release_nowait(self, job: store.JobKey, lease: store.Lease) -> None:
-        try:
+    def release_nowait(self, job: store.JobKey, lease: store.Lease) -> None:
+        with suppress(TooManyRequests):  # then the end of the lease brings it back
             self.releases.submit_nowait(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
-        except TooManyRequests:
-            pass  # then the end of the lease brings it back
 
     # -- the probe
 
@@ -346,7 +345,7 @@ class Polls:
             for over in overs:
                 self.waiters.give_up(over.waiter)
                 lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
-                self._release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
+                self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
             raise
         for over in overs:
             variables = known.get(over.token)

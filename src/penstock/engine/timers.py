@@ -78,7 +78,9 @@ class Timers:
                 done = await self._fire(instance, timer)
                 fired += done
             except PenstockError as error:  # it stays, and comes again with the next look
-                _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)
+                _refusals.warning(
+                    error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason
+                )
 
         async with trio.open_nursery() as nursery:
             for token, seq, index, instance, _ in due:

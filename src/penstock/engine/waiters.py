@@ -39,6 +39,11 @@ class Waiter:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
+    def note_settled(self) -> None:
+        """A reserved slot was filled or given up."""
+        if not self.reserved:
+            self.wake()
+
     async def wait(self) -> None:
         """Wait for a `wake`. Cancel-safe."""
         self._task = trio.lowlevel.current_task()
@@ -71,6 +76,10 @@ class Waiters:
     def leave(self, waiter: Waiter) -> None:
         """The poll is answered or its caller went away."""
         waiter.closed = True
+        self.unpark(waiter)
+
+    def unpark(self, waiter: Waiter) -> None:
+        """Not found by `reserve` any more; what is reserved may still come."""
         self._count -= 1
         for name in waiter.types:
             parked = self._parked.get(name)
@@ -93,8 +102,7 @@ class Waiters:
     def give_up(self, waiter: Waiter) -> None:
         """The reserved slot was not filled after all."""
         waiter.reserved -= 1
-        if not waiter.reserved:
-            waiter.wake()
+        waiter.note_settled()
 
     def deliver(self, waiter: Waiter, job: Job) -> bool:
         """Fill a reserved slot; False when the caller went away meanwhile: then the job is to be given back."""
@@ -102,8 +110,7 @@ class Waiters:
         if waiter.closed:
             return False
         waiter.jobs.append(job)
-        if not waiter.reserved:
-            waiter.wake()
+        waiter.note_settled()
         return True
 
     def types(self) -> list[str]:

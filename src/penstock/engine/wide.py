@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
-from penstock.core.effect import Outcome
+from penstock.core.effect import JobRef, Outcome
 from penstock.core.event import Event, Started
 from penstock.core.state import Instance, InstanceStatus, Token, Trigger, move
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -343,7 +343,7 @@ class WideLane:
         effects.changes.append((change, loaded))
         effects.armed.extend(timer.fire_at for timer in out.armed)
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
-        kept = []
+        kept: list[JobRef] = []
         for job in out.queued:
             token = placed[job.token_id]
             waiter = self._polls.waiters.reserve(job.job_type)

@@ -20,6 +20,9 @@ from penstock.http.response import LAST_CHUNK, Head, encode_head
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
 
+PEER_GONE = "penstock.peer_gone"
+"""An ASGI extension: a function that says, without waiting, whether the client has closed its side already."""
+
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 # Head and body go out in one write up to here; above it, copying them together costs more than a second write.
 _JOIN_BYTES = 64 * 1024
@@ -69,7 +72,7 @@ class Cycle:
             "headers": request.headers,
             "client": connection.client,
             "server": connection.server_address,
-            "extensions": {},
+            "extensions": {PEER_GONE: connection.peer_gone_nowait},
         }
 
     # -- receive

@@ -15,6 +15,7 @@ from penstock.errors import PayloadTooLarge, PenstockError
 from penstock.log import set_trace
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
+    PEER_GONE,
     App,
     Call,
     ClientGone,
@@ -137,7 +138,8 @@ class RestApp:
         """The reply of a hot route; None when the client went away in the middle of its request."""
         try:
             body = await read_body(receive, self._max_body_bytes)
-            return await handler(Call(body, headers, receive, job_id))
+            peer_gone = scope.get("extensions", {}).get(PEER_GONE, _unknown)
+            return await handler(Call(body, headers, receive, job_id, peer_gone))
         except PenstockError as error:
             return problem_of(error)
         except ClientGone:
@@ -187,3 +189,7 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
+
+
+def _unknown() -> bool:
+    return False

@@ -1,4 +1,4 @@
-"""Routes on definitions."""
+"""Routes on definitions: upload, list, get. Parses what is uploaded, in a thread when it is large."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 JSON: Final = b"application/json"
+PEER_GONE: Final = "penstock.peer_gone"
+"""The ASGI extension of our own server (http/cycle.py) that tells without waiting whether the client has gone."""
 
 
 class Reply(NamedTuple):
@@ -42,6 +44,8 @@ class Call(NamedTuple):
     """Gives ``http.disconnect`` when the client goes away."""
     job_id: str = ""
     """From the path, where it has one."""
+    peer_gone_nowait: Callable[[], bool] = lambda: False
+    """Whether the client has gone already; servers that can't tell say no."""
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]

@@ -45,7 +45,7 @@ from penstock.rest.codec import (
     retry_delay,
     whole,
 )
-from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
+from penstock.rest.exchange import NO_CONTENT, Call, ClientGone, Receive, Reply
 from penstock.settings import DispatchMode
 
 UNWATCHED_SECONDS: Final = 0.1
@@ -91,6 +91,9 @@ class JobRoutes:
             wait_seconds=min(wait_s, UNWATCHED_SECONDS),
         )
         jobs = await self._engine.jobs.poll(request)
+        if jobs and wait_s and call.peer_gone_nowait():
+            await self._give_back(jobs)
+            raise ClientGone
         if not jobs and wait_s > UNWATCHED_SECONDS:
             longer = msgspec.structs.replace(request, wait_seconds=wait_s - UNWATCHED_SECONDS)
             jobs = await self._poll_watched(longer, call.receive)
@@ -118,10 +121,14 @@ class JobRoutes:
         if refusal is not None:
             raise refusal
         if gone and jobs:  # both in one step of the scheduler
-            releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in jobs]
-            await self._engine.jobs.release_many(releases)
+            await self._give_back(jobs)
             return []
         return jobs
+
+    async def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Return jobs whose worker went away before it had them."""
+        releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in jobs]
+        await self._engine.jobs.release_many(releases)
 
     # -- single calls
 

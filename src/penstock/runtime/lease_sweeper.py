@@ -10,6 +10,7 @@ from __future__ import annotations
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.ids import show_job
 from penstock.engine.items import DeadLetterItem
 from penstock.engine.leases import GrantedLease
 from penstock.log import get_logger
@@ -79,16 +80,18 @@ class LeaseSweeper:
         gone = {(row.token, row.seq) for row in rows}
         for row in rows:
             engine.metrics.job_timeouts.inc()
-            if row.dead:
-                log.warning("job dead-lettered", job=f"{row.instance:x}-{row.token:x}-{row.seq:x}", expiries=limit)
-                await engine.wide.submit(DeadLetterItem(JobKey(row.instance, row.token, row.seq), row.attempt, limit))
-            else:
-                name = engine.definitions.job_type_name(row.job_type)
-                if name is not None:
-                    engine.polls.queued(name)
+            if not row.dead and (name := engine.definitions.job_type_name(row.job_type)) is not None:
+                engine.polls.queued(name)
         for lease in due:
             if (lease.token, lease.seq) not in gone and lease.looks < LOOKS_MAX:
                 lease.looks += 1
                 lease.ends_at = now + 2 * TICK_S * lease.looks
                 engine.polls.leases.grant(lease)
+        for row in rows:
+            if row.dead:  # last: refused during an outage, the scan finds the lease again
+                await self._dead_letter(JobKey(row.instance, row.token, row.seq), row.attempt, limit)
         return len(rows)
+
+    async def _dead_letter(self, key: JobKey, attempt: int, expiries: int) -> None:
+        log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
+        await self._engine.wide.submit(DeadLetterItem(key, attempt, expiries))

@@ -24,6 +24,10 @@ from penstock.store.database import Database
 NUMBER_LEASE_S = 30.0
 LOOK_INTERVAL_S = 1.0
 RENEW_INTERVAL_S = 5.0
+FRESH_S = 2 * RENEW_INTERVAL_S
+"""An engine without its session lock that took or renewed its number within this time may be starting."""
+RELOCK_INTERVAL_S = 1.0
+"""How long the server may take to notice that our last session is gone, and its lock with it, before we ask again."""
 PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
 
 log = get_logger(__name__)
@@ -45,19 +49,22 @@ class Membership:
         self._timer_s: float | None = None
         self._wake = trio.Event()
         self._renew_at = 0.0
+        self._listening = trio.CancelScope()
 
     async def join(self) -> int:
-        """Take a number. Raises Conflict while an engine of another dispatch mode lives."""
+        """Take a number. Raises Conflict, and holds none, while an engine of another dispatch mode lives."""
         async with self._database.connection() as connection:
-            for other in await store.others(connection, self.holder):
-                if other.connected and other.dispatch_mode != self._mode:
+            await self._claim(connection)
+            # afterwards: of two that start at once at least one sees the other
+            others = await store.others(connection, self.holder)
+            alive = [other for other in others if other.connected or other.left_s > NUMBER_LEASE_S - FRESH_S]
+            for other in alive:
+                if other.dispatch_mode != self._mode:
+                    await store.leave(connection, self.number, self.holder)
                     raise Conflict(
                         f"an engine in dispatch mode '{other.dispatch_mode}' ({other.description}) lives on this"
                         f" database; this one has '{self._mode}'. All engines have to be stopped to switch."
                     )
-            description = f"{socket.gethostname()} pid {os.getpid()}"
-            self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
-        self._renew_at = trio.current_time() + RENEW_INTERVAL_S
         return self.number
 
     def attach(self, engine: Engine) -> None:
@@ -74,12 +81,14 @@ class Membership:
     # -- services
 
     async def listen(self) -> None:
-        """Hold the session lock and take wake-ups until the connection is lost (then raises)."""
+        """Hold the session lock and take wake-ups until the connection is lost (then raises) or the number changes."""
         connection = await TrioConnection.connect(self._database.dsn)
         try:
-            await store.hold_and_listen(connection, self.number)
-            async for notice in connection.notifies():
-                self._take(notice.payload)
+            with trio.CancelScope() as self._listening:
+                if not await store.listen_and_hold(connection, self.number):
+                    self._listening.deadline = trio.current_time() + RELOCK_INTERVAL_S
+                async for notice in connection.notifies():
+                    self._take(notice.payload)
         finally:
             connection.close_nowait()
 
@@ -109,15 +118,20 @@ class Membership:
         assert self._engine is not None
         await trio.sleep(self._engine.settings.notify_interval_seconds)
 
+    async def _claim(self, connection: TrioConnection) -> None:
+        description = f"{socket.gethostname()} pid {os.getpid()}"
+        self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
+        self._renew_at = trio.current_time() + RENEW_INTERVAL_S
+
     async def _renew(self, connection: TrioConnection) -> None:
         self._renew_at = trio.current_time() + RENEW_INTERVAL_S
         if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S):
             return
         # our lease ran out during an outage and the number was given away
-        description = f"{socket.gethostname()} pid {os.getpid()}"
-        self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
+        await self._claim(connection)
         if self._engine is not None:
             self._engine.ids.number = self.number
+        self._listening.cancel()  # the session lock is the number's
         log.warning("the engine number was lost and replaced", number=self.number)
 
     # -- payloads: "<tag> q <type>\n<type>..." and "<tag> t <seconds>"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import socket
 from typing import Any, cast
 
+import prometheus_client
 import trio
-from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client import CollectorRegistry
 
 
 class MetricsPage:
@@ -20,7 +21,7 @@ class MetricsPage:
         from penstock.http.hypercorn_seam import HypercornServer
 
         self._server = HypercornServer(http2=False)
-        self._app = cast(Any, make_asgi_app(registry))
+        self._app = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
 
     async def serve(
         self, sockets: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -25,6 +25,7 @@ from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
+from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import HttpServer as HttpServerKind
@@ -44,7 +45,7 @@ log = get_logger(__name__)
 
 def bind(settings: Settings, purposes: Sequence[str]) -> dict[str, list[socket.socket]]:
     """Listening sockets by purpose. Raises ListenError, and then holds none."""
-    ports = {"metrics": settings.metrics_port, "REST": settings.rest_port}
+    ports = {"metrics": settings.metrics_port, "gRPC": settings.grpc_port, "REST": settings.rest_port}
     bound: dict[str, list[socket.socket]] = {}
     try:
         for purpose in purposes:
@@ -115,15 +116,18 @@ class Node:
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         services = await self._start_services(supervisor, engine, membership)
+        rpc = RpcServer(engine, self._settings)
+        await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         http = self._http_server()
         await supervisor.start("REST", http.serve, make_app(engine), sockets["REST"])
+        rpc.set_serving(True)
         stopping.serving = True
         log.info("ready", engine=engine.ids.number, **where)
         if self._reporter is not None:
             await self._reporter.report()
         await stopping.asked.wait()
 
-        await self._drain(supervisor, http, engine)
+        await self._drain(supervisor, http, rpc, engine)
         await supervisor.stop(*services)
         await self._flush(supervisor, engine)
         with trio.move_on_after(POOL_GRACE_S):
@@ -165,16 +169,22 @@ class Node:
             await supervisor.start(name, partial(forever, name, step))
         return list(steps)
 
-    async def _drain(self, supervisor: Supervisor, http: Server, engine: Engine) -> None:
+    async def _drain(self, supervisor: Supervisor, http: Server, rpc: RpcServer, engine: Engine) -> None:
         """Answer what is in flight within the grace; past it requests are cancelled."""
+        grace_s = self._settings.shutdown_grace_seconds
         supervisor.expect_end("REST")
+        supervisor.expect_end("gRPC")
+        rpc.set_serving(False)
         http.drain()  # first: then the answers of parked polls tell their clients that the connection ends
         engine.drain()
-        with trio.move_on_after(self._settings.shutdown_grace_seconds) as grace:
-            await supervisor.wait_ended("REST")
-        if grace.cancelled_caught:
-            log.warning("requests were cut off", grace_s=self._settings.shutdown_grace_seconds)
-            await supervisor.stop("REST")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rpc.drain, grace_s)
+            with trio.move_on_after(grace_s) as grace:
+                await supervisor.wait_ended("REST")
+            if grace.cancelled_caught:
+                log.warning("requests were cut off", grace_s=grace_s)
+                await supervisor.stop("REST")
+        await supervisor.wait_ended("gRPC")
 
     async def _flush(self, supervisor: Supervisor, engine: Engine) -> None:
         batchers = engine.batchers()

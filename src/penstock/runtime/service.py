@@ -10,6 +10,7 @@ import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import cast
 
 import trio
 
@@ -25,10 +26,13 @@ from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor
 from penstock.settings import DispatchMode, Settings
 from penstock.store.database import DatabaseError, first_line
-from penstock.store.embedded import embedded
+from penstock.store.embedded import run_embedded
 
 EXPECTED = (PenstockError, ListenError, DatabaseError)
 """Errors that operators can mend: told in a line, without a trace."""
+
+PURPOSES = ("gRPC", "REST", "metrics")
+"""The listeners, in the order in which their ports are taken."""
 
 log = get_logger(__name__)
 
@@ -72,7 +76,10 @@ def raise_file_limit() -> None:
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     leaves: list[BaseException] = []
     for error in group.exceptions:
-        leaves.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+        if isinstance(error, BaseExceptionGroup):
+            leaves.extend(_leaves(cast("BaseExceptionGroup[BaseException]", error)))
+        else:
+            leaves.append(error)
     return leaves
 
 
@@ -80,11 +87,11 @@ async def _main(settings: Settings) -> int:
     stopping = Stopping()
     async with trio.open_nursery() as nursery:
         await nursery.start(stopping.watch_signals, nursery.cancel_scope)
-        async with _database(settings) as dsn:
+        async with _database(settings, nursery) as dsn:
             if settings.processes > 1:
                 await _parent(settings, dsn, stopping)
             else:
-                await Node(settings, dsn, bind(settings, ("REST", "metrics"))).run(stopping)
+                await Node(settings, dsn, bind(settings, PURPOSES)).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
 
@@ -111,9 +118,9 @@ async def _main_child() -> int:
 
 async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
     """Supervise the engine processes and serve their metrics as one page."""
-    sockets = bind(settings, ("REST", "metrics"))
+    sockets = bind(settings, PURPOSES)
     metrics_sockets = sockets.pop("metrics")
-    where = {"REST": address(sockets["REST"]), "metrics": address(metrics_sockets)}
+    where = {purpose: address(group) for purpose, group in sockets.items()} | {"metrics": address(metrics_sockets)}
     parent = Parent(settings, dsn, sockets)
     names = [f"engine {index}" for index in range(settings.processes)]
     try:
@@ -133,7 +140,8 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
             await stopping.asked.wait()
             for name in names:
                 supervisor.expect_end(name)
-            await parent.stop()
+            if not await parent.stop():
+                stopping.forced = True
             supervisor.expect_end("metrics")
             nursery.cancel_scope.cancel()
     finally:
@@ -142,10 +150,20 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
 
 
 @asynccontextmanager
-async def _database(settings: Settings) -> AsyncGenerator[str]:
-    """The conninfo of the PostgreSQL to use; the embedded one lives as long as the block."""
+async def _database(settings: Settings, nursery: trio.Nursery) -> AsyncGenerator[str]:
+    """The conninfo of the PostgreSQL to use; the embedded one lives as long as the block, and ends it if it dies."""
     if settings.postgres_dsn is not None:
         yield settings.postgres_dsn.reveal()
         return
-    async with embedded(settings.data_path) as dsn:
-        yield dsn
+    async with run_embedded(settings.data_path) as server:
+        watching = trio.CancelScope()
+
+        async def watch() -> None:
+            with watching:
+                await server.watch()
+
+        nursery.start_soon(watch)
+        try:
+            yield server.dsn
+        finally:
+            watching.cancel()

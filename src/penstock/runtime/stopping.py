@@ -12,7 +12,10 @@ log = get_logger(__name__)
 
 
 class Stopping:
-    """What the signals asked for. ``serving`` is set by who has started: before that the first signal ends at once."""
+    """What the signals asked for. ``serving`` is set by who has started: before that the first signal ends at once.
+
+    ``forced``: the stop was not in order, which the exit code tells.
+    """
 
     def __init__(self) -> None:
         self.asked = trio.Event()

@@ -185,6 +185,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_max_message_bytes: Annotated[int, _grpc("One message; over it INVALID_ARGUMENT.", 1_024, 1_073_741_824)] = (
         8_388_608
     )
+    grpc_tls_cert_path: Annotated[str | None, _grpc("Certificate chain (PEM). With it, the port speaks TLS only.")] = (
+        None
+    )
+    grpc_tls_key_path: Annotated[str | None, _grpc("Private key of the certificate (PEM).")] = None
 
     batch_max_items: Annotated[
         int, _engine("Completions, starts or failures that one transaction takes.", 1, 5_000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import trio
 
@@ -63,10 +63,10 @@ class Item(Generic[R]):
             await trio.lowlevel.wait_task_rescheduled(abort)
         if self._error is not None:
             raise self._error
-        return self._answer  # type: ignore[return-value]  # settled without an error: the answer is an R
+        return cast(R, self._answer)  # settled without an error: the answer is an R
 
 
-I = TypeVar("I", bound=Item)  # type: ignore[type-arg]  # noqa: E741 - an item with any answer
+I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
 
 
 class Batcher(Generic[I]):

@@ -39,7 +39,14 @@ from penstock.store.cluster import (
     write_settings,
 )
 
-__all__ = ["DataDirectoryInUse", "EmbeddedPostgresError", "default_data_dir", "embedded"]
+__all__ = [
+    "DataDirectoryInUse",
+    "EmbeddedPostgresError",
+    "EmbeddedServer",
+    "default_data_dir",
+    "embedded",
+    "run_embedded",
+]
 
 SUPERUSER = "postgres"
 
@@ -67,6 +74,19 @@ class DataDirectoryInUse(EmbeddedPostgresError):
     code = "conflict"
 
 
+class EmbeddedServer:
+    """A server that runs."""
+
+    def __init__(self, dsn: str, process: trio.Process) -> None:
+        self.dsn = dsn
+        self._process = process
+
+    async def watch(self) -> None:
+        """Wait for its end; raises EmbeddedPostgresError then, as nobody asked for it. Cancel this before a stop."""
+        code = await self._process.wait()
+        raise EmbeddedPostgresError(f"the embedded PostgreSQL ended by itself (exit code {code})")
+
+
 @asynccontextmanager
 async def embedded(
     data_dir: Path | None = None,
@@ -75,7 +95,22 @@ async def embedded(
     start_timeout_s: float = START_TIMEOUT_S,
     stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> AsyncGenerator[str]:
-    """Run PostgreSQL on ``data_dir`` (default: `default_data_dir`) for the block, and give its conninfo.
+    """`run_embedded` for those who need its conninfo only."""
+    async with run_embedded(
+        data_dir, settings=settings, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s
+    ) as server:
+        yield server.dsn
+
+
+@asynccontextmanager
+async def run_embedded(
+    data_dir: Path | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+) -> AsyncGenerator[EmbeddedServer]:
+    """Run PostgreSQL on ``data_dir`` (default: `default_data_dir`) for the block.
 
     Makes the directory and the cluster if they don't exist (about 1 s). ``settings`` go before our own. Raises
     `DataDirectoryInUse` if another engine has the directory, `EmbeddedPostgresError` if the server does not start.
@@ -94,7 +129,8 @@ async def embedded(
             process = await _start_ready(installation, left, start_timeout_s)
             try:
                 log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
-                yield make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
+                dsn = make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
+                yield EmbeddedServer(dsn, process)
             finally:
                 await _stop(process, stop_timeout_s)
         finally:

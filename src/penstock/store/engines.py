@@ -25,6 +25,7 @@ class OtherEngine(NamedTuple):
     dispatch_mode: str
     description: str
     connected: bool
+    left_s: float
 
 
 async def ensure_schema(connection: TrioConnection) -> bool:
@@ -70,10 +71,13 @@ async def leave(connection: TrioConnection, number: int, holder: str) -> None:
     await connection.fetch(SQL["leave"], (number, holder))
 
 
-async def hold_and_listen(connection: TrioConnection, number: int) -> None:
-    """Take the session lock of the number and listen to wake-ups, for as long as the connection lives."""
-    await connection.fetch(SQL["hold_number"], (number,))
+async def listen_and_hold(connection: TrioConnection, number: int) -> bool:
+    """Listen to wake-ups and take the session lock of the number, for as long as the connection lives.
+
+    False when another session has the lock: one of ours, as a rule, whose end the server has not noticed yet.
+    """
     await connection.fetch(SQL["listen"])
+    return bool((await connection.fetch(SQL["hold_number"], (number,)))[0][0])
 
 
 async def others(connection: TrioConnection, holder: str) -> list[OtherEngine]:

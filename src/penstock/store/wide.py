@@ -86,15 +86,10 @@ async def open_scene(
             (SQL["transaction_id"], ()),
         ]
     )
-    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = cast(
-        Any, results
+    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = (
+        cast(Any, results)
     )
-    tokens: dict[int, list[Token]] = {}
-    for row in token_rows:
-        tokens.setdefault(row[1], []).append(_token(row))
-    signals: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
-    for signal_id, instance, step, output in signal_rows:
-        signals.setdefault(instance, {}).setdefault(step, []).append((signal_id, output.encode()))
+    tokens, signals = _by_instance(token_rows, signal_rows)
     snapshots: dict[int, str | None] = dict(ended_rows)
     roots = {row[0] for row in root_rows}
     if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, _, _ in instance_rows):
@@ -121,6 +116,18 @@ async def open_scene(
         {(token, seq, index) for token, seq, index in timer_rows},
         deque(row[0] for row in position_rows),
     )
+
+
+def _by_instance(
+    token_rows: Sequence[Any], signal_rows: Sequence[Any]
+) -> tuple[dict[int, list[Token]], dict[int, dict[int, list[tuple[int, bytes]]]]]:
+    tokens: dict[int, list[Token]] = {}
+    for row in token_rows:
+        tokens.setdefault(row[1], []).append(_token(row))
+    signals: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
+    for signal_id, instance, step, output in signal_rows:
+        signals.setdefault(instance, {}).setdefault(step, []).append((signal_id, output.encode()))
+    return tokens, signals
 
 
 async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
@@ -201,7 +208,9 @@ async def claim_instance_key(connection: TrioConnection, definition_id: str, key
 
 async def reclaim_instance_key(connection: TrioConnection, instance: int) -> int | None:
     """Take the key of a failed instance again, if it has one; else the open instance that has it now."""
-    _, rows = await connection.roundtrip([(SQL["reclaim_instance_key"], (instance,)), (SQL["other_holder"], (instance,))])
+    _, rows = await connection.roundtrip(
+        [(SQL["reclaim_instance_key"], (instance,)), (SQL["other_holder"], (instance,))]
+    )
     return cast(int, rows[0][0]) if rows else None
 
 
@@ -324,7 +333,14 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
     add("delete_abnormal_ends", reopened, ints)
     add("reopen_instances", reopened, ints)
     ended = [change.outcome for change in changes if change.outcome.ended]
-    add("end_instances", [(o.instance.id, o.instance.status, o.instance.failure, now) for o in ended], ints, ints, texts, arrays.times)
+    add(
+        "end_instances",
+        [(o.instance.id, o.instance.status, o.instance.failure, now) for o in ended],
+        ints,
+        ints,
+        texts,
+        arrays.times,
+    )
     abnormal = [
         (o.instance.status, o.instance.id, None if o.snapshot is None else msgspec.json.encode(o.snapshot))
         for o in ended if o.instance.status is not InstanceStatus.COMPLETED

@@ -30,10 +30,11 @@ LISTEN penstock
 SELECT pg_notify('penstock', $1::text)
 
 -- name: others
--- Other engines with a valid lease: number, mode, description, whether their session lock is held.
+-- Other engines with a valid lease: number, mode, description, whether their session lock is held, seconds left.
 SELECT e.number, e.dispatch_mode, e.description, EXISTS (
   SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = 1885697139 AND l.objid = e.number::oid
-    AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+    AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+  extract(epoch FROM e.leased_until - penstock_now())::float8
 FROM engine e WHERE e.leased_until > penstock_now() AND e.holder <> $1::uuid
 
 -- name: schema_version

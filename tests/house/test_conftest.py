@@ -1,4 +1,4 @@
-"""Tests that this machine can't run are left out loudly, with and without pytest-xdist."""
+"""The top conftest: what can't run here is left out loudly, and any failure is reported, also by pytest-xdist."""
 
 from __future__ import annotations
 
@@ -60,3 +60,17 @@ def test_nothing_is_said_when_everything_ran(project):
     out = project("-m", "chaos or not chaos", tools_there=("java", "javac", "go"))
     assert "LEFT OUT" not in out
     assert "4 passed" in out
+
+
+@pytest.mark.slow
+def test_a_failure_with_half_a_character_in_its_message_is_reported_like_any_other(project, tmp_path):
+    (tmp_path / "test_it.py").write_text(r"""
+def test_half():
+    print("printed \ud800")
+    assert "\udcff" == "a"
+
+def test_plain(): pass
+""")
+    out = project("-n", "2")
+    assert "1 failed, 1 passed" in out
+    assert r"+ \udcff" in out

@@ -1,0 +1,184 @@
+"""The command line: `python -m benchmarks [run | list | compare | show]`.
+
+Relies on typer, as `penstock` does, whose `bench` command passes its words on to `main`. Exit code 0 when everything
+was measured (whatever the figures say), 1 when a scenario failed, 2 for wrong options; `run --check` and `compare`
+give 1 when a bound was missed, or something got worse.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import compare as comparison
+from benchmarks import report, result
+from benchmarks.bench import Options, ScenarioFailed
+from benchmarks.deployment import DeploymentFailed, existing, variable_of
+from benchmarks.figures import describe
+from benchmarks.load.generator import GeneratorFailed
+from benchmarks.plot import write_plot
+from benchmarks.progress import Display
+from benchmarks.runner import Plan, run
+from benchmarks.scenarios import SCENARIOS
+
+DEFAULT_OUTPUT = Path("benchmarks/results")
+DEFAULT_WORK_DIR = Path("/var/tmp")
+"""On a disk nearly everywhere, which /tmp is not."""
+
+app = typer.Typer(
+    name="benchmarks",
+    help="Measures a Penstock engine through its real transports, and says what each job cost.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(words: list[str]) -> None:
+    """Run the command line; `run` is what no command means. Ends the process."""
+    commands = {"run", "list", "compare", "show"}
+    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
+        words = ["run", *words]
+    app(words, prog_name="benchmarks")
+
+
+@app.command("run")
+def run_command(
+    scenarios: Annotated[
+        list[str] | None, typer.Argument(help="Names of `list`; without any, all that are not long.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="The long ones too.")] = False,
+    quick: Annotated[bool, typer.Option(help="Small sizes: does it work? The figures mean little.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, max=99, help="Runs of each scenario; the medians count.")] = 3,
+    url: Annotated[str | None, typer.Option(help="Measure this engine instead of one of our own.")] = None,
+    dsn: Annotated[str | None, typer.Option(help="With --url: its database, for WAL, commits and CPU.")] = None,
+    metrics_url: Annotated[str | None, typer.Option(help="With --url: its metrics, for CPU and batch sizes.")] = None,
+    engine_pid: Annotated[int | None, typer.Option(help="With --url: its process, if it runs here.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of our engines.")
+    ] = None,
+    generators: Annotated[int, typer.Option(min=1, max=64, help="Processes of the load generator.")] = 1,
+    work_dir: Annotated[Path, typer.Option(help="Where our engines' data goes meanwhile; a real disk.")] = Path(
+        "/var/tmp"
+    ),
+    output: Annotated[Path, typer.Option(help="Directory for JSON, table and plot.")] = DEFAULT_OUTPUT,
+    name: Annotated[str | None, typer.Option(help="Name of the files; by default the time.")] = None,
+    check: Annotated[bool, typer.Option(help="Exit with 1 when a figure misses what it has to reach.")] = False,
+) -> None:
+    """Measure, print a table, and write JSON, Markdown and a plot."""
+    told = Console(stderr=True)
+    chosen = list(scenarios or [key for key, scenario in SCENARIOS.items() if all_ or not scenario.long])
+    unknown = [key for key in chosen if key not in SCENARIOS]
+    if unknown:
+        _refuse(told, f"there is no scenario {', '.join(unknown)}; `list` names them")
+    if url is None and (dsn or metrics_url or engine_pid):
+        _refuse(told, "--dsn, --metrics-url and --engine-pid need --url")
+    try:
+        settings = dict(_setting(text) for text in set_ or [])
+        for each in settings:
+            variable_of(each)
+        plan = Plan(
+            scenarios=[SCENARIOS[key] for key in chosen],
+            options=Options(
+                quick=quick,
+                generator_processes=generators,
+                settings=settings,
+                work_dir=work_dir,
+                calibration_s=1.0 if quick else 4.0,
+            ),
+            repeat=1 if quick else repeat,
+            existing=None if url is None else existing(url, dsn, metrics_url, engine_pid),
+            command=f"python -m benchmarks {shlex.join(sys.argv[1:])}".strip(),
+        )
+    except (DeploymentFailed, ValueError) as error:
+        _refuse(told, str(error))
+    shown = Console()
+    try:
+        with Display(told) as display:
+            measured = run(plan, display, lambda scenario: report.print_scenario(shown, scenario))
+    except (DeploymentFailed, ScenarioFailed, GeneratorFailed) as error:
+        told.print(f"the benchmarks failed: {error}", style="red", highlight=False, markup=False)
+        raise typer.Exit(1) from error
+    report.print_facts(shown, measured)
+    _write(shown, measured, output, name)
+    missed = any(not bound.met_by(scenario.figures[bound.figure]) for scenario, bound in _bounds(measured))
+    raise typer.Exit(1 if check and missed else 0)
+
+
+def _bounds(measured: result.Result) -> list[tuple[result.ScenarioResult, result.Bound]]:
+    return [
+        (scenario, bound)
+        for scenario in measured.scenarios
+        for bound in scenario.bounds
+        if bound.figure in scenario.figures
+    ]
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set {text}: needs NAME=VALUE")
+    return name, value
+
+
+def _write(console: Console, measured: result.Result, output: Path, name: str | None) -> None:
+    stem = name or datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"{stem}.json"
+    result.write(measured, path)
+    plot = path.with_suffix(".svg")
+    write_plot(measured, plot)
+    path.with_suffix(".md").write_text(report.markdown(measured, plot), encoding="utf-8")
+    console.print(f"written: {path}, {path.with_suffix('.md').name}, {plot.name}", highlight=False)
+
+
+@app.command("list")
+def list_command() -> None:
+    """The scenarios, and what they have to reach."""
+    table = Table(box=None)
+    for column in ("scenario", "", "to reach"):
+        table.add_column(column)
+    for scenario in SCENARIOS.values():
+        wanted = "; ".join(f"{describe(b.figure).label} {report.bound_text(b)}" for b in scenario.bounds)
+        table.add_row(scenario.name, scenario.title + (" (long)" if scenario.long else ""), wanted)
+    Console().print(table)
+
+
+@app.command("compare")
+def compare_command(old: Path, new: Path) -> None:
+    """Two results (JSON) side by side; exit code 1 when something got worse."""
+    console = Console()
+    try:
+        before, after = result.read(old), result.read(new)
+    except result.UnreadableResult as error:
+        _refuse(Console(stderr=True), str(error))
+    raise typer.Exit(0 if comparison.print_comparison(console, before, after) else 1)
+
+
+@app.command("show")
+def show_command(file: Path) -> None:
+    """A result (JSON) as tables; writes its page and plot anew beside it."""
+    console = Console()
+    try:
+        measured = result.read(file)
+    except result.UnreadableResult as error:
+        _refuse(Console(stderr=True), str(error))
+    for scenario in measured.scenarios:
+        report.print_scenario(console, scenario)
+    report.print_facts(console, measured)
+    plot = file.with_suffix(".svg")
+    write_plot(measured, plot)
+    file.with_suffix(".md").write_text(report.markdown(measured, plot), encoding="utf-8")
+
+
+def _refuse(console: Console, text: str) -> NoReturn:
+    console.print(f"benchmarks: {text}", highlight=False, markup=False)
+    raise typer.Exit(2)

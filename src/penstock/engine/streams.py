@@ -1,0 +1,286 @@
+"""Job streams: a poll that stays. Credit by job type instead of a count, jobs taken as they come, held until answered.
+
+One `Waiter` per job type stands in `Waiters` as long as it has room, so that hand-off at birth, the probe and batched
+claims serve streams and polls alike. A grant looks into the queue at once unless it is known to be empty. Whatever
+is taken is remembered until its result is settled; what is left when the stream closes goes back to the queue.
+Must not know how jobs travel: `rpc.work_stream` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.core.state import TokenState
+from penstock.engine import ids
+from penstock.engine.engine import Engine
+from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
+from penstock.engine.polls import ClaimItem
+from penstock.engine.vocabulary import Job
+from penstock.engine.waiters import Waiter
+from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
+from penstock.settings import DispatchMode
+from penstock.store import jobs as store
+
+CREDIT_MAX_JOBS: Final = 100_000
+"""Of one job type on one stream; what is granted beyond it is not counted."""
+BUFFER_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Variables of jobs that wait for a slow reader; at this, and at ``poll_max_jobs`` of them, no job is leased to it."""
+
+
+class LostJob(NamedTuple):
+    """A job that this stream's worker no longer holds. ``cancelled``: nobody does, its instance or step ended."""
+
+    job_id: str
+    attempt: int
+    cancelled: bool
+
+
+class JobStream:
+    """One worker's stream. ``on_news`` is called when `take_nowait` may have something; it must not raise or wait."""
+
+    def __init__(self, engine: Engine, worker_id: str, lease_seconds: int, on_news: Callable[[], None]) -> None:
+        """Raises BadRequest for a ``worker_id`` that can't be one. ``lease_seconds`` 0 or less is the default."""
+        if not worker_id:
+            raise BadRequest("worker_id: is required")
+        self.worker = check_text(worker_id, "worker_id", NAME_MAX_CHARS)
+        self.lease_s = engine.jobs.lease_s(lease_seconds)
+        self.on_news = on_news
+        self._engine = engine
+        self._polls = engine.polls
+        self._buffer_jobs = engine.settings.poll_max_jobs
+        self._slots: dict[str, _Slots] = {}
+        self._filled: dict[_Slots, None] = {}
+        self._unsent_jobs = 0
+        self._unsent_bytes = 0
+        self._held: dict[str, int] = {}  # the attempt by job id: with the worker
+        self._reported: dict[str, int] = {}  # its result came and is being dealt with
+        self._open = True
+
+    # -- credit
+
+    def grant(self, job_type: str, count: int) -> None:
+        """Change the credit; a negative count takes back what is neither reserved nor on its way.
+
+        Raises BadRequest, and DispatchModeConflict while jobs are dispatched through Kafka.
+        """
+        if self._engine.settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+            raise DispatchModeConflict("jobs are dispatched through Kafka here; there is no credit")
+        slots = self._slots.get(job_type)
+        if slots is None:
+            if not job_type:
+                raise BadRequest("credits: job_type is required")
+            if len(self._slots) >= JOB_TYPES_MAX:
+                raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
+            check_text(job_type, "credits", NAME_MAX_CHARS)
+            slots = self._slots[job_type] = _Slots(self, job_type)
+        least = slots.reserved + len(slots.jobs)
+        slots.max_jobs = max(min(slots.max_jobs + count, CREDIT_MAX_JOBS), least)
+        self._seek(slots)
+
+    def credit(self, job_type: str) -> int:
+        """How many jobs of the type may still come."""
+        slots = self._slots.get(job_type)
+        return 0 if slots is None else slots.max_jobs
+
+    @property
+    def is_full(self) -> bool:
+        """More would be leased than the reader takes."""
+        return self._unsent_jobs >= self._buffer_jobs or self._unsent_bytes >= BUFFER_MAX_BYTES
+
+    @property
+    def buffer_room(self) -> int:
+        """Jobs that may be leased beyond those that wait to be taken."""
+        return 0 if self._unsent_bytes >= BUFFER_MAX_BYTES else self._buffer_jobs - self._unsent_jobs
+
+    def _seek(self, slots: _Slots) -> None:
+        """Let jobs be born into free slots, and look for some that are there."""
+        if not self._open or self._polls.draining or slots.room <= 0:
+            return
+        if not slots.parked:
+            slots.parked = True
+            self._polls.waiters.park(slots)
+        if slots.claiming or self._polls.known_empty(slots.types):
+            return
+        slots.claiming = True
+        slots.got_jobs = False
+        slots.version = self._version(slots)
+        try:
+            self._polls.claims.submit_nowait(_SlotClaim(slots), within_s=self._engine.settings.outage_wait_seconds)
+        except TooManyRequests:  # the probe comes by
+            slots.claiming = False
+
+    def _version(self, slots: _Slots) -> int:
+        return self._polls.waiters.queued_version.get(slots.types[0], 0)
+
+    # -- for the slots
+
+    def note_filled(self, slots: _Slots, jobs: Sequence[Job]) -> None:
+        """Jobs came."""
+        slots.got_jobs = True
+        self._unsent_jobs += len(jobs)
+        self._unsent_bytes += sum(memoryview(job.variables).nbytes for job in jobs)
+        self._filled[slots] = None
+        self.on_news()
+
+    def note_claimed(self, slots: _Slots, failed: bool) -> None:
+        """A look into the queue is over: look again while it seems to have more. Else the probe does, in time."""
+        slots.claiming = False
+        if not failed and (slots.got_jobs or slots.version != self._version(slots)):
+            self._seek(slots)
+
+    # -- jobs
+
+    def take_nowait(self, max_jobs: int, max_bytes: int) -> list[Job]:
+        """Jobs that came, at most ``max_jobs``, and of so many bytes of variables (one more than fit, at least one).
+
+        They are held from now on.
+        """
+        taken: list[Job] = []
+        size_bytes = 0
+        was_full = self.is_full
+        while self._filled and len(taken) < max_jobs and size_bytes < max_bytes:
+            slots = next(iter(self._filled))
+            count = 0
+            for job in slots.jobs:
+                if len(taken) >= max_jobs or size_bytes >= max_bytes:
+                    break
+                count += 1
+                taken.append(job)
+                size_bytes += memoryview(job.variables).nbytes
+                self._held[job.id] = job.attempt
+            slots.take(count)
+            if not slots.jobs:
+                del self._filled[slots]
+            if slots.parked:  # behind the others who wait for this type
+                slots.parked = False
+                self._polls.waiters.unpark(slots)
+            self._unsent_jobs -= count
+        if taken:
+            self._unsent_bytes -= size_bytes
+            for slots in list(self._slots.values()) if was_full else {self._slots[job.job_type]: None for job in taken}:
+                self._seek(slots)
+        return taken
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether jobs were taken and have no settled result."""
+        return bool(self._held or self._reported)
+
+    def note_reported(self, job_id: str) -> None:
+        """A result for the job came."""
+        attempt = self._held.pop(job_id, None)
+        if attempt is not None:
+            self._reported[job_id] = attempt
+
+    def note_settled(self, job_id: str, *, final: bool) -> None:
+        """The result was dealt with; not ``final``: the worker still has the job."""
+        attempt = self._reported.pop(job_id, None)
+        if attempt is not None and not final:
+            self._held[job_id] = attempt
+
+    async def find_lost(self) -> list[LostJob]:
+        """Jobs of which the worker lost the lease; they are not held any more. Asks the database only about those
+        whose lease this engine does not know. Raises Unavailable."""
+        suspects: list[tuple[str, int, LookItem]] = []
+        for job_id, attempt in self._held.items():
+            key = ids.read_job(job_id)
+            lease = self._polls.leases.find(key.token, key.seq)
+            if lease is None or lease.attempt != attempt:
+                suspects.append((job_id, attempt, LookItem(key, self.worker)))
+        for _, _, item in suspects:
+            self._engine.jobs.looks.submit_nowait(item)
+        lost: list[LostJob] = []
+        for job_id, attempt, item in suspects:
+            facts = (await item.wait_answer()).facts
+            verdict = judge(Call(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
+            if verdict is Verdict.APPLY and facts.state is TokenState.LOCKED:
+                continue  # extended through another engine
+            if self._held.pop(job_id, None) is not None:
+                lost.append(LostJob(job_id, attempt, verdict is Verdict.CANCELLED))
+        return lost
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Take no more jobs; those that were not taken yet go back to the queue. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        for slots in self._slots.values():
+            slots.closed = True
+            if slots.parked:
+                slots.parked = False
+                self._polls.waiters.unpark(slots)
+            self._polls.give_back(slots.jobs)
+            slots.max_jobs = 0
+            slots.take(len(slots.jobs))
+        self._filled.clear()
+        self._unsent_jobs = self._unsent_bytes = 0
+
+    def close(self) -> None:
+        """Give everything that has no settled result back to the queue, in the background. Idempotent."""
+        self.stop()
+        for job_id, attempt in (self._held | self._reported).items():
+            key = ids.read_job(job_id)
+            self._polls.release_nowait(key, store.Lease(key.token, key.seq, attempt, self.worker))
+        self._held.clear()
+        self._reported.clear()
+
+
+class _Slots(Waiter):
+    """The credit of one job type: ``max_jobs`` counts free, reserved and filled slots."""
+
+    __slots__ = ("claiming", "counted", "got_jobs", "parked", "stream", "version")
+
+    def __init__(self, stream: JobStream, job_type: str) -> None:
+        super().__init__(stream.worker, (job_type,), 0, stream.lease_s)
+        self.stream = stream
+        self.parked = False
+        self.claiming = False
+        self.got_jobs = False
+        self.version = 0
+        self.counted = 0
+
+    @property
+    def room(self) -> int:
+        if self.closed:
+            return 0
+        return min(self.max_jobs - len(self.jobs), self.stream.buffer_room) - self.reserved
+
+    def note_settled(self) -> None:
+        new = self.jobs[self.counted :]
+        if new:
+            self.counted += len(new)
+            self.stream.note_filled(self, new)
+
+    def wake(self) -> None:
+        self.stream.on_news()
+
+    def take(self, count: int) -> None:
+        """The first ``count`` jobs were taken: their slots are used up."""
+        del self.jobs[:count]
+        self.counted -= count
+        self.max_jobs = max(self.max_jobs - count, 0)
+
+
+class _SlotClaim(ClaimItem):
+    """A look into the queue that nobody waits for."""
+
+    __slots__ = ()
+
+    def answer(self, answer: None) -> None:
+        super().answer(answer)
+        self._tell(failed=False)
+
+    def refuse(self, error: PenstockError) -> None:
+        super().refuse(error)
+        self._tell(failed=True)
+
+    def _tell(self, *, failed: bool) -> None:
+        slots = self.waiter
+        assert isinstance(slots, _Slots)
+        slots.stream.note_claimed(slots, failed)

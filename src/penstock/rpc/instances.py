@@ -1,0 +1,129 @@
+"""Instances, user tasks and waits over gRPC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grpclib.const import Handler
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import clean_text
+from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
+from penstock.rpc import messages as m
+from penstock.rpc.methods import unary
+from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given, given_variables, known, required
+
+_PREFIX: Final = "/workflow.v1.WorkflowEngine/"
+
+
+class InstanceCalls:
+    """StartInstance, GetInstance, GetInstanceHistory, CancelInstance, ListInstances, CompleteUserTask, SignalWait."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._instances = engine.instances
+        self._tasks = engine.tasks
+        self._limits = engine.limits
+
+    def __mapping__(self) -> dict[str, Handler]:
+        methods = {
+            "StartInstance": unary(self.start, m.StartInstanceRequest, m.StartInstanceResponse),
+            "GetInstance": unary(self.get, m.GetInstanceRequest, m.GetInstanceResponse),
+            "GetInstanceHistory": unary(self.history, m.GetInstanceHistoryRequest, m.GetInstanceHistoryResponse),
+            "CancelInstance": unary(self.cancel, m.CancelInstanceRequest, m.CancelInstanceResponse),
+            "ListInstances": unary(self.list, m.ListInstancesRequest, m.ListInstancesResponse),
+            "CompleteUserTask": unary(self.complete_user_task, m.CompleteUserTaskRequest, m.CompleteUserTaskResponse),
+            "SignalWait": unary(self.signal, m.SignalWaitRequest, m.SignalWaitResponse),
+        }
+        return {_PREFIX + name: handler for name, handler in methods.items()}
+
+    async def start(self, request: m.StartInstanceRequest, _call: object) -> m.StartInstanceResponse:
+        """Version 0 is the latest."""
+        view = await self._instances.start(
+            StartRequest(
+                definition_id=required(request.definition_id, "definition_id"),
+                definition_version=request.definition_version,
+                variables=given_variables(request.variables, self._limits, "variables") or b"{}",
+                business_key=request.business_key or None,
+            )
+        )
+        return m.StartInstanceResponse(instance_message(view))
+
+    async def get(self, request: m.GetInstanceRequest, _call: object) -> m.GetInstanceResponse:
+        """One instance as it is now."""
+        return m.GetInstanceResponse(instance_message(await self._instances.get(required(request.id, "id"))))
+
+    async def history(self, request: m.GetInstanceHistoryRequest, _call: object) -> m.GetInstanceHistoryResponse:
+        """Every step execution in order of entry."""
+        items = await self._instances.history(required(request.id, "id"))
+        return m.GetInstanceHistoryResponse([_execution_message(item) for item in items])
+
+    async def cancel(self, request: m.CancelInstanceRequest, _call: object) -> m.CancelInstanceResponse:
+        """FAILED_PRECONDITION when it has ended."""
+        reason = clean_text(request.reason, ERROR_MESSAGE_MAX_BYTES)
+        view = await self._instances.cancel(required(request.id, "id"), reason or None)
+        return m.CancelInstanceResponse(instance_message(view))
+
+    async def list(self, request: m.ListInstancesRequest, _call: object) -> m.ListInstancesResponse:
+        """Newest first."""
+        status = known(m.InstanceStatus, request.status, "status")
+        page = await self._instances.list(
+            given(request.definition_id, "definition_id"),
+            None if status is None else status.name,
+            given(request.business_key, "business_key"),
+            request.page,
+            request.page_size,
+        )
+        return m.ListInstancesResponse([instance_message(view) for view in page.items], total=page.total)
+
+    async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:
+        """The oldest open execution of that step."""
+        await self._tasks.complete_user_task(
+            UserTaskCompletion(
+                instance_id=required(request.instance_id, "instance_id"),
+                step_id=required(request.user_task_step_id, "user_task_step_id"),
+                variables=given_variables(request.result, self._limits, "result"),
+                completed_by=request.completed_by or None,
+            )
+        )
+        return m.CompleteUserTaskResponse()
+
+    async def signal(self, request: m.SignalWaitRequest, _call: object) -> m.SignalWaitResponse:
+        """The oldest open execution of that wait."""
+        await self._tasks.signal(
+            Signal(
+                instance_id=required(request.instance_id, "instance_id"),
+                step_id=required(request.wait_step_id, "wait_step_id"),
+                variables=given_variables(request.variables, self._limits, "variables"),
+            )
+        )
+        return m.SignalWaitResponse()
+
+
+def instance_message(view: InstanceView) -> m.WorkflowInstance:
+    """An instance with every field that ``workflow.v1`` has."""
+    return m.WorkflowInstance(
+        id=view.id,
+        definition_id=view.definition_id,
+        definition_version=view.definition_version,
+        status=m.InstanceStatus[view.status],
+        current_step_ids=view.current_step_ids,
+        variables=bytes(view.variables),
+        started_at=view.started_at,
+        completed_at=view.completed_at,
+        failure_reason=view.failure_reason or "",
+        business_key=view.business_key or "",
+    )
+
+
+def _execution_message(item: HistoryItem) -> m.StepExecution:
+    return m.StepExecution(
+        id=item.id,
+        instance_id=item.instance_id,
+        step_id=item.step_id,
+        step_type=m.StepType[item.step_type],
+        attempt_number=item.attempt_number,
+        status=m.StepExecutionStatus[item.status],
+        started_at=item.started_at,
+        ended_at=item.ended_at,
+        failure_reason=item.failure_reason or "",
+    )

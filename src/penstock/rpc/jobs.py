@@ -1,0 +1,97 @@
+"""The worker calls of ``workflow.v1``: poll, complete, fail. The hot path of existing gRPC workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+from grpclib.const import Cardinality, Handler
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import clean_text
+from penstock.engine.vocabulary import Completion, Failure, Job, PollRequest
+from penstock.errors import DispatchModeConflict
+from penstock.rpc import messages as m
+from penstock.rpc.call import Call
+from penstock.rpc.methods import unary
+from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given_variables, required
+from penstock.settings import DispatchMode
+
+MAX_JOBS_DEFAULT: Final = 1
+"""The contract's default for gRPC; REST's is 10."""
+
+_PREFIX: Final = "/workflow.v1.WorkflowEngine/"
+
+
+class JobCalls:
+    """PollJobs, CompleteJob, FailJob. None of them carries an ``attempt``: the worker's id alone is the fence."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._limits = engine.limits
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {
+            f"{_PREFIX}PollJobs": Handler(self.poll, Cardinality.UNARY_UNARY, m.PollJobsRequest, m.PollJobsResponse),
+            f"{_PREFIX}CompleteJob": unary(self.complete, m.CompleteJobRequest, m.CompleteJobResponse),
+            f"{_PREFIX}FailJob": unary(self.fail, m.FailJobRequest, m.FailJobResponse),
+        }
+
+    async def poll(self, call: Call[m.PollJobsRequest, m.PollJobsResponse]) -> None:
+        """Jobs that are there now. Jobs of a caller who has gone go back to the queue at once."""
+        request = await call.recv_message()
+        assert request is not None  # Call raises before it returns None for a single request
+        if self._engine.settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+            raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+        jobs = await self._engine.jobs.poll(
+            PollRequest(
+                worker_id=required(request.worker_id, "worker_id"),
+                job_types=request.job_types,
+                max_jobs=request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT,
+                lease_seconds=max(request.lease_seconds, 0),
+            )
+        )
+        try:
+            if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
+                await trio.lowlevel.checkpoint_if_cancelled()
+            await call.send_message(m.PollJobsResponse([_job_message(job) for job in jobs]))
+        except BaseException:
+            self._engine.polls.give_back(jobs)
+            raise
+
+    async def complete(self, request: m.CompleteJobRequest, _call: object) -> m.CompleteJobResponse:
+        """ABORTED when the lease is lost."""
+        await self._engine.jobs.complete(
+            Completion(
+                job_id=required(request.job_id, "job_id"),
+                worker_id=required(request.worker_id, "worker_id"),
+                variables=given_variables(request.variables_to_set, self._limits, "variables_to_set"),
+            )
+        )
+        return m.CompleteJobResponse()
+
+    async def fail(self, request: m.FailJobRequest, _call: object) -> m.FailJobResponse:
+        """Answered with OK also when it is refused, as in REST: an SDK's process ends when it is not."""
+        await self._engine.jobs.fail(
+            Failure(
+                job_id=required(request.job_id, "job_id"),
+                worker_id=required(request.worker_id, "worker_id"),
+                retryable=request.retryable,
+                error_message=clean_text(request.error_message, ERROR_MESSAGE_MAX_BYTES),
+            )
+        )
+        return m.FailJobResponse()
+
+
+def _job_message(job: Job) -> m.Job:
+    return m.Job(
+        id=job.id,
+        job_type=job.job_type,
+        instance_id=job.instance_id,
+        step_id=job.step_id,
+        step_execution_id=job.step_execution_id,
+        retries_remaining=job.retries_remaining,
+        variables=bytes(job.variables),
+        lock_expires_at=job.lock_expires_at,
+        attempt=job.attempt,
+    )

@@ -1,0 +1,55 @@
+"""What requests have in common: texts and numbers where proto3 can't tell "empty" from "not given".
+
+Must not know what a request means. Everything raises BadRequest with the field's name as it stands in the proto file.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
+from penstock.errors import BadRequest
+
+ITEMS_MAX_COUNT: Final = 10_000
+"""Of one call, as in REST's batch calls. Half of what may wait for all batches together."""
+ERROR_MESSAGE_MAX_BYTES: Final = 4_096
+
+EnumT = TypeVar("EnumT", bound=IntEnum)
+
+
+def required(value: str, field: str) -> str:
+    """A text that must be there. An id that can't be one is found nowhere, and a name is checked by the engine."""
+    if not value:
+        raise BadRequest(f"{field}: is required")
+    return value
+
+
+def given(value: str, field: str) -> str | None:
+    """A text, None when it is empty."""
+    return check_text(value, field, NAME_MAX_CHARS) if value else None
+
+
+def known(kind: type[EnumT], number: int, field: str) -> EnumT | None:
+    """The member of an enum, None for UNSPECIFIED. A number that is none of its members is refused."""
+    try:
+        return kind(number) if number else None
+    except ValueError:
+        raise BadRequest(f"{field}: {number} is no {kind.__name__}") from None
+
+
+def given_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
+    """A variable map, None when it is not given. Also raises PayloadTooLarge."""
+    return None if raw in (b"", b"null") else check_variables(raw, limits, field)
+
+
+def given_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
+    """A JSON value, None when it is not given. Also raises PayloadTooLarge."""
+    return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
+
+
+def bounded(count: int, field: str) -> None:
+    """A list is not longer than a call may bring."""
+    if count > ITEMS_MAX_COUNT:
+        raise BadRequest(f"{field}: has {count} items, more than {ITEMS_MAX_COUNT}")

@@ -1,0 +1,222 @@
+"""One ``Work`` stream: credit and results come in, jobs and outcomes go out.
+
+Three flows that don't wait for each other. The reader applies credit at once and lets the results of each message be
+dealt with in a task of its own, so that the batches of many messages become one transaction; it stops reading at
+``RESULTS_MAX_COUNT`` results without a sent outcome, and then the client's window fills up. The writer puts whatever is
+there (jobs, outcomes in the order of the results, news) into one message; while the client does not read, jobs wait
+within the credit and its buffer, and nothing more is leased. Relies on `engine.streams` for what credit means.
+
+When the stream ends, however it ends, jobs without a settled result go back to the queue at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from penstock.engine.engine import Engine
+from penstock.engine.streams import JobStream, LostJob
+from penstock.errors import PenstockError
+from penstock.rpc import worker_items
+from penstock.rpc import worker_messages as w
+from penstock.rpc.call import Call
+from penstock.rpc.reading import bounded
+
+RESULTS_MAX_COUNT: Final = 4_000
+"""Results and heartbeats of one stream whose outcomes are not sent yet; beyond it nothing is read."""
+MESSAGE_MAX_JOBS: Final = 1_000
+MESSAGE_MAX_BYTES: Final = 1024 * 1024
+"""Of the variables in one message; gRPC clients take 4 MiB by default."""
+LOSS_LOOK_INTERVAL_S: Final = 1.0
+DRAIN_RESULTS_S: Final = 5.0
+"""How long a draining engine takes results of jobs that were pushed before; then they go back to the queue."""
+
+_SETTLED: Final = frozenset({w.Outcome.OK, w.Outcome.ALREADY_COMPLETED, w.Outcome.LEASE_LOST, w.Outcome.CANCELLED})
+_ENGINE_STOPS: Final = GRPCError(Status.UNAVAILABLE, "the engine is shutting down; open the stream again")
+
+
+class _Pending:
+    """The results of one message, until they are answered."""
+
+    __slots__ = ("outcomes",)
+
+    def __init__(self) -> None:
+        self.outcomes: list[w.JobOutcome] | None = None
+
+
+class WorkStream:
+    """See the module. `run` returns when the worker has half-closed and everything is answered."""
+
+    def __init__(self, engine: Engine, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+        self._engine = engine
+        self._call = call
+        self._jobs: JobStream
+        self._pending: deque[_Pending] = deque()
+        self._beats: list[w.HeartbeatOutcome] = []
+        self._beating = 0
+        self._lost: list[LostJob] = []
+        self._credit_answers: dict[str, None] = {}
+        self._unanswered = 0
+        self._news = trio.Event()
+        self._answered = trio.Event()
+        self._settled = trio.Event()
+        self._ended = False
+        self._refusal: PenstockError | GRPCError | None = None
+
+    async def run(self) -> None:
+        """Raises BadRequest, DispatchModeConflict (credit in Kafka mode), and GRPCError when the engine stops."""
+        first = await self._call.recv_message()
+        if first is None:
+            return
+        self._jobs = JobStream(self._engine, first.worker_id, first.lease_seconds, self._wake)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, first, nursery)
+                nursery.start_soon(self._watch_leases)
+                nursery.start_soon(self._watch_drain)
+                await self._write()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._jobs.close()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    def _end(self, refusal: PenstockError | GRPCError | None) -> None:
+        """Push nothing more; answer what came, then end."""
+        if not self._ended:
+            self._ended = True
+            self._refusal = refusal
+            self._jobs.stop()
+            self._wake()
+
+    # -- in
+
+    async def _read(self, first: w.WorkRequest, nursery: trio.Nursery) -> None:
+        request: w.WorkRequest | None = first
+        try:
+            while request is not None:
+                self._take(request, nursery)
+                while self._unanswered > RESULTS_MAX_COUNT:
+                    await self._wait_answered()
+                request = await self._call.recv_message()
+        except (PenstockError, GRPCError) as error:
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _take(self, request: w.WorkRequest, nursery: trio.Nursery) -> None:
+        results = len(request.completions) + len(request.failures) + len(request.releases)
+        bounded(results, "results")
+        bounded(len(request.heartbeats), "heartbeats")
+        for credit in request.credits:
+            self._jobs.grant(credit.job_type, credit.jobs)
+            if credit.jobs < 0:
+                self._credit_answers[credit.job_type] = None
+                self._wake()
+        if results:
+            pending = _Pending()
+            self._pending.append(pending)
+            self._unanswered += results
+            for items in (request.completions, request.failures, request.releases):
+                for item in items:
+                    self._jobs.note_reported(item.job_id)
+            nursery.start_soon(self._apply, pending, request)
+        if request.heartbeats:
+            self._unanswered += len(request.heartbeats)
+            self._beating += 1
+            nursery.start_soon(self._beat, request.heartbeats)
+
+    async def _apply(self, pending: _Pending, request: w.WorkRequest) -> None:
+        engine, worker = self._engine, self._jobs.worker
+        outcomes: list[w.JobOutcome] = []
+        if request.completions:
+            outcomes += await worker_items.complete(engine, worker, request.completions)
+        if request.failures:
+            outcomes += await worker_items.fail(engine, worker, request.failures)
+        if request.releases:
+            outcomes += await worker_items.release(engine, worker, request.releases)
+        for outcome in outcomes:
+            self._jobs.note_settled(outcome.job_id, final=outcome.outcome in _SETTLED)
+        pending.outcomes = outcomes
+        self._settled.set()
+        self._wake()
+
+    async def _beat(self, items: list[w.Heartbeat]) -> None:
+        self._beats += await worker_items.heartbeat(self._engine, self._jobs.worker, items)
+        self._beating -= 1
+        self._wake()
+
+    # -- out
+
+    async def _write(self) -> None:
+        """Send what is there until the stream has ended and everything is answered."""
+        while True:
+            message, answers = self._compose()
+            if message is not None:
+                await self._call.send_message(message)
+                if answers:
+                    self._unanswered -= answers
+                    self._answered.set()
+            elif self._ended and not self._pending and not self._beating:
+                return
+            else:
+                await self._news.wait()
+                self._news = trio.Event()
+
+    def _compose(self) -> tuple[w.WorkResponse | None, int]:
+        """A message of what is there, None when nothing is; and how many results it answers."""
+        jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
+        message = w.WorkResponse(jobs=[worker_items.job_message(job) for job in jobs])
+        pending = self._pending
+        while pending and pending[0].outcomes is not None and len(message.outcomes) < RESULTS_MAX_COUNT:
+            found = pending.popleft().outcomes
+            assert found is not None
+            message.outcomes += found
+        message.heartbeats, self._beats = self._beats, []
+        lost, self._lost = self._lost, []
+        for item in lost:
+            if item.cancelled:
+                reason = "its instance ended or its step was interrupted"
+                message.cancellations.append(w.Cancellation(item.job_id, item.attempt, reason))
+            else:
+                message.lease_losses.append(w.LeaseLoss(item.job_id, item.attempt))
+        message.credits = [w.Credit(name, self._jobs.credit(name)) for name in self._credit_answers]
+        self._credit_answers.clear()
+        answers = len(message.outcomes) + len(message.heartbeats)
+        empty = not (jobs or answers or lost or message.credits)
+        return (None if empty else message), answers
+
+    # -- beside
+
+    async def _wait_answered(self) -> None:
+        await self._answered.wait()
+        self._answered = trio.Event()
+
+    async def _watch_leases(self) -> None:
+        """Tell of jobs that the worker lost, within about a second: those whose lease this engine does not know."""
+        while True:
+            await trio.sleep(LOSS_LOOK_INTERVAL_S)
+            try:
+                lost = await self._jobs.find_lost()
+            except PenstockError:  # the database is away: the next look
+                continue
+            if lost:
+                self._lost += lost
+                self._wake()
+
+    async def _watch_drain(self) -> None:
+        """A draining engine pushes nothing more, and gives the worker some time for what it has."""
+        await self._call.wait_draining()
+        self._jobs.stop()
+        with trio.move_on_after(DRAIN_RESULTS_S):
+            while self._jobs.has_unsettled:
+                self._settled = trio.Event()
+                await self._settled.wait()
+        self._end(_ENGINE_STOPS)

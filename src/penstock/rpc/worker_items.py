@@ -1,0 +1,146 @@
+"""What ``penstock.v1`` says about jobs, item by item: messages to requests, outcomes back. Unary calls and the stream
+share it. One bad item never fails its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import clean_text
+from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, ItemOutcome, Job, Release
+from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.rpc import worker_messages as w
+from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given_value, given_variables, required
+
+OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
+
+
+class _Item(Protocol):
+    job_id: str
+    attempt: int
+
+
+ItemT = TypeVar("ItemT", bound=_Item)
+R = TypeVar("R")
+
+
+def fence(attempt: int) -> int | None:
+    """0 is "not given"; a negative one is that of no attempt."""
+    return attempt or None
+
+
+async def complete(engine: Engine, worker_id: str, items: Sequence[w.Completion]) -> list[w.JobOutcome]:
+    """One outcome each, in order. Cancelled, what was queued is still done."""
+    limits = engine.limits
+
+    def make(item: w.Completion) -> Completion:
+        return Completion(
+            job_id=required(item.job_id, "job_id"),
+            worker_id=worker_id,
+            attempt=fence(item.attempt),
+            explicit=True,
+            variables=given_variables(item.variables, limits, "variables"),
+        )
+
+    requests, refused = _sort_out(items, make)
+    return _outcomes(items, refused, await engine.jobs.complete_many(requests))
+
+
+async def fail(engine: Engine, worker_id: str, items: Sequence[w.Failure]) -> list[w.JobOutcome]:
+    """One outcome each, in order."""
+
+    def make(item: w.Failure) -> Failure:
+        return Failure(
+            job_id=required(item.job_id, "job_id"),
+            worker_id=worker_id,
+            attempt=fence(item.attempt),
+            explicit=True,
+            retryable=item.retryable,
+            error_message=clean_text(item.error_message, ERROR_MESSAGE_MAX_BYTES),
+            retry_after_seconds=item.retry_after_ms / 1_000 if item.retry_after_ms else None,
+        )
+
+    requests, refused = _sort_out(items, make)
+    return _outcomes(items, refused, await engine.jobs.fail_many(requests))
+
+
+async def release(engine: Engine, worker_id: str, items: Sequence[w.Release]) -> list[w.JobOutcome]:
+    """One outcome each, in order."""
+
+    def make(item: w.Release) -> Release:
+        return Release(
+            job_id=required(item.job_id, "job_id"), worker_id=worker_id, attempt=fence(item.attempt), explicit=True
+        )
+
+    requests, refused = _sort_out(items, make)
+    return _outcomes(items, refused, await engine.jobs.release_many(requests))
+
+
+async def heartbeat(engine: Engine, worker_id: str, items: Sequence[w.Heartbeat]) -> list[w.HeartbeatOutcome]:
+    """One outcome each, in order."""
+    limits = engine.limits
+
+    def make(item: w.Heartbeat) -> Heartbeat:
+        return Heartbeat(
+            job_id=required(item.job_id, "job_id"),
+            worker_id=worker_id,
+            attempt=fence(item.attempt),
+            explicit=True,
+            lease_seconds=max(item.lease_seconds, 0),
+            checkpoint=given_value(item.checkpoint, limits, "checkpoint"),
+            progress=given_value(item.progress, limits, "progress"),
+        )
+
+    requests, refused = _sort_out(items, make)
+    answers = iter(await engine.jobs.heartbeat_many(requests))
+    results: list[w.HeartbeatOutcome] = []
+    for index, item in enumerate(items):
+        found = refused.get(index) or next(answers)
+        if isinstance(found, HeartbeatAnswer):
+            until = found.lock_expires_at
+            results.append(w.HeartbeatOutcome(item.job_id, item.attempt, w.Outcome.OK, lock_expires_at=until))
+        else:
+            outcome = OUTCOMES[found.outcome]
+            results.append(w.HeartbeatOutcome(item.job_id, item.attempt, outcome, found.reason or ""))
+    return results
+
+
+def job_message(job: Job) -> w.Job:
+    """A job with every field that ``penstock.v1`` has."""
+    return w.Job(
+        id=job.id,
+        job_type=job.job_type,
+        instance_id=job.instance_id,
+        step_id=job.step_id,
+        attempt=job.attempt,
+        retries_remaining=job.retries_remaining,
+        variables=bytes(job.variables),
+        checkpoint=b"" if job.checkpoint is None else bytes(job.checkpoint),
+        lock_expires_at=job.lock_expires_at,
+        created_at=job.created_at,
+    )
+
+
+def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, ItemOutcome]]:
+    """The requests of the items that can be made into one, and the outcomes of the others by their place."""
+    requests: list[R] = []
+    refused: dict[int, ItemOutcome] = {}
+    for index, item in enumerate(items):
+        try:
+            requests.append(make(item))
+        except (BadRequest, PayloadTooLarge) as error:
+            refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=error.reason)
+    return requests, refused
+
+
+def _outcomes(
+    items: Sequence[ItemT], refused: dict[int, ItemOutcome], answers: Sequence[ItemOutcome]
+) -> list[w.JobOutcome]:
+    rest = iter(answers)
+    results: list[w.JobOutcome] = []
+    for index, item in enumerate(items):
+        found = refused.get(index) or next(rest)
+        results.append(w.JobOutcome(item.job_id, item.attempt, OUTCOMES[found.outcome], found.reason or ""))
+    return results

@@ -1,0 +1,112 @@
+"""``penstock.v1.Worker``: the service made for speed. Calls take lists; `work_stream` replaces polling."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grpclib.const import Handler
+
+from penstock.engine.engine import Engine
+from penstock.engine.vocabulary import InstanceView, StartRequest, StartResult
+from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.rpc import worker_items
+from penstock.rpc import worker_messages as w
+from penstock.rpc.call import Call
+from penstock.rpc.messages import InstanceStatus
+from penstock.rpc.methods import both_stream, unary
+from penstock.rpc.reading import bounded, given_variables, required
+from penstock.rpc.work_stream import WorkStream
+
+_PREFIX: Final = "/penstock.v1.Worker/"
+
+
+class Worker:
+    """Batch start, complete, fail, release, heartbeat; and the stream."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __mapping__(self) -> dict[str, Handler]:
+        methods = {
+            "StartInstances": unary(self.start, w.StartInstancesRequest, w.StartInstancesResponse),
+            "CompleteJobs": unary(self.complete, w.CompleteJobsRequest, w.CompleteJobsResponse),
+            "FailJobs": unary(self.fail, w.FailJobsRequest, w.FailJobsResponse),
+            "ReleaseJobs": unary(self.release, w.ReleaseJobsRequest, w.ReleaseJobsResponse),
+            "HeartbeatJobs": unary(self.heartbeat, w.HeartbeatJobsRequest, w.HeartbeatJobsResponse),
+            "Work": both_stream(self.work, w.WorkRequest, w.WorkResponse),
+        }
+        return {_PREFIX + name: handler for name, handler in methods.items()}
+
+    async def start(self, request: w.StartInstancesRequest, _call: object) -> w.StartInstancesResponse:
+        """Each item is started or has an error of its own."""
+        bounded(len(request.items), "items")
+        requests: list[StartRequest] = []
+        refused: dict[int, StartResult] = {}
+        for index, item in enumerate(request.items):
+            try:
+                requests.append(self._start_request(item))
+            except (BadRequest, PayloadTooLarge) as error:
+                refused[index] = StartResult(error=error.code, reason=error.reason)
+        answers = iter(await self._engine.instances.start_batch(requests))
+        results = [refused.get(index) or next(answers) for index in range(len(request.items))]
+        return w.StartInstancesResponse([_result_message(result) for result in results])
+
+    def _start_request(self, item: w.StartItem) -> StartRequest:
+        return StartRequest(
+            definition_id=required(item.definition_id, "definition_id"),
+            definition_version=item.definition_version,
+            variables=given_variables(item.variables, self._engine.limits, "variables") or b"{}",
+            business_key=item.business_key or None,
+            instance_key=item.instance_key or None,
+            idempotency_key=item.idempotency_key or None,
+        )
+
+    async def complete(self, request: w.CompleteJobsRequest, _call: object) -> w.CompleteJobsResponse:
+        """One outcome each."""
+        worker_id = required(request.worker_id, "worker_id")
+        bounded(len(request.completions), "completions")
+        return w.CompleteJobsResponse(await worker_items.complete(self._engine, worker_id, request.completions))
+
+    async def fail(self, request: w.FailJobsRequest, _call: object) -> w.FailJobsResponse:
+        """One outcome each."""
+        worker_id = required(request.worker_id, "worker_id")
+        bounded(len(request.failures), "failures")
+        return w.FailJobsResponse(await worker_items.fail(self._engine, worker_id, request.failures))
+
+    async def release(self, request: w.ReleaseJobsRequest, _call: object) -> w.ReleaseJobsResponse:
+        """One outcome each."""
+        worker_id = required(request.worker_id, "worker_id")
+        bounded(len(request.releases), "releases")
+        return w.ReleaseJobsResponse(await worker_items.release(self._engine, worker_id, request.releases))
+
+    async def heartbeat(self, request: w.HeartbeatJobsRequest, _call: object) -> w.HeartbeatJobsResponse:
+        """The new end of the lease or an outcome each."""
+        worker_id = required(request.worker_id, "worker_id")
+        bounded(len(request.heartbeats), "heartbeats")
+        return w.HeartbeatJobsResponse(await worker_items.heartbeat(self._engine, worker_id, request.heartbeats))
+
+    async def work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+        """See `work_stream`."""
+        await WorkStream(self._engine, call).run()
+
+
+def _result_message(result: StartResult) -> w.StartResult:
+    if result.instance is None:
+        return w.StartResult(error=result.error or "", reason=result.reason or "")
+    return w.StartResult(_instance_message(result.instance))
+
+
+def _instance_message(view: InstanceView) -> w.Instance:
+    return w.Instance(
+        id=view.id,
+        definition_id=view.definition_id,
+        definition_version=view.definition_version,
+        status=InstanceStatus[view.status],
+        current_step_ids=view.current_step_ids,
+        variables=bytes(view.variables),
+        started_at=view.started_at,
+        completed_at=view.completed_at,
+        failure_reason=view.failure_reason or "",
+        business_key=view.business_key or "",
+        parent_instance_id=view.parent_instance_id or "",
+    )

@@ -1,0 +1,76 @@
+"""The gRPC server of a node: both services, health and reflection on one port, with the settings' limits.
+
+Relies on `rpc`, which knows nothing of settings. Must not know the order of start and stop: that is `node.py`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from socket import socket
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.errors import BadRequest
+from penstock.rpc.codec import WireCodec
+from penstock.rpc.health import Health
+from penstock.rpc.limits import Limits
+from penstock.rpc.methods import service_names
+from penstock.rpc.problems import status_of
+from penstock.rpc.reflection import Reflection
+from penstock.rpc.server import Server
+from penstock.rpc.service import WorkflowEngine
+from penstock.rpc.worker_service import Worker
+from penstock.settings import Settings
+
+
+class RpcServer:
+    """Serves until drained. Raises BadRequest for TLS files that can't be used."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        workflow, worker = WorkflowEngine(engine), Worker(engine)
+        ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
+        self._health = Health(ours)
+        seconds = engine.metrics.grpc_request_seconds
+        self.server = Server(
+            [workflow, worker, self._health, Reflection(ours | service_names(self._health.__mapping__()))],
+            codec=WireCodec(),
+            limits=Limits(
+                connections=settings.grpc_max_connections,
+                streams_per_connection=settings.grpc_max_streams,
+                message_bytes=settings.grpc_max_message_bytes,
+            ),
+            ssl_context=_tls(settings),
+            status_of=status_of,
+            on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
+        )
+
+    async def serve(
+        self, sockets: Sequence[socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve on listening sockets; returns after `drain`."""
+        await self.server.serve(sockets, task_status=task_status)
+
+    def set_serving(self, serving: bool) -> None:
+        """What the health service says from now on."""
+        self._health.set_serving(serving)
+
+    async def drain(self, grace_s: float) -> None:
+        """Let calls end; those that run after ``grace_s`` are told UNAVAILABLE."""
+        await self.server.drain(grace_s)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.grpc_tls_cert_path is None and settings.grpc_tls_key_path is None:
+        return None
+    if settings.grpc_tls_cert_path is None or settings.grpc_tls_key_path is None:
+        raise BadRequest("grpc_tls_cert_path and grpc_tls_key_path: one without the other")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_cert_chain(settings.grpc_tls_cert_path, settings.grpc_tls_key_path)
+    except (OSError, ssl.SSLError) as error:
+        raise BadRequest(f"grpc_tls_cert_path, grpc_tls_key_path: {error}") from error
+    return context

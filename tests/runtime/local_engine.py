@@ -1,0 +1,63 @@
+"""Engines with their runtime services in the test's own process, several on one database."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.metrics import Metrics
+from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.runtime.membership import Membership
+from penstock.runtime.supervise import forever
+from penstock.settings import Settings
+from penstock.store.database import Database
+from tests.engine.driver import Driver
+
+
+class LocalEngine(Driver):
+    """``start`` it in a nursery; `crash` ends it as a killed process would: nothing is told to anybody."""
+
+    def __init__(self, dsn: str, **settings: object) -> None:
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.database = Database(dsn, max_connections=6)
+        self.membership = Membership(self.database, self.settings.dispatch_mode.value)
+        self._dsn = dsn
+        self._scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+    async def serve(self, *, services: bool = True, task_status: trio.TaskStatus[LocalEngine]) -> None:
+        with self._scope:
+            number = await self.membership.join()
+            engine = Engine(self.database, self.settings, Metrics("test"), number)
+            super().__init__(engine, self._dsn)
+            self.membership.attach(engine)
+            self.sweeper = LeaseSweeper(engine)
+            self.membership.on_lost = self.sweeper.scan_soon
+
+            async def probe() -> None:
+                await engine.polls.wait_probe()
+                await engine.polls.probe_once()
+
+            async def fire() -> None:
+                await engine.timers.wait_due()
+                await engine.timers.fire_once()
+
+            steps = {"listener": self.membership.listen, "membership": self.membership.look}
+            steps |= {"notifier": self.membership.send, "probe": probe, "timers": fire, "leases": self.sweeper.step}
+            async with trio.open_nursery() as nursery:
+                for batcher in engine.batchers():
+                    nursery.start_soon(batcher.run)
+                for name, step in steps.items() if services else ():
+                    nursery.start_soon(partial(forever, name, step))
+                task_status.started(self)
+                await trio.sleep_forever()
+        with trio.CancelScope(shield=True):
+            await self.database.close(2)
+        self.close()
+        self.ended.set()
+
+    async def crash(self) -> None:
+        self._scope.cancel()
+        await self.ended.wait()

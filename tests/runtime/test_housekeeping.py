@@ -1,0 +1,57 @@
+"""The chores: what is purged and what is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+import trio.testing
+
+from penstock.metrics import Metrics
+from penstock.runtime.housekeeping import LAG_INTERVAL_S, Housekeeping
+from penstock.testing.definitions import linear
+from tests.runtime.conftest import StartLocal
+
+
+async def test_idempotency_keys_go_after_their_time_and_not_before(start_local: StartLocal) -> None:
+    engine = await start_local(services=False, idempotency_retention_hours=24)
+    await engine.upload(linear(1))
+    first = await engine.start("linear", idempotency_key="k")
+    chores = Housekeeping(engine.engine)
+    engine.clock.advance(23 * 3600)
+    await chores.run_once()
+    assert (await engine.start("linear", idempotency_key="k")).id == first.id
+    engine.clock.advance(2 * 3600)
+    await chores.run_once()
+    assert engine.rows("SELECT count(*) FROM idempotency") == [(0,)]
+    assert (await engine.start("linear", idempotency_key="k")).id != first.id
+
+
+async def test_the_depth_of_the_queues_is_measured(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    await engine.upload(linear(1))
+    for _ in range(3):
+        await engine.start("linear")
+    engine.clock.advance(60)
+    assert await Housekeeping(engine.engine).run_once() == 1
+    registry = engine.engine.metrics.registry
+    samples = {s.name: s.value for metric in registry.collect() for s in metric.samples if s.labels.get("job_type")}
+    depths = [value for name, value in samples.items() if "queue" in name or "ready" in name]
+    assert 3 in depths
+    assert any(60 <= value < 62 for value in depths)
+
+
+async def test_a_blocked_loop_shows_as_lag(mock_clock: trio.testing.MockClock) -> None:
+    class Bare:
+        metrics = Metrics("test")
+
+        class polls:  # noqa: N801 - the engine's attribute
+            waiters: tuple[()] = ()
+
+    bare: Any = Bare()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Housekeeping(bare).measure_lag)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(LAG_INTERVAL_S + 0.7)
+    lag = sum(m.value for f in Bare.metrics.registry.collect() for m in f.samples if m.name.endswith("loop_lag_seconds_sum"))
+    assert 0.69 < lag < 0.71

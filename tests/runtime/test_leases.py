@@ -1,0 +1,199 @@
+"""Leases that end: returned in time, dead-lettered after too many, found again when their engine is gone."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from penstock.errors import Unavailable
+from penstock.runtime import lease_sweeper
+from penstock.testing.definitions import linear
+from penstock.testing.invariants import assert_invariants
+from tests.runtime.conftest import StartLocal
+from tests.runtime.local_engine import LocalEngine
+
+FAR_S = 1e6
+"""So far in the future that every lease of a test has ended by then, for this engine's own clock."""
+
+
+async def sweep(engine: LocalEngine, later_s: float = 0) -> int:
+    return await engine.sweeper.run_once(trio.current_time() + FAR_S + later_s)
+
+
+def states(engine: LocalEngine) -> list[tuple[int, int]]:
+    """(state, expiries) of all tokens; 0 is READY, 1 LOCKED."""
+    return engine.rows("SELECT state, expiries FROM token ORDER BY id")
+
+
+async def test_a_lease_is_returned_within_a_second_of_its_end(start_local: StartLocal) -> None:
+    engine = await start_local(lease_min_seconds=0.2)
+    await engine.upload(linear(1))
+    late_s: list[float] = []
+    for _ in range(3):
+        await engine.start("linear")
+        job = await engine.one("work", lease=1)
+        ends_at = trio.current_time() + (job.lock_expires_at - job.locked_at).total_seconds()
+        again = await engine.one("work", worker="next", wait=5)
+        late_s.append(trio.current_time() - ends_at)
+        assert (again.id, again.attempt, again.retries_remaining) == (job.id, 2, job.retries_remaining)
+        await engine.complete(again)
+    assert min(late_s) > -0.05, late_s
+    assert max(late_s) < 1, late_s
+    assert engine.engine.metrics.job_timeouts._value.get() == 3
+
+
+async def test_the_last_holder_may_still_complete_a_returned_job(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    instance = await engine.run(linear(1))
+    job = await engine.one("work")
+    engine.clock.advance(31)
+    assert await sweep(engine) == 1
+    assert states(engine) == [(0, 1)]
+    await engine.complete(job)
+    assert await engine.status(instance) == "COMPLETED"
+    assert engine.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_a_lease_that_ended_here_and_not_in_the_database_is_looked_at_again(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    await engine.run(linear(1))
+    await engine.one("work")
+    book = engine.engine.polls.leases
+    assert await sweep(engine) == 0  # the database says: 30 s more
+    assert states(engine) == [(1, 0)]
+    assert len(book) == 1
+    engine.clock.advance(31)
+    assert await sweep(engine, 1) == 1
+    assert len(book) == 0
+
+
+async def test_a_lease_that_never_ends_in_the_database_is_left_to_the_scan(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    await engine.run(linear(1))
+    await engine.one("work")
+    for later_s in range(0, 50, 10):
+        assert await sweep(engine, later_s) == 0
+    assert len(engine.engine.polls.leases) == 0
+
+
+async def test_a_heartbeat_moves_the_end(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    await engine.run(linear(1))
+    job = await engine.one("work")
+    engine.clock.advance(20)
+    await engine.heartbeat(job, lease_seconds=30)
+    engine.clock.advance(20)
+    assert await sweep(engine) == 0
+    assert states(engine) == [(1, 0)]
+
+
+async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(start_local: StartLocal) -> None:
+    engine = await start_local(services=False, lease_expiry_limit=3)
+    instance = await engine.run(linear(1, retry_count=5))
+    for attempt in range(1, 4):
+        job = await engine.one("work", worker=f"w{attempt}")
+        assert job.attempt == attempt
+        engine.clock.advance(31)
+        assert await sweep(engine) == 1
+    view = await engine.view(instance)
+    assert (view.status, view.failure_reason) == ("FAILED", "lease expired 3 times")
+    (item,) = await engine.history(instance)
+    assert (item.status, item.failure_reason) == ("FAILED", "lease expired 3 times")
+    assert await engine.poll("work") == []
+    (dead,) = (await engine.engine.jobs.failed(0, 20)).items
+    assert (dead.id, dead.worker_id) == (job.id, "w3")
+
+
+async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start_local(services=False, lease_expiry_limit=1)
+    instance = await engine.run(linear(1))
+    await engine.one("work")
+    engine.clock.advance(31)
+
+    async def refuse(item: object) -> None:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.engine.wide, "submit", refuse)
+        with pytest.raises(Unavailable):
+            await sweep(engine)
+    assert await engine.status(instance) == "ACTIVE"
+    assert await engine.sweeper.scan_once() == 1
+    await sweep(engine)
+    assert await engine.status(instance) == "FAILED"
+
+
+async def test_leases_are_kept_while_the_database_is_away(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start_local(services=False)
+    await engine.run(linear(1))
+    await engine.one("work")
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_sweeper.store, "expire", away)
+        with pytest.raises(Unavailable):
+            await sweep(engine)
+    assert len(engine.engine.polls.leases) == 1
+
+
+async def test_the_scan_finds_leases_of_an_engine_that_died(start_local: StartLocal) -> None:
+    dead = await start_local(services=False)
+    await dead.run(linear(1))
+    job = await dead.one("work")
+    await dead.crash()
+    engine = await start_local(services=False, lease_scan_interval_seconds=60)
+    assert await engine.sweeper.scan_once() == 1
+    assert await engine.sweeper.run_once(trio.current_time()) == 0  # it has not ended yet
+    engine.clock.advance(31)
+    assert await sweep(engine) == 1
+    assert (await engine.one("work")).id == job.id
+
+
+async def test_the_scan_passes_over_leases_that_end_after_the_next_scan(start_local: StartLocal) -> None:
+    dead = await start_local(services=False)
+    await dead.run(linear(1))
+    await dead.one("work", lease=600)
+    await dead.crash()
+    engine = await start_local(services=False, lease_scan_interval_seconds=10)
+    assert await engine.sweeper.scan_once() == 0
+    assert len(engine.engine.polls.leases) == 0
+
+
+async def test_a_scan_comes_at_once_when_an_engine_is_gone_else_by_its_interval(start_local: StartLocal) -> None:
+    engine = await start_local(services=False, lease_scan_interval_seconds=60)
+    scans = 0
+
+    async def scan_once() -> int:
+        nonlocal scans
+        scans += 1
+        engine.sweeper._next_scan_at = trio.current_time() + 60
+        return 0
+
+    engine.sweeper.scan_once = scan_once  # type: ignore[method-assign]
+    await engine.sweeper.step()
+    await engine.sweeper.step()
+    assert scans == 1
+    engine.sweeper.scan_soon()
+    await engine.sweeper.step()
+    assert scans == 2
+
+
+async def test_many_leases_that_end_at_once_are_returned_in_batches(
+    start_local: StartLocal, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_sweeper, "BATCH_MAX", 7)
+    engine = await start_local(services=False)
+    await engine.upload(linear(1))
+    for _ in range(20):
+        await engine.start("linear")
+    assert len(await engine.poll("work", n=20)) == 20
+    engine.clock.advance(31)
+    assert await sweep(engine) == 20
+    assert states(engine) == [(0, 1)] * 20
+    assert_invariants(database_dsn)

@@ -1,0 +1,246 @@
+"""Several engines on one database: numbers, who lives, wake-ups from one to the other."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+import psycopg
+import pytest
+import trio
+
+from penstock.errors import Conflict
+from penstock.runtime import membership
+from penstock.runtime.membership import Membership
+from penstock.store.database import Database
+from penstock.testing.definitions import definition, end, linear, step
+from tests.runtime.conftest import StartLocal
+from tests.runtime.local_engine import LocalEngine
+from tests.waiting import wait_until
+
+
+async def see_each_other(*engines: LocalEngine) -> None:
+    async def seen() -> bool:
+        return all(len(engine.membership.others) == len(engines) - 1 for engine in engines)
+
+    await wait_until(seen)
+
+
+def listeners(dsn: str) -> list[int]:
+    """The backends that hold an engine's session lock."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1885697139 AND objsubid = 2"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        ).fetchall()
+    return [pid for (pid,) in rows]
+
+
+async def test_numbers_are_unique_and_given_back(database_dsn: str) -> None:
+    async with trio.open_nursery() as nursery:
+        databases = [Database(database_dsn, max_connections=2) for _ in range(20)]
+        members = [Membership(database, "polling") for database in databases]
+        for member in members:
+            nursery.start_soon(member.join)
+    assert len({member.number for member in members}) == 20
+    for member, database in zip(members, databases, strict=True):
+        await member.leave()
+        await database.close(1)
+    with psycopg.connect(database_dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM engine").fetchone() == (0,)
+
+
+async def test_an_engine_of_another_dispatch_mode_is_refused_while_one_lives(
+    database_dsn: str, start_local: StartLocal
+) -> None:
+    first = await start_local()
+    database = Database(database_dsn, max_connections=2)
+    other = Membership(database, "kafka_outbox")
+    with pytest.raises(Conflict, match="an engine in dispatch mode 'polling'"):
+        await other.join()
+    assert first.rows("SELECT dispatch_mode FROM engine") == [("polling",)]
+    await first.membership.leave()
+    await first.crash()
+    await other.join()
+    await other.leave()
+    await database.close(1)
+
+
+async def test_of_two_modes_at_once_not_both_come_up(database_dsn: str) -> None:
+    database = Database(database_dsn, max_connections=4)
+    refused = 0
+
+    async def join(member: Membership) -> None:
+        nonlocal refused
+        try:
+            await member.join()
+        except Conflict:
+            refused += 1
+
+    for _ in range(10):
+        members = [Membership(database, mode) for mode in ("polling", "kafka_outbox")]
+        refused = 0
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(join, member)
+        assert refused >= 1
+        for member in members:
+            await member.leave()
+    await database.close(1)
+
+
+async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_another(start_local: StartLocal) -> None:
+    """The 200 ms probe alone would take 100 ms in the median."""
+    a, b = await start_local(), await start_local()
+    await see_each_other(a, b)
+    await a.upload(linear(1))
+    took_s: list[float] = []
+    for _ in range(15):
+        async with trio.open_nursery() as nursery:
+            at = 0.0
+
+            async def work() -> None:
+                job = await b.one("work", wait=10)
+                took_s.append(trio.current_time() - at)
+                await b.complete(job)
+
+            nursery.start_soon(work)
+
+            async def parked() -> bool:
+                return len(b.engine.polls.waiters) == 1
+
+            await wait_until(parked)
+            at = trio.current_time()
+            await a.start("linear")
+    assert statistics.median(took_s) < 0.08, took_s
+
+
+async def test_a_timer_armed_in_one_engine_is_fired_in_time_when_only_the_other_one_looks(
+    start_local: StartLocal,
+) -> None:
+    b = await start_local()
+    a = await start_local()
+    await see_each_other(a, b)
+    a.engine.timers.hint = lambda seconds: None  # type: ignore[method-assign]
+    a.engine.timers._next_at = trio.current_time() + 3600  # a never looks again
+
+    async def b_has_looked() -> bool:
+        return b.engine.timers._next_at > trio.current_time() + 2  # nothing is due for long
+
+    await wait_until(b_has_looked)
+    wait = step("wait", "WAIT", duration="PT0.3S", nextStep="end")
+    armed_at = trio.current_time()
+    instance = await a.run(definition(wait, end()))
+    a.engine.timers._next_at = trio.current_time() + 3600
+
+    async def fired() -> bool:
+        return await a.status(instance) == "COMPLETED"
+
+    await wait_until(fired)
+    assert trio.current_time() - armed_at < 1.5  # the next look of b would have been after 2 s and more
+
+
+async def test_an_engine_that_dies_is_noticed_and_its_leases_are_looked_for(start_local: StartLocal) -> None:
+    a = await start_local(lease_scan_interval_seconds=3600, lease_min_seconds=0.2)
+    b = await start_local(lease_scan_interval_seconds=3600)
+    await see_each_other(a, b)
+    await a.run(linear(1))
+    job = await a.one("work", lease=1)
+    assert job.attempt == 1
+    await a.crash()
+    again = await b.one("work", worker="w2", wait=15)
+    assert (again.id, again.attempt) == (job.id, 2)
+    assert b.membership.others == {}
+
+
+async def test_the_listening_connection_comes_back(start_local: StartLocal, database_dsn: str) -> None:
+    a, b = await start_local(), await start_local()
+    await see_each_other(a, b)
+    before = listeners(database_dsn)
+    assert len(before) == 2
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        for pid in before:
+            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+    async def back() -> bool:
+        now = listeners(database_dsn)
+        return len(now) == 2 and not set(now) & set(before)
+
+    await wait_until(back)
+    await see_each_other(a, b)
+    hinted: list[str] = []
+    b.engine.polls.hint = hinted.extend  # type: ignore[method-assign]
+
+    async def heard() -> bool:
+        a.engine.polls.on_queued("work")
+        return "work" in hinted
+
+    await wait_until(heard)
+
+
+async def test_a_session_lock_that_a_lost_session_still_holds_is_taken_later(
+    start_local: StartLocal, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "RELOCK_INTERVAL_S", 0.05)
+    a = await start_local(services=False)
+    with psycopg.connect(database_dsn, autocommit=True) as lost:
+        lost.execute("SELECT pg_advisory_lock(1885697139, %s)", (a.membership.number,))
+        b = await start_local()
+        async with trio.open_nursery() as nursery:
+
+            async def listen() -> None:
+                while True:
+                    await a.membership.listen()
+
+            nursery.start_soon(listen)
+            async def two_hold() -> bool:
+                return len(listeners(database_dsn)) == 2
+
+            await wait_until(two_hold)  # the lost session's and b's
+            lost.close()
+
+            async def a_holds() -> bool:
+                return len(listeners(database_dsn)) == 2 and len(b.membership.others) == 1
+
+            await wait_until(a_holds)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_number_that_was_given_away_is_replaced(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "RENEW_INTERVAL_S", 0.0)
+    a = await start_local(services=False)
+    old = a.membership.number
+    a.rows("UPDATE engine SET holder = gen_random_uuid() RETURNING 1")
+    await a.membership.look()
+    assert a.membership.number != old
+    assert a.engine.ids.number == a.membership.number
+    assert a.rows("SELECT count(*) FROM engine") == [(2,)]
+
+
+async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: StartLocal) -> None:
+    """What the leased rows are there to prevent: the key refuses the clash, new ids are taken."""
+    a, b = await start_local(services=False), await start_local(services=False)
+    b.engine.ids.number = a.engine.ids.number
+    for ids in (a.engine.ids, b.engine.ids):
+        ids._clock_ms = lambda: 1_800_000_000_000
+    await a.upload(linear(1))
+    started: list[str] = []
+
+    async def start(engine: LocalEngine) -> None:
+        started.append((await engine.start("linear")).id)
+
+    async with trio.open_nursery() as nursery:
+        for engine in (a, b) * 20:
+            nursery.start_soon(start, engine)
+    assert len(set(started)) == 40
+    assert a.rows("SELECT count(*) FROM instance") == [(40,)]
+
+
+def test_a_wake_up_names_its_types_or_all_of_them() -> None:
+    member = Membership(msgspec.UNSET, "polling")  # type: ignore[arg-type]
+    assert member._payloads({"b", "a"}, None)[0].endswith(" q a\nb")
+    (both,) = member._payloads({"x" * 7000}, None)
+    assert both.endswith(" a")
+    assert member._payloads(set(), 1.5)[0].endswith(" t 1.500")

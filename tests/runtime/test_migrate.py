@@ -1,0 +1,70 @@
+"""`penstock migrate`: its exit code, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.runtime.engine_process import REPOSITORY
+
+
+def migrate(dsn: str | None, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("WE_")}
+    environment |= {"PYTHONPATH": str(REPOSITORY / "src")} | ({} if dsn is None else {"WE_POSTGRES_DSN": dsn})
+    command = [sys.executable, "-m", "penstock", "migrate", "--config", os.devnull, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+
+
+def tables(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return {name for (name,) in found}
+
+
+def test_an_empty_database_gets_the_schema(empty_database_dsn: str) -> None:
+    code, lines = migrate(empty_database_dsn)
+    assert (code, lines[-1]["message"]) == (0, "schema applied")
+    assert {"instance", "token", "ready", "timer", "history", "penstock_schema"} <= tables(empty_database_dsn)
+
+
+def test_an_up_to_date_database_is_left_alone(database_dsn: str) -> None:
+    before = tables(database_dsn)
+    code, lines = migrate(database_dsn)
+    assert (code, lines[-1]["message"]) == (0, "the schema is up to date")
+    assert tables(database_dsn) == before
+
+
+def test_a_schema_of_another_version_is_refused_and_left_alone(database_dsn: str) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        connection.execute("UPDATE penstock_schema SET version = 7000")
+    code, lines = migrate(database_dsn)
+    assert code == 1
+    assert "schema version 7000" in lines[-1]["error"]
+
+
+def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    code, lines = migrate(f"host={tmp_path} dbname=x")
+    assert (code, lines[-1]["level"]) == (1, "error")
+
+
+def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "WE_POSTGRES_DSN": empty_database_dsn}
+    command = [sys.executable, "-m", "penstock", "migrate", "--config", os.devnull]
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = "".join(process.communicate(timeout=60)[1] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert (said.count("schema applied"), said.count("the schema is up to date")) == (1, 1)
+
+
+def test_the_embedded_database_is_migrated_too(data_dir: Path) -> None:
+    code, lines = migrate(None, "--data-dir", str(data_dir))
+    assert (code, lines[-1]["message"]) == (0, "schema applied")
+    code, lines = migrate(None, "--data-dir", str(data_dir))
+    assert (code, lines[-1]["message"]) == (0, "the schema is up to date")

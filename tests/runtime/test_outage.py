@@ -1,0 +1,138 @@
+"""The database goes away while the engine serves: for a moment, for long, for a crash of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.testing.definitions import linear
+from penstock.testing.invariants import assert_invariants
+from tests.runtime.background import Background
+from tests.runtime.conftest import StartEngine
+from tests.runtime.embedded_engine import backend
+from tests.runtime.engine_process import EngineProcess
+from tests.runtime.gate import Gate
+from tests.runtime.waiting import wait_until
+
+
+@pytest.fixture
+def gate(database_dsn: str) -> Generator[Gate]:
+    gate = Gate(database_dsn)
+    yield gate
+    gate.end()
+    assert_invariants(database_dsn)
+
+
+def jobs_of(engine: EngineProcess, count: int, **definition: Any) -> list[dict[str, Any]]:
+    """So many jobs under lease, each of an instance of its own."""
+    assert engine.call("POST", "/v1/definitions", linear(2, **definition))[0] == 201
+    items = [{"definitionId": "linear"}] * count
+    assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
+    _, answer = engine.call("POST", "/v1/jobs/poll", {"workerId": "w", "jobTypes": ["work"], "maxJobs": count})
+    assert len(answer["jobs"]) == count
+    return answer["jobs"]
+
+
+def is_ready(engine: EngineProcess) -> bool:
+    return engine.call("GET", "/readyz")[0] == 200
+
+
+def rows(dsn: str, sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
+def test_a_short_outage_is_waited_out_and_the_answers_tell_what_is_true(
+    start_engine: StartEngine, gate: Gate, database_dsn: str
+) -> None:
+    engine = start_engine(dsn=gate.dsn).wait_ready()
+    done, failed, beaten, late = jobs_of(engine, 4, retry_count=1)
+    assert engine.call("POST", f"/v1/jobs/{late['id']}/complete", {"workerId": "w"})[0] == 204
+    assert is_ready(engine)
+    gate.close()
+    wait_until(lambda: not is_ready(engine))
+    calls = {
+        "complete": Background(engine.call, "POST", f"/v1/jobs/{done['id']}/complete", {"workerId": "w"}),
+        "again": Background(engine.call, "POST", f"/v1/jobs/{late['id']}/complete", {"workerId": "w"}),
+        "fail": Background(engine.call, "POST", f"/v1/jobs/{failed['id']}/fail", {"workerId": "w", "retryable": True}),
+        "heartbeat": Background(engine.call, "POST", f"/v1/jobs/{beaten['id']}/heartbeat", {"workerId": "w"}),
+        "stranger": Background(
+            engine.call, "POST", f"/v1/jobs/{beaten['id']}/complete", {"workerId": "v", "attempt": 7}
+        ),
+        "start": Background(engine.call, "POST", "/v1/instances", {"definitionId": "linear", "businessKey": "b"}),
+    }
+    assert engine.call("GET", "/healthz")[0] == 200
+    status, problem = engine.call("GET", "/readyz")
+    assert (status, problem["error"]) == (503, "unavailable")
+    assert all(call.waits for call in calls.values())
+    gate.open()
+    answers = {name: call.answer()[0] for name, call in calls.items()}
+    expected = {"complete": 204, "again": 204, "fail": 204, "heartbeat": 200, "stranger": 409, "start": 201}
+    assert answers == expected
+    wait_until(lambda: is_ready(engine))
+    assert rows(database_dsn, "SELECT count(*) FROM history WHERE kind = 1") == [(2,)]
+    assert rows(database_dsn, "SELECT count(*) FROM instance WHERE business_key = 'b'") == [(1,)]
+    assert engine.stop() == 0
+
+
+def test_503_comes_after_the_outage_wait_and_not_before(start_engine: StartEngine, gate: Gate, database_dsn: str) -> None:
+    engine = start_engine(dsn=gate.dsn, outage_wait_seconds=0.7).wait_ready()
+    (job,) = jobs_of(engine, 1)
+    gate.close()
+    call = Background(engine.call, "POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})
+    status, problem = call.answer()
+    assert (status, problem["error"]) == (503, "unavailable")
+    assert 0.7 <= call.took_s < 3
+    assert rows(database_dsn, "SELECT count(*) FROM history") == [(0,)]
+    gate.open()
+    assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})[0] == 204
+    assert engine.stop() == 0
+
+
+def test_a_poll_parked_through_an_outage_gets_the_next_job(start_engine: StartEngine, gate: Gate) -> None:
+    engine = start_engine(dsn=gate.dsn).wait_ready()
+    assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
+    poll = {"workerId": "w", "jobTypes": ["work"], "waitSeconds": 30}
+    parked = Background(engine.call, "POST", "/v1/jobs/poll", poll)
+    wait_until(lambda: engine.metric("penstock_parked_polls") == 1)
+    gate.close()
+    wait_until(lambda: not is_ready(engine))
+    assert parked.waits
+    gate.open()
+    assert engine.call("POST", "/v1/instances", {"definitionId": "linear"})[0] == 201
+    status, answer = parked.answer()
+    assert (status, len(answer["jobs"])) == (200, 1)
+    assert engine.stop() == 0
+
+
+def test_a_stop_during_an_outage_ends_within_the_grace(start_engine: StartEngine, gate: Gate) -> None:
+    engine = start_engine(dsn=gate.dsn, shutdown_grace_seconds=1, outage_wait_seconds=1).wait_ready()
+    (job,) = jobs_of(engine, 1)
+    gate.close()
+    wait_until(lambda: not is_ready(engine))
+    call = Background(engine.call, "POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})
+    wait_until(lambda: engine.said("the database is away") is not None)
+    assert engine.stop(20) == 0
+    assert not call.waits or call.answer() is not None
+
+
+@pytest.mark.slow
+def test_the_engine_survives_a_crash_of_its_postgresql(start_engine: StartEngine, data_dir: Path) -> None:
+    """A backend that is killed makes the server end all sessions and recover: 0.2 s without a database."""
+    engine = start_engine(dsn=None, data_dir=data_dir).wait_ready()
+    jobs = jobs_of(engine, 20)
+    for job in jobs[:10]:
+        assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})[0] == 204
+    os.kill(backend(engine), signal.SIGKILL)
+    calls = [Background(engine.call, "POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"}) for job in jobs[10:]]
+    assert [call.answer()[0] for call in calls] == [204] * 10
+    for job in jobs:
+        _, history = engine.call("GET", f"/v1/instances/{job['instanceId']}/history")
+        assert [item["status"] for item in history["items"]] == ["COMPLETED", "RUNNING"]
+    assert engine.stop() == 0
