@@ -200,7 +200,8 @@ BATCH_JOBS = 32
 
 def single_workers(workflow: Workflow, **changes: Any) -> WorkPlan:
     """32 workers, each: long poll for one job, one call to complete it."""
-    return WorkPlan(workers=SINGLE_WORKERS, job_types=workflow.job_types, outputs=workflow.outputs, **changes)
+    given = {"workers": SINGLE_WORKERS, **changes}
+    return WorkPlan(job_types=workflow.job_types, outputs=workflow.outputs, **given)
 
 
 def batch_workers(workflow: Workflow, **changes: Any) -> WorkPlan:

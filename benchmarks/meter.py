@@ -13,6 +13,8 @@ from benchmarks.load.generator import Generators
 from benchmarks.processes import all_processes, own_cpu_s, tree, tree_cpu_s, tree_resident_bytes
 
 MIB = 2**20
+STATISTICS_WINDOW_S = 3.0
+"""PostgreSQL's sessions report buffers and flushes once a second: shorter windows would show chance."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def per_item(before: Snapshot, after: Snapshot, counted: Count, lane: str) -> di
         if used_s is not None:
             figures[f"{who}_cpu_s_per_1000"] = used_s / items * 1000
     if before.database is not None and after.database is not None:
-        figures |= _database_figures(before.database, after.database, items)
+        figures |= _database_figures(before.database, after.database, items, seconds)
     batch = mean_batch(before, after, lane)
     if batch is not None:
         figures["mean_batch"] = batch
@@ -97,12 +99,16 @@ def per_item(before: Snapshot, after: Snapshot, counted: Count, lane: str) -> di
     return figures
 
 
-def _database_figures(before: DatabaseCounters, after: DatabaseCounters, items: int) -> dict[str, float]:
+def _database_figures(
+    before: DatabaseCounters, after: DatabaseCounters, items: int, seconds: float
+) -> dict[str, float]:
     figures = {
         "wal_bytes_per_item": (after.wal_bytes - before.wal_bytes) / items,
         "write_commits_per_item": (after.write_commits - before.write_commits) / items,
-        "buffers_per_item": (after.buffers - before.buffers) / items,
     }
+    if seconds < STATISTICS_WINDOW_S:
+        return figures
+    figures["buffers_per_item"] = (after.buffers - before.buffers) / items
     if before.wal_flushes is not None and after.wal_flushes is not None:
         figures["wal_flushes_per_item"] = (after.wal_flushes - before.wal_flushes) / items
     return figures

@@ -58,6 +58,8 @@ class Machine:
         self.now = START
         self.inputs = inputs
         self.chained: str | None = None
+        self.seen_tokens: list[Token] = []
+        self.open_twice = False
         self.positions = count(1)
         self.ids = count(INSTANCE + 1)
         self.last = self.apply(Started())
@@ -74,6 +76,7 @@ class Machine:
         outcome = self._advance(tokens, event, {**self.inputs, **inputs})
         self._take(outcome)
         self.check()
+        self.open_twice |= len(self.open) != len(set(self.open))
         self.last = outcome
         return outcome
 
@@ -212,6 +215,7 @@ class Machine:
 
     def _take(self, out: Outcome) -> None:
         self.instance = out.instance
+        self.seen_tokens += out.inserted
         for token in out.inserted:
             assert token.id not in self.tokens
             self.tokens[token.id] = token

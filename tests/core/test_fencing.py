@@ -64,11 +64,11 @@ TABLE: dict[str, tuple[Facts, list[Verdict], list[Verdict], list[Verdict]]] = {
         [ALREADY, CANCELLED, CANCELLED, CANCELLED],
         [CANCELLED] * 3,
     ),
-    "2 failed, its instance retried": (
+    "7 failed, its instance retried": (
         FAILED_THEN_RETRIED,
-        [ALREADY, CANCELLED, CANCELLED, CANCELLED],
-        [ALREADY, CANCELLED, CANCELLED, CANCELLED],
-        [CANCELLED] * 3,
+        [LOST, LOST, LOST, LOST],
+        [IGNORED, LOST, LOST, IGNORED],
+        [LOST] * 3,
     ),
     "2 skipped by an END": (
         SKIPPED,

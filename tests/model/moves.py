@@ -1,14 +1,18 @@
-"""What can happen next in a token game, and games drawn by Hypothesis."""
+"""What can happen next in a token game, and games drawn by Hypothesis or by a seed."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
 from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import outputs
+from penstock.testing.random_definitions import outputs, random_output
 from tests.model.token_game import TokenGame, kind
+
+T = TypeVar("T")
 
 MAX_AUTOMATIC = 40
 
@@ -48,17 +52,53 @@ def possible(game: TokenGame) -> list[Move]:
     return moves
 
 
-@st.composite
-def next_moves(draw: st.DrawFn, game: TokenGame) -> Move | None:
+class Drawing(Protocol):
+    """Where a game's choices come from: Hypothesis, which shrinks, or a seed, which is fast."""
+
+    def pick(self, choices: Sequence[T], /) -> T: ...
+    def output(self) -> Json: ...
+
+
+class Drawn:
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return self._data.draw(st.sampled_from(choices))
+
+    def output(self) -> Json:
+        return self._data.draw(outputs())
+
+
+class Seeded:
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return self.source.choice(choices)
+
+    def output(self) -> Json:
+        return random_output(self.source)
+
+
+RETRIES_MAX = 2
+"""In a row: most failures come again at once."""
+WEIGHTS = {"complete": 6, "fire": 4, "fail": 2}
+CANCEL_ONE_IN = 12
+
+
+def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move | None:
     """One of the possible moves with what it brings along; None when the game is over."""
     moves = possible(game)
-    if not moves:
+    if not moves or (len(before) >= RETRIES_MAX and all(move.what == "retry" for move in before[-RETRIES_MAX:])):
         return None
-    # completions twice as likely as each other kind: else most games end in a failure or a cancel
-    weighted = [move for move in moves for _ in range(3 if move.what == "complete" else 1)]
-    move = draw(st.sampled_from(weighted))
+    end_it = {"cancel", "fail for good"}
+    gentle = [move for move in moves if move.what not in end_it]
+    if gentle and drawing.pick(range(CANCEL_ONE_IN)):
+        moves = gentle
+    move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
     if move.what in ("complete", "keep signal"):
-        return move._replace(output=draw(outputs()))
+        return move._replace(output=drawing.output())
     return move
 
 

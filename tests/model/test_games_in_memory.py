@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -12,9 +13,9 @@ from penstock.core.definition import StepType
 from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
 from penstock.core.state import CLOSING_KINDS, TokenState
 from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import START_VARIABLES, definitions
+from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition
 from tests.core.machine import Machine
-from tests.model.moves import MAX_AUTOMATIC, Move, next_moves, output_of, play
+from tests.model.moves import MAX_AUTOMATIC, Drawing, Drawn, Move, Seeded, next_move, output_of, play
 from tests.model.token_game import TokenGame
 
 MOVES_MAX = 30
@@ -82,17 +83,59 @@ def make(machine: Machine, move: Move) -> None:
         machine.apply(JobFailed(token.id, "w", move.what == "fail", "boom"))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=150)
-@given(definitions(), st.data())
-def test_advance_plays_by_the_rules(body: Json, data: st.DataObject) -> None:
+def play_a_game(body: Json, drawing: Drawing) -> tuple[Machine, TokenGame, list[Move]]:
     machine = Machine(body, START_VARIABLES, max_automatic_steps=MAX_AUTOMATIC)
     game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC)
     compare(machine, game)
-    for _ in range(MOVES_MAX):
-        move = data.draw(next_moves(game))
-        if move is None:
-            break
+    moves: list[Move] = []
+    while len(moves) < MOVES_MAX and (move := next_move(game, drawing, moves)) is not None:
+        moves.append(move)
         make(machine, move)
         game.now = machine.now
         play(game, move)
         compare(machine, game)
+    return machine, game, moves
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
+@given(definitions(), st.data())
+def test_advance_plays_by_the_rules(body: Json, data: st.DataObject) -> None:
+    play_a_game(body, Drawn(data))
+
+
+def test_advance_plays_by_the_rules_in_many_games() -> None:
+    """As above, by seeds: larger definitions, longer games. And enough of everything, else it would prove nothing."""
+    seen: Counter[str] = Counter()
+    for seed in range(GAMES):
+        source = random.Random(seed)
+        body = random_definition(source, failing=seed % 3 == 0)
+        try:
+            machine, game, moves = play_a_game(body, Seeded(source))
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        seen.update({move.what for move in moves})
+        seen[f"ended {game.status}"] += 1
+        seen.update({what for what, there in look(machine, game) if there})
+    assert {what for what, times in seen.items() if times >= GAMES / 100} >= WANTED, seen
+
+
+GAMES = 800
+WANTED = {
+    "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal",
+    "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
+    "a join fired", "a side token", "an interruption", "a step open twice", "an END closed others", "long",
+}  # fmt: skip
+
+
+def look(machine: Machine, game: TokenGame) -> list[tuple[str, bool]]:
+    types = {step.id: step.type for step in machine.definition.steps}
+    joined = [name for name, how in machine.path if types[name] is StepType.JOIN_GATEWAY and how == "COMPLETED"]
+    return [
+        ("a join fired", bool(joined)),
+        ("a side token", any(token.side for token in machine.seen_tokens)),
+        ("an interruption", any(how == "INTERRUPTED" for _, how in machine.path)),
+        ("a step open twice", machine.open_twice),
+        ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),
+        ("long", len(machine.history) > 30),
+    ]

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL's Unix socket, to hold answers back and to look at the packets."""
+"""A TCP proxy before PostgreSQL's Unix socket, to hold answers back, to lose them, and to look at the packets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from dataclasses import dataclass, field
 
 import trio
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+
+IDLE = b"Z\x00\x00\x00\x05I"
+"""ReadyForQuery outside a transaction: what was sent before is committed."""
+
+
+@dataclass
+class Cut:
+    """One connection that is to break: see `Proxy.cut_at`."""
+
+    pattern: bytes
+    committed: bool
+    done: trio.Event = field(default_factory=trio.Event)
 
 
 @dataclass
@@ -19,6 +32,8 @@ class Link:
     holding: bool = False
     held: trio.Event = field(default_factory=trio.Event)
     """Set once an answer of the server is held back."""
+    cut: Cut | None = None
+    """Whose answer is being swallowed."""
     released: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -40,6 +55,7 @@ class Proxy:
         self.links: list[Link] = []
         self.hold_new = False
         """Whether new connections get no answer at all."""
+        self._cuts: list[Cut] = []
         self._changed = trio.Condition()
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -48,6 +64,13 @@ class Proxy:
         self.dsn = make_conninfo(**{**self._upstream, "host": "localhost", "port": port, "sslmode": "disable"})
         task_status.started()
         await trio.serve_listeners(self._handle, listeners)
+
+    def cut_at(self, pattern: bytes, *, committed: bool) -> Cut:
+        """Break the next connection that sends ``pattern``: once the server has committed it and before the client
+        hears of it, or before the server gets it."""
+        cut = Cut(pattern, committed)
+        self._cuts.append(cut)
+        return cut
 
     async def wait_link(self, number: int) -> Link:
         """The connection with this number, counted from 0, when it has come."""
@@ -72,6 +95,13 @@ class Proxy:
         try:
             async for chunk in link.client:
                 link.sent.append(bytes(chunk))
+                cut = next((cut for cut in self._cuts if cut.pattern in chunk), None)
+                if cut is not None:
+                    self._cuts.remove(cut)
+                    if not cut.committed:
+                        cut.done.set()
+                        break
+                    link.cut = cut
                 await link.server.send_all(chunk)
         except trio.BrokenResourceError:
             pass
@@ -80,6 +110,11 @@ class Proxy:
     async def _downward(self, link: Link, scope: trio.CancelScope) -> None:
         try:
             async for chunk in link.server:
+                if link.cut is not None:
+                    if not chunk.endswith(IDLE):
+                        continue
+                    link.cut.done.set()
+                    break
                 await self._hold(link)
                 await link.client.send_all(chunk)
         except trio.BrokenResourceError:

@@ -63,10 +63,12 @@ def judge(call: Call, facts: Facts) -> Verdict:
         if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
             return Verdict.LEASE_LOST
         return Verdict.ALREADY
-    if facts.instance is not InstanceStatus.ACTIVE or facts.closed in CLOSING_KINDS:  # 2
+    if facts.instance is not InstanceStatus.ACTIVE or facts.closed is HistoryKind.INTERRUPTED:  # 2
         if heartbeat or call.explicit or call.attempt is not None:
             return Verdict.CANCELLED
         return Verdict.ALREADY
+    if facts.closed in CLOSING_KINDS:  # 7: the instance was retried since, with a new execution of the step
+        return Verdict.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else Verdict.LEASE_LOST
     if call.attempt is not None and call.attempt != facts.attempt:  # 3
         return Verdict.LEASE_LOST
     if facts.state in (TokenState.LOCKED, TokenState.READY) and facts.holder == call.worker:  # 4

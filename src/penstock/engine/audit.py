@@ -35,7 +35,10 @@ def audit_records(
     steps = loaded.definition.steps
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
     records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id)]
+    ended = {(entry.token, entry.seq, entry.attempt) for entry in history if entry.kind is not None}
     for entry in history:
+        if entry.kind is None and (entry.token, entry.seq, entry.attempt) in ended:
+            continue  # waits for its next attempt: the last one is recorded by its own row
         execution = ids.show_job(id, entry.token, entry.seq)
         step = steps[entry.step]
         if entry.claimed_at is not None and step.type is StepType.SERVICE_TASK:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from penstock.engine import ids
 from penstock.engine.audit import audit_records
 from penstock.engine.definitions import Definitions
 from penstock.engine.items import CancelItem, RetryItem
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds
-from penstock.engine.payload import check_text, clean_text
+from penstock.engine.payload import check_text
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, view_instances
 from penstock.engine.vocabulary import (
@@ -29,7 +30,7 @@ from penstock.store import wide as wide_store
 from penstock.store.database import Database
 
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
-REASON_MAX_BYTES = 4096
+REASON_MAX_CHARS = 4096
 AUDIT_PAGE_MAX = 1000
 
 
@@ -109,7 +110,7 @@ class Instances:
     async def cancel(self, id: str, reason: str | None) -> InstanceView:
         """End an instance, whatever it is doing. Raises NotFound, Conflict when it has ended."""
         number = ids.read_instance(id)
-        text = None if not reason else clean_text(reason, REASON_MAX_BYTES)
+        text = None if not reason else check_text(reason, "reason", REASON_MAX_CHARS)
         await self._wide.submit(CancelItem(number, text))
         return await self.get(id)
 
@@ -149,17 +150,12 @@ class Instances:
             found: list[int] = []
             total = 0
             if keys is None or keys:
-                # one statement for page and total: the ids of a page and of what is counted are the same index walk
-                found = await store.find_ids(
-                    connection,
-                    definitions=keys,
-                    status=status,
-                    business_key=business_key,
-                    limit=max(limit + 1, offset + size),
-                    offset=0,
+                wanted = partial(
+                    store.find_ids, connection, definitions=keys, status=status, business_key=business_key
                 )
-                total = len(found)
-            items = await view_instances(connection, self._definitions, found[offset : offset + size])
+                found = await wanted(limit=size, offset=offset)
+                total = len(await wanted(limit=limit + 1, offset=0))
+            items = await view_instances(connection, self._definitions, found)
             if total <= limit:
                 return InstancePage(items=items, total=total)
             total = max(total, await store.estimate(connection))

@@ -85,6 +85,7 @@ class Polls:
         self._empty: dict[str, tuple[int, float]] = {}
         self._wake = trio.Event()
         self._parked = trio.Event()
+        self._turn = 0
         self.claims: Batcher[ClaimItem] = Batcher(
             "poll",
             self._claim,
@@ -111,7 +112,8 @@ class Polls:
             if waiter.jobs or wait_s <= 0 or self.draining or len(self.waiters) >= self._settings.poll_max_parked:
                 waiter.closed = True
                 return waiter.jobs
-            self._park(waiter)
+            self.park(waiter)
+            self._wake_if_stale(waiter.types)
             try:
                 with trio.CancelScope(deadline=deadline):
                     while (waiter.reserved or not waiter.jobs) and not self.draining:
@@ -135,10 +137,10 @@ class Polls:
             if waiter.jobs or versions == [self.waiters.queued_version.get(name, 0) for name in waiter.types]:
                 return
 
-    def _park(self, waiter: Waiter) -> None:
+    def park(self, waiter: Waiter) -> None:
+        """Let hand-off at birth and the probe find the waiter."""
         self.waiters.park(waiter)
         self._parked.set()
-        self._wake_if_stale(waiter.types)
 
     def known_empty(self, types: Sequence[str]) -> bool:
         """Whether a probe saw no job of these types lately, and none was queued here since."""
@@ -266,7 +268,10 @@ class Polls:
         holders: dict[tuple[int, int], Waiter],
         ordinals: dict[int, int],
     ) -> None:
-        for name in waiter.types:
+        # from another type each time: with one that never runs dry the others would starve
+        first = self._turn % len(waiter.types)
+        self._turn += 1
+        for name in (*waiter.types[first:], *waiter.types[:first]):
             id = self._definitions.job_type_ids.get(name)
             wanted = min(waiter.room, counts.get(name, 0))
             if id is None or wanted <= 0:

@@ -102,7 +102,7 @@ class JobStream:
             return
         if not slots.parked:
             slots.parked = True
-            self._polls.waiters.park(slots)
+            self._polls.park(slots)
         if slots.claiming or self._polls.known_empty(slots.types):
             return
         slots.claiming = True

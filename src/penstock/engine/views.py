@@ -86,7 +86,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
         reason = None
         if closing is not None and kind is not HistoryKind.COMPLETED:
             reason = INTERRUPTED_REASON if kind is HistoryKind.INTERRUPTED else closing.reason
-        attempts = [_attempt(part) for part in parts if part.attempt > 0 and (part.kind is not None or part.claimed_at)]
+        attempts = attempts_of(parts)
         items.append(
             HistoryItem(
                 id=ids.show_job(id, token, seq),
@@ -102,6 +102,16 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
             )
         )
     return items
+
+
+def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[AttemptView]:
+    """The attempts of one execution. An open row whose attempt has ended is a job that waits for its next one."""
+    ended = {part.attempt for part in parts if part.kind is not None}
+    return [
+        _attempt(part)
+        for part in parts
+        if part.attempt > 0 and (part.kind is not None or (part.claimed_at is not None and part.attempt not in ended))
+    ]
 
 
 def _attempt(part: store.HistoryEntry) -> AttemptView:

@@ -170,14 +170,15 @@ class WideLane:
     async def _transaction(self, connection: TrioConnection, items: list[WideItem]) -> None:
         jobs = [item for item in items if item.job is not None]
         timers = [item.timer for item in items if item.timer is not None]
-        scene = await store.open_scene(
-            connection,
-            [item.instance for item in items],
-            jobs=[item.job for item in jobs if item.job is not None],
-            workers=[item.worker for item in jobs],
-            timers=timers,
-            positions=POSITIONS_PER_ITEM * len(items),
-        )
+        with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
+            scene = await store.open_scene(
+                connection,
+                [item.instance for item in items],
+                jobs=[item.job for item in jobs if item.job is not None],
+                workers=[item.worker for item in jobs],
+                timers=timers,
+                positions=POSITIONS_PER_ITEM * len(items),
+            )
         known = dict(zip((id(item) for item in jobs), scene.known, strict=True))
         loaded = {
             locked.instance.id: await self._definitions.by_key(connection, locked.definition)

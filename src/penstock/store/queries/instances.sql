@@ -6,16 +6,17 @@
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[])
     AS i(id, definition, vars, business_key, job_type, hand_off, lease_s)),
+clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
   INSERT INTO instance (id, started_at, definition, vars, business_key)
-  SELECT id, penstock_now(), definition, vars::jsonb, business_key FROM item
+  SELECT id, now, definition, vars::jsonb, business_key FROM item, clock
   RETURNING id, started_at),
 opened AS (
   INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
-  SELECT id, id, nextval('step_seq'), penstock_now(), CASE WHEN hand_off IS NOT NULL THEN penstock_now() END,
-    CASE WHEN hand_off IS NOT NULL THEN penstock_now() + lease_s * interval '1 s' END, job_type,
+  SELECT id, id, nextval('step_seq'), now, CASE WHEN hand_off IS NOT NULL THEN now END,
+    CASE WHEN hand_off IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
     CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, 0, CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, hand_off
-  FROM item
+  FROM item, clock
   RETURNING id, seq, entered_at, lease_until, job_type, state),
 queued AS (
   INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM opened WHERE state = 0)

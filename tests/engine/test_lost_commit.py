@@ -1,0 +1,308 @@
+"""The connection breaks around a COMMIT: what became of it is looked up, and nothing is done twice or lost.
+
+Each operation runs through a proxy that breaks the connection of its transaction: ``committed`` after the server has
+committed it and before we hear of it, else before the server has got it. Whoever called must see no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+
+from penstock.engine.vocabulary import Job
+from penstock.runtime.supervise import forever
+from penstock.testing.definitions import definition, end, fork, linear, service, step
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.store.proxy import Proxy
+from tests.waiting import wait_until
+
+MARK = "mark-of-this-test"
+"""In the statement that is lost, and in no other one."""
+
+pytestmark = pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
+
+
+@pytest.fixture
+async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
+    proxy = Proxy(database_dsn)
+    await nursery.start(proxy.serve)
+    return proxy
+
+
+@pytest.fixture
+async def cut_driver(proxy: Proxy, make_driver: MakeDriver, nursery: trio.Nursery, database_dsn: str) -> Driver:
+    """An engine behind the proxy, with the loop that serves parked polls, which outlasts a lost connection."""
+    driver = make_driver(dsn=proxy.dsn)
+    driver.dsn = database_dsn  # blocking looks must not go through the proxy, which runs in this thread
+
+    async def probe() -> None:
+        await driver.engine.polls.wait_probe()
+        await driver.engine.polls.probe_once()
+
+    nursery.start_soon(partial(forever, "probe", probe))
+    return driver
+
+
+def chosen() -> dict[str, Any]:
+    """A DECISION first and last: everything takes the wide lane."""
+    branch = {"conditionalNextSteps": {"x == 1": "task"}}
+    return definition(
+        step("first", "DECISION", **branch), service("task", "last"),
+        step("last", "DECISION", conditionalNextSteps={"x == 1": "end"}), end(), definition_id="chosen",
+    )  # fmt: skip
+
+
+async def losing(proxy: Proxy, committed: bool, operation: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the operation with its transaction's answer lost; its result."""
+    cut = proxy.cut_at(MARK.encode(), committed=committed)
+    with trio.fail_after(15):
+        answer = await operation()
+    assert cut.done.is_set(), "the connection was not cut: the test shows nothing"
+    return answer
+
+
+async def parked_poll(driver: Driver, nursery: trio.Nursery, *types: str) -> list[Job]:
+    """A poll that waits; the list gets its jobs."""
+    jobs: list[Job] = []
+
+    async def poll() -> None:
+        jobs.extend(await driver.poll(*types, worker="parked", n=1, wait=20))
+
+    nursery.start_soon(poll)
+
+    async def parked() -> bool:
+        return len(driver.engine.polls.waiters) == 1
+
+    await wait_until(parked)
+    return jobs
+
+
+async def delivered(driver: Driver, jobs: list[Job]) -> Job:
+    """The job of a parked poll; nothing may be left reserved."""
+
+    async def answered() -> bool:
+        return bool(jobs)
+
+    await wait_until(answered)
+    assert len(driver.engine.polls.waiters) == 0
+    (job,) = jobs
+    return job
+
+
+def closed(driver: Driver) -> int:
+    """Completed executions of jobs."""
+    return int(driver.rows("SELECT count(*) FROM history WHERE kind = 1 AND worker IS NOT NULL")[0][0])
+
+
+async def test_a_narrow_completion(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(2))
+    job = await cut_driver.one("work")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"x": MARK}))
+    assert closed(cut_driver) == 1
+    following = await cut_driver.one("work")
+    assert (following.step_id, following.attempt) == ("task-2", 1)
+    assert await cut_driver.variables(instance) == {"x": MARK}
+
+
+async def test_a_narrow_completion_that_hands_the_next_job_over(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery
+) -> None:
+    instance = await cut_driver.run(linear(2))
+    job = await cut_driver.one("work")
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"x": MARK}))
+    following = await delivered(cut_driver, jobs)
+    assert (following.step_id, following.attempt, following.worker_id) == ("task-2", 1, "parked")
+    await cut_driver.complete(following)
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert closed(cut_driver) == 2
+
+
+async def test_a_narrow_completion_that_ends_the_instance(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(1))
+    job = await cut_driver.one("work")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"x": MARK}))
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert await cut_driver.variables(instance) == {"x": MARK}
+
+
+async def test_a_wide_completion(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(chosen(), {"x": 1})
+    job = await cut_driver.one("work")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"y": MARK}))
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert closed(cut_driver) == 1
+
+
+async def test_a_wide_completion_that_hands_jobs_over(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery
+) -> None:
+    definition_ = definition(
+        service("task", "choose"), step("choose", "DECISION", conditionalNextSteps={"x == 1": "next"}),
+        service("next", "end", job_type="next"), end(),
+    )  # fmt: skip
+    instance = await cut_driver.run(definition_, {"x": 1})
+    job = await cut_driver.one("work")
+    jobs = await parked_poll(cut_driver, nursery, "next")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"y": MARK}))
+    following = await delivered(cut_driver, jobs)
+    assert following.attempt == 1
+    await cut_driver.complete(following)
+    assert await cut_driver.status(instance) == "COMPLETED"
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+async def test_a_failure(cut_driver: Driver, proxy: Proxy, committed: bool, retryable: bool) -> None:
+    instance = await cut_driver.run(linear(1, retry_count=2))
+    job = await cut_driver.one("work")
+    await losing(proxy, committed, lambda: cut_driver.fail(job, MARK, retryable=retryable))
+    if retryable:
+        again = await cut_driver.one("work")
+        assert (again.attempt, again.retries_remaining) == (2, 1)
+    else:
+        assert (await cut_driver.view(instance)).failure_reason == MARK
+
+
+async def test_a_narrow_start(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.upload(linear(1))
+    view = await losing(proxy, committed, lambda: cut_driver.start("linear", {"x": MARK}))
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+    job = await cut_driver.one("work")
+    assert job.instance_id == view.id
+
+
+async def test_a_narrow_start_that_hands_its_first_job_over(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery
+) -> None:
+    await cut_driver.upload(linear(1))
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    view = await losing(proxy, committed, lambda: cut_driver.start("linear", {"x": MARK}))
+    job = await delivered(cut_driver, jobs)
+    assert (job.instance_id, job.attempt) == (view.id, 1)
+    await cut_driver.complete(job)
+    assert await cut_driver.status(view.id) == "COMPLETED"
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_wide_start(cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery) -> None:
+    await cut_driver.upload(fork(1, 1))
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    view = await losing(proxy, committed, lambda: cut_driver.start("fork", {"x": MARK}))
+    first = await delivered(cut_driver, jobs)
+    second = await cut_driver.one("work")
+    await cut_driver.complete(first)
+    await cut_driver.complete(second)
+    assert await cut_driver.status(view.id) == "COMPLETED"
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_start_with_a_key(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.upload(linear(1))
+    view = await losing(proxy, committed, lambda: cut_driver.start("linear", {"x": MARK}, idempotency_key="key"))
+    again = await cut_driver.start("linear", {"x": MARK}, idempotency_key="key")
+    assert again.id == view.id
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_cancel(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(1))
+    view = await losing(proxy, committed, lambda: cut_driver.cancel(instance, MARK))
+    assert (view.status, view.failure_reason) == ("CANCELLED", MARK)
+
+
+async def test_a_user_task(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(definition(step("ask", "USER_TASK", nextStep="end"), end()))
+    await losing(proxy, committed, lambda: cut_driver.finish_task(instance, "ask", {"x": MARK}))
+    assert await cut_driver.status(instance) == "COMPLETED"
+
+
+async def test_a_signal(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(definition(step("wait", "WAIT", nextStep="end"), end()))
+    await losing(proxy, committed, lambda: cut_driver.signal(instance, "wait", {"x": MARK}))
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert await cut_driver.variables(instance) == {"x": MARK}
+
+
+async def test_a_heartbeat(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.run(linear(1))
+    job = await cut_driver.one("work")
+    answer = await losing(
+        proxy, committed, lambda: cut_driver.heartbeat(job, lease_seconds=60, checkpoint=f'"{MARK}"'.encode())
+    )
+    assert answer.lock_expires_at > job.lock_expires_at
+    await cut_driver.complete(job)
+
+
+async def test_a_claim_that_was_committed_unheard_comes_back_with_the_end_of_its_lease(
+    cut_driver: Driver, proxy: Proxy, committed: bool
+) -> None:
+    """Nobody knows of the lease: the job is late, never lost."""
+    await cut_driver.run(linear(1))
+    cut = proxy.cut_at(MARK.encode(), committed=committed)
+    jobs = await cut_driver.poll("work", worker=MARK)
+    assert cut.done.is_set()
+    if not committed:
+        assert len(jobs) == 1
+        return
+    if not jobs:
+        assert cut_driver.rows("SELECT state, claimed_by FROM token") == [(1, MARK)]
+        assert await cut_driver.expire(31) == 1
+        jobs = await cut_driver.poll("work")
+    assert len(jobs) == 1
+
+
+async def test_a_commit_that_takes_its_time_is_waited_for(
+    cut_driver: Driver, proxy: Proxy, committed: bool, database_dsn: str, nursery: trio.Nursery
+) -> None:
+    """The connection breaks while the server is still committing: whether it will is not known yet, so nobody is
+    answered."""
+    instance = await cut_driver.run(chosen(), {"x": 1})
+    job = await cut_driver.one("work")
+    with psycopg.connect(database_dsn, autocommit=True) as holder:
+        holder.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+                       " 'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END'")  # fmt: skip
+        holder.execute("CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON instance DEFERRABLE INITIALLY DEFERRED"
+                       " FOR EACH ROW EXECUTE FUNCTION slow()")  # fmt: skip
+        holder.execute("SELECT pg_advisory_lock(42)")
+        answered = trio.Event()
+
+        async def complete() -> None:
+            await cut_driver.complete(job, {"y": MARK})
+            answered.set()
+
+        nursery.start_soon(complete)
+
+        async def committing() -> bool:
+            waiting = holder.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchall()
+            return bool(waiting)
+
+        await wait_until(committing)
+        for link in proxy.links:
+            await link.client.aclose()
+        (pid,) = holder.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone() or (0,)
+
+        async def looked() -> bool:
+            return cut_driver.engine.metrics.registry is not None and not answered.is_set()
+
+        await wait_until(looked)
+        if committed:
+            holder.execute("SELECT pg_advisory_unlock(42)")
+        else:
+            holder.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+            async def rolled_back() -> bool:
+                found = holder.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchall()
+                return not found
+
+            await wait_until(rolled_back)
+            holder.execute("SELECT pg_advisory_unlock(42)")
+        with trio.fail_after(15):
+            await answered.wait()
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert closed(cut_driver) == 1

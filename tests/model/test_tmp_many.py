@@ -1,0 +1,141 @@
+"""Random definitions, random moves: `advance` and the independent token game must agree after each."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.core.definition import StepType
+from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
+from penstock.core.state import CLOSING_KINDS, TokenState
+from penstock.testing.definitions import Json
+from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition
+from tests.core.machine import Machine
+from tests.model.moves import MAX_AUTOMATIC, Drawing, Drawn, Move, Seeded, next_move, output_of, play
+from tests.model.token_game import TokenGame
+
+MOVES_MAX = 30
+
+
+def compare(machine: Machine, game: TokenGame) -> None:
+    assert machine.status.name == game.status
+    if game.failure is not None:
+        assert machine.failure is not None
+        if game.failure != "expression":
+            assert game.failure in machine.failure
+    assert machine.open == [mark.step for mark in game.open_marks]
+    steps = machine.definition.steps
+    for token, mark in zip(open_tokens(machine), game.open_marks, strict=True):
+        assert token.side is mark.side
+        assert (token.parent_id is None) is (mark.block is None)
+        if token.parent_id is not None and mark.block is not None:
+            assert steps[machine.tokens[token.parent_id].step].id == mark.block.gateway
+        assert set(armed(machine, token.id, token.seq)) == mark.timers
+        assert (token.state is TokenState.BACKOFF) is mark.backing_off
+        assert token.failures == mark.failures
+    blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
+    forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
+    assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
+    assert machine.variables == game.variables
+    closed = Counter((steps[h.step].id, h.kind.name) for h in machine.history if h.kind in CLOSING_KINDS)
+    assert closed == game.closed
+    kept = Counter({steps[index].id: len(signals) for index, signals in machine.signals.items() if signals})
+    assert kept == game.kept_signals
+
+
+def open_tokens(machine: Machine) -> list[Any]:
+    return sorted((token for token in machine.tokens.values() if token.is_open), key=lambda token: token.seq)
+
+
+def armed(machine: Machine, token: int, seq: int) -> list[int]:
+    return [index for id, timer_seq, index in machine.timers if (id, timer_seq) == (token, seq)]
+
+
+def make(machine: Machine, move: Move) -> None:
+    """The move, as the engine would feed it to `advance`."""
+    if move.what == "cancel":
+        machine.cancel("cancelled")
+        return
+    if move.what == "retry":
+        machine.retry()
+        return
+    if move.what == "keep signal":
+        machine.buffer(move.step, output_of(move))
+        return
+    token = open_tokens(machine)[move.place]
+    step = machine.definition.steps[token.step]
+    if move.what == "fire":
+        machine.now = max(machine.now, machine.timers[token.id, token.seq, move.index].fire_at)
+        machine.apply(TimerFired(token.id, move.index))
+        return
+    if step.type is StepType.SERVICE_TASK and token.state is TokenState.READY:
+        token = machine.claim_token(token)
+    output = machine.encode(output_of(move)) if move.what == "complete" else None
+    if move.what == "complete" and step.type is StepType.SERVICE_TASK:
+        machine.apply(JobCompleted(token.id, "w", output))
+    elif move.what == "complete":
+        machine.apply(TaskCompleted(token.id, None, output))
+    else:
+        machine.apply(JobFailed(token.id, "w", move.what == "fail", "boom"))
+
+
+def play_a_game(body: Json, drawing: Drawing) -> tuple[Machine, TokenGame, list[Move]]:
+    machine = Machine(body, START_VARIABLES, max_automatic_steps=MAX_AUTOMATIC)
+    game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC)
+    compare(machine, game)
+    moves: list[Move] = []
+    while len(moves) < MOVES_MAX and (move := next_move(game, drawing, moves)) is not None:
+        moves.append(move)
+        make(machine, move)
+        game.now = machine.now
+        play(game, move)
+        compare(machine, game)
+    return machine, game, moves
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
+@given(definitions(), st.data())
+def test_advance_plays_by_the_rules(body: Json, data: st.DataObject) -> None:
+    play_a_game(body, Drawn(data))
+
+
+def test_advance_plays_by_the_rules_in_many_games() -> None:
+    """As above, by seeds: larger definitions, longer games. And enough of everything, else it would prove nothing."""
+    seen: Counter[str] = Counter()
+    for seed in range(GAMES):
+        source = random.Random(seed)
+        body = random_definition(source, failing=seed % 3 == 0)
+        try:
+            machine, game, moves = play_a_game(body, Seeded(source))
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        seen.update({move.what for move in moves})
+        seen[f"ended {game.status}"] += 1
+        seen.update({what for what, there in look(machine, game) if there})
+    assert {what for what, times in seen.items() if times >= GAMES / 100} >= WANTED, seen
+
+
+GAMES = 20000
+WANTED = {
+    "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal",
+    "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
+    "a join fired", "a side token", "an interruption", "a step open twice", "an END closed others", "long",
+}  # fmt: skip
+
+
+def look(machine: Machine, game: TokenGame) -> list[tuple[str, bool]]:
+    types = {step.id: step.type for step in machine.definition.steps}
+    joined = [name for name, how in machine.path if types[name] is StepType.JOIN_GATEWAY and how == "COMPLETED"]
+    return [
+        ("a join fired", bool(joined)),
+        ("a side token", any(token.side for token in machine.seen_tokens)),
+        ("an interruption", any(how == "INTERRUPTED" for _, how in machine.path)),
+        ("a step open twice", machine.open_twice),
+        ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),
+        ("long", len(machine.history) > 30),
+    ]
