@@ -498,3 +498,46 @@ async def test_two_user_tasks_at_once_one_is_done(make_driver: MakeDriver) -> No
             nursery.start_soon(finish, engine)
     assert sorted(answers) == ["not-found"] * 9 + ["ok"]
     assert await engines[0].open_steps(instance) == ["u2"]
+
+
+async def test_a_heartbeat_never_shortens_a_lease(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.start("linear")
+    job = await driver.one("work", lease=600)
+    assert (await driver.heartbeat(job)).lock_expires_at >= job.lock_expires_at
+
+
+async def test_an_expired_attempt_is_shown_once_and_not_as_running(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear")
+    await driver.one("work")
+    await expire(driver)
+    item = (await driver.engine.instances.history(view.id))[0]
+    assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == [(1, "LEASE_EXPIRED")]
+    kinds = [record.kind for record in await driver.engine.instances.audit(view.id)]
+    assert kinds == ["STARTED", "JOB_DISPATCHED", "LEASE_EXPIRED"]
+    assert [record.kind for record in await driver.engine.instances.audit(view.id, 1, 1)] == ["JOB_DISPATCHED"]
+
+
+async def test_after_a_retry_the_failed_execution_is_lost(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear")
+    job = await driver.one("work")
+    await driver.fail(job)
+    await driver.engine.instances.retry(view.id)
+    before = driver.snapshot()
+    for attempt in (None, 1):
+        with pytest.raises(LeaseLost):
+            await driver.complete(job, attempt=attempt)
+    assert driver.snapshot() == before
+
+
+async def test_a_poll_of_several_types_starves_none(driver: Driver) -> None:
+    from penstock.testing.definitions import definition, end, service
+
+    for name in ("a", "b"):
+        await driver.upload(definition(service("s", "end", job_type=name), end(), definition_id=name))
+        for _ in range(10):
+            await driver.start(name)
+    seen = {(await driver.one("a", "b")).job_type for _ in range(4)}
+    assert seen == {"a", "b"}

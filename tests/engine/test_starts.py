@@ -34,6 +34,8 @@ async def test_the_same_content_is_the_same_version_and_changed_content_the_next
     await driver.upload(linear(2))
     assert (await driver.engine.definitions.get("linear")).version == 2
     assert len((await driver.engine.definitions.get("linear", 1)).definition.steps) == 2
+    await driver.upload(linear(1))  # the content of an older version: that version, and no new one
+    assert driver.rows("SELECT count(*) FROM definition") == [(2,)]
     with pytest.raises(NotFound):
         await driver.engine.definitions.get("linear", 3)
 

@@ -42,7 +42,9 @@ def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequ
 
 
 @pytest.fixture(params=["rest", "grpc"])
-async def driver(engine_process: EngineProcess, google: Google, request: pytest.FixtureRequest) -> AsyncGenerator[Driver]:
+async def driver(
+    engine_process: EngineProcess, google: Google, request: pytest.FixtureRequest
+) -> AsyncGenerator[Driver]:
     if request.param == "grpc":
         with grpc.insecure_channel(f"127.0.0.1:{engine_process.grpc_port}") as channel:
             yield GrpcDriver(google, channel)

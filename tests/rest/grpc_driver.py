@@ -13,7 +13,6 @@ from tests.rest.drivers import Execution, Instance, JobView, Json, Refused
 from tests.rpc.conftest import Google
 
 TIMEOUT_S = 60.0
-POLL_AGAIN_S = 0.01
 CODES = {
     grpc.StatusCode.NOT_FOUND: "not-found",
     grpc.StatusCode.INVALID_ARGUMENT: "bad-request",
@@ -43,7 +42,15 @@ class GrpcDriver:
 
     async def upload(self, definition: Json) -> int:
         """The parts that the message does not have are left out; wrong types and names are refused here already."""
-        unknown = set(definition) - {"id", "name", "description", "autoStartNextWorkflow", "nextWorkflowId", "steps", "metadata"}
+        unknown = set(definition) - {
+            "id",
+            "name",
+            "description",
+            "autoStartNextWorkflow",
+            "nextWorkflowId",
+            "steps",
+            "metadata",
+        }
         if unknown:
             raise Refused("bad-request", f"the message has no {unknown}")
         m = self.messages
@@ -167,7 +174,7 @@ class GrpcDriver:
         )
         deadline = trio.current_time() + wait_s
         while not (jobs := (await self.call("PollJobs", request)).jobs) and trio.current_time() < deadline:
-            await trio.sleep(POLL_AGAIN_S)
+            await trio.lowlevel.checkpoint()
         assert all(job.HasField("lock_expires_at") for job in jobs)
         return [
             JobView(

@@ -316,9 +316,7 @@ async def test_a_drain_pushes_nothing_more_takes_results_and_ends_the_stream(dri
     assert work.jobs == []
 
 
-async def test_a_drain_does_not_wait_for_ever(
-    driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drain_does_not_wait_for_ever(driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_stream, "DRAIN_RESULTS_S", 0.2)
     await driver.upload(linear(1))
     await driver.start("linear")

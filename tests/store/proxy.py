@@ -32,6 +32,7 @@ class Link:
     holding: bool = False
     held: trio.Event = field(default_factory=trio.Event)
     """Set once an answer of the server is held back."""
+    scope: trio.CancelScope | None = None
     cut: Cut | None = None
     """Whose answer is being swallowed."""
     released: trio.Event = field(default_factory=trio.Event)
@@ -40,6 +41,11 @@ class Link:
     def hold(self) -> None:
         """From now on keep the server's answers to ourselves."""
         self.holding = True
+
+    def end(self) -> None:
+        """Break the connection now."""
+        assert self.scope is not None
+        self.scope.cancel()
 
     def release(self) -> None:
         self.holding = False
@@ -87,6 +93,7 @@ class Proxy:
             self.links.append(link)
             self._changed.notify_all()
         async with client, server, trio.open_nursery() as nursery:
+            link.scope = nursery.cancel_scope
             nursery.start_soon(self._upward, link, nursery.cancel_scope)
             nursery.start_soon(self._downward, link, nursery.cancel_scope)
         link.ended.set()

@@ -54,7 +54,7 @@ class Definitions:
         self.job_type_ids: dict[str, int] = {}
 
     async def upload(self, definition: Definition) -> DefinitionSummary:
-        """Store a definition; the same content as the latest version's gives that version again."""
+        """Store a definition; the same content as that of an existing version gives that version again."""
         async with self._database.connection() as connection:
             types = await self._job_types(connection, definition)
             row, new = await store.save(

@@ -9,7 +9,7 @@ from penstock.engine import ids
 from penstock.engine.audit import audit_records
 from penstock.engine.definitions import Definitions
 from penstock.engine.items import CancelItem, RetryItem
-from penstock.engine.paging import NAME_MAX_CHARS, page_bounds
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, page_bounds
 from penstock.engine.payload import check_text
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, view_instances
@@ -94,10 +94,13 @@ class Instances:
             loaded = await self._definitions.by_key(connection, found[0])
         return history_items(number, loaded, found[1])
 
-    async def audit(self, id: str, limit: int = AUDIT_PAGE_MAX) -> list[AuditRecord]:
-        """The audit trail, oldest first: the audit records joined with what instance and history record."""
+    async def audit(self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0) -> list[AuditRecord]:
+        """The audit trail, oldest first: the audit records joined with what instance and history record.
+
+        At most ``limit`` (1,000) records, leaving out the first ``after``. Raises NotFound.
+        """
         number = ids.read_instance(id)
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, wide_store.one_snapshot(connection):
             views = await view_instances(connection, self._definitions, [number])
             found = await store.history(connection, number)
             if not views or found is None:
@@ -105,7 +108,8 @@ class Instances:
             loaded = await self._definitions.by_key(connection, found[0])
             rows = await wide_store.audit_of(connection, number)
         records = audit_records(number, views[0], loaded, found[1], rows)
-        return records[: min(max(limit, 1), AUDIT_PAGE_MAX)]
+        first = max(after, 0)
+        return records[first : first + min(max(limit, 1), AUDIT_PAGE_MAX)]
 
     async def cancel(self, id: str, reason: str | None) -> InstanceView:
         """End an instance, whatever it is doing. Raises NotFound, Conflict when it has ended."""
@@ -124,13 +128,13 @@ class Instances:
             raise BadRequest("definitionId: is required")
         chars = NAME_MAX_CHARS
         check_text(request.definition_id, "definitionId", chars)
-        for value, field in (
-            (request.business_key, "businessKey"),
-            (request.instance_key, "instanceKey"),
-            (request.idempotency_key, "Idempotency-Key"),
+        for value, field, most in (
+            (request.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),
+            (request.instance_key, "instanceKey", chars),
+            (request.idempotency_key, "Idempotency-Key", chars),
         ):
             if value is not None:
-                check_text(value, field, chars)
+                check_text(value, field, most)
 
     async def list(
         self,
@@ -158,5 +162,6 @@ class Instances:
             items = await view_instances(connection, self._definitions, found)
             if total <= limit:
                 return InstancePage(items=items, total=total)
-            total = max(total, await store.estimate(connection))
+            if definition_id is None and status is None and business_key is None:
+                total = max(total, await store.estimate(connection))
         return InstancePage(items=items, total=total, total_is_estimate=True)

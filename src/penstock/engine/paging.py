@@ -7,6 +7,8 @@ from penstock.errors import BadRequest
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
 OFFSET_MAX = 10_000_000
+BUSINESS_KEY_MAX_CHARS = 512
+"""What a B-tree entry of PostgreSQL holds for certain (2,704 bytes, four to a character)."""
 NAME_MAX_CHARS = 256
 """Of ids, keys, worker and job type names. Longer ones could not be indexed or shown."""
 

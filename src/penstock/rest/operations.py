@@ -199,7 +199,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", "getAudit", "instances", "Read the audit trail, oldest first (addition)",
-        parameters=(Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),),
+        parameters=(
+            Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),
+            Parameter("after", "query", "How many records to leave out.", INTEGER),
+        ),
         answer=list_in("items", AuditRecord), errors=(400, 404),
     ),
     Operation(

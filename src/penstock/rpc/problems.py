@@ -6,6 +6,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.errors import PenstockError
+from penstock.store.database import AWAY
 
 STATUS_BY_CODE = {
     "bad-request": Status.INVALID_ARGUMENT,
@@ -27,6 +28,8 @@ STATUS_BY_CODE = {
 
 def status_of(error: Exception) -> GRPCError | None:
     """What a client is told of an operating error; None for anything else (INTERNAL, and it is logged)."""
+    if isinstance(error, AWAY):  # reads don't wait for a database that is away
+        return GRPCError(Status.UNAVAILABLE, "the database is away")
     if not isinstance(error, PenstockError):
         return None
     return GRPCError(STATUS_BY_CODE[error.code], error.reason)

@@ -36,17 +36,17 @@ class ListedDefinition(NamedTuple):
 async def save(
     connection: TrioConnection, *, id: str, name: str, description: str | None, content: str, audit: bool
 ) -> tuple[DefinitionRow, bool]:
-    """Store a definition unless the latest version has the same content; also, whether it is new.
+    """Store a definition unless some version of its id has the same content; also, whether it is new.
 
     Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
     """
     async with connection.transaction():
         await connection.fetch(SQL["lock_definition"], (id,))
-        found = await connection.fetch(SQL["latest_definition"], (id,))
-        latest = DefinitionRow(*cast(Any, found[0])) if found else None
-        if latest is not None and latest.content == content:
-            return latest, False
-        version = latest.version + 1 if latest else 1
+        same = await connection.fetch(SQL["same_definition"], (id, content))
+        if same:
+            return DefinitionRow(*cast(Any, same[0])), False
+        latest = await connection.fetch(SQL["latest_definition"], (id,))
+        version = DefinitionRow(*cast(Any, latest[0])).version + 1 if latest else 1
         row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content)))[0]
         key, uploaded_at = cast(Any, row)
         if audit:

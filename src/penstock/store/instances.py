@@ -127,7 +127,10 @@ async def find_ids(
             name, params = "list_open", (*params, status == "WAITING")
         case _:
             name, params = "list_ended", (*params, int(InstanceStatus[status]))
-    return [cast(int, row[0]) for row in await connection.fetch(SQL[name], params)]
+    *_, rows, _ = await connection.roundtrip(
+        [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL[name], params), (SQL["commit"], ())]
+    )
+    return [cast(int, row[0]) for row in rows]
 
 
 async def estimate(connection: TrioConnection) -> int:

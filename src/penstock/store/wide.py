@@ -7,7 +7,8 @@ Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -393,3 +394,11 @@ async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, 
 async def purge_idempotency(connection: TrioConnection, older_than_hours: float) -> None:
     """Forget up to 1,000 idempotency keys that are old enough."""
     await connection.fetch(SQL["purge_idempotency"], (older_than_hours,))
+
+
+@asynccontextmanager
+async def one_snapshot(connection: TrioConnection) -> AsyncGenerator[None]:
+    """Reads within the block see one moment of the database."""
+    async with connection.transaction():
+        await connection.fetch(SQL["one_snapshot"])
+        yield

@@ -8,6 +8,11 @@ SELECT pg_advisory_xact_lock(hashtextextended('penstock definition ' || $1::text
 SELECT key, id, version, name, description, content, uploaded_at FROM definition
 WHERE id = $1::text ORDER BY version DESC LIMIT 1
 
+-- name: same_definition
+-- The newest version of an id with this very content.
+SELECT key, id, version, name, description, content, uploaded_at FROM definition
+WHERE id = $1::text AND content = $2::text ORDER BY version DESC LIMIT 1
+
 -- name: definition_version
 SELECT key, id, version, name, description, content, uploaded_at FROM definition WHERE id = $1::text AND version = $2::int
 

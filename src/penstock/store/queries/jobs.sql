@@ -111,7 +111,8 @@ WITH item AS MATERIALIZED (
     AS i(token, seq, attempt, worker, lease_s, checkpoint, progress)),
 kept AS (
   UPDATE token t SET state = 1, claimed_by = i.worker,
-    lease_until = least(penstock_now() + i.lease_s * interval '1 s', t.claimed_at + t.timeout_s * interval '1 s')
+    lease_until = least(  -- extended, never shortened
+      greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'), t.claimed_at + t.timeout_s * interval '1 s')
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state

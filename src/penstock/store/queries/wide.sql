@@ -199,8 +199,11 @@ SELECT instance_id FROM instance_key WHERE definition_id = $1::text AND key = $2
 -- name: signals_of
 SELECT id, step, received_at, output::text FROM buffered_signal WHERE instance_id = $1::bigint ORDER BY id
 
+-- name: one_snapshot
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
+
 -- name: audit_of
-SELECT at, kind, step, actor, detail FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 10000
+SELECT at, kind, step, actor, detail FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 100000
 
 -- name: claim_instance_key
 INSERT INTO instance_key (definition_id, key, instance_id) VALUES ($1::text, $2::text, $3::bigint)
