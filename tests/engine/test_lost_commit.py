@@ -257,54 +257,79 @@ async def test_a_claim_that_was_committed_unheard_comes_back_with_the_end_of_its
     assert len(jobs) == 1
 
 
-async def test_a_commit_that_takes_its_time_is_waited_for(
-    cut_driver: Driver, proxy: Proxy, committed: bool, database_dsn: str, nursery: trio.Nursery
-) -> None:
-    """The connection breaks while the server is still committing: whether it will is not known yet, so nobody is
-    answered."""
-    instance = await cut_driver.run(chosen(), {"x": 1})
-    job = await cut_driver.one("work")
-    with psycopg.connect(database_dsn, autocommit=True) as holder:
-        holder.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
-                       " 'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END'")  # fmt: skip
-        holder.execute("CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON instance DEFERRABLE INITIALLY DEFERRED"
-                       " FOR EACH ROW EXECUTE FUNCTION slow()")  # fmt: skip
-        holder.execute("SELECT pg_advisory_lock(42)")
-        answered = trio.Event()
+SLOW_COMMIT = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION slow();
+SELECT pg_advisory_lock(42)
+"""
+WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted"
 
-        async def complete() -> None:
-            await cut_driver.complete(job, {"y": MARK})
-            answered.set()
 
-        nursery.start_soon(complete)
+async def slowly(driver: Driver, proxy: Proxy, table: str, committed: bool, operation: Callable[[], Awaitable[Any]]) -> Any:
+    """Run the operation with the connection broken while the server is committing, which it goes on with."""
+    answers: list[Any] = []
+    with psycopg.connect(driver.dsn, autocommit=True) as holder:
+        for statement in SLOW_COMMIT.format(table=table).split(";\n"):
+            holder.execute(statement.encode())
+
+        async def operate() -> None:
+            answers.append(await operation())
 
         async def committing() -> bool:
-            waiting = holder.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchall()
-            return bool(waiting)
+            return bool(holder.execute(WAITING).fetchall())
 
-        await wait_until(committing)
-        (pid,) = holder.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchall()[0]
-        before = len(proxy.links)
-        for link in proxy.links:
-            link.end()
+        async def tried_again() -> bool:
+            return any(link.sent for link in proxy.links[before:])
 
-        async def looked() -> bool:
-            return any(b"pg_xact_status" in chunk for link in proxy.links[before:] for chunk in link.sent)
-
-        await wait_until(looked)
-        assert not answered.is_set()
-        if committed:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(operate)
+            await wait_until(committing)
+            (pid,) = holder.execute(WAITING).fetchall()[0]
+            before = len(proxy.links)
+            for link in proxy.links:
+                link.end()
+            await wait_until(tried_again)
+            assert not answers
+            if not committed:
+                holder.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
             holder.execute("SELECT pg_advisory_unlock(42)")
-        else:
-            holder.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            with trio.fail_after(15):
+                while not answers:
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    return answers[0]
 
-            async def rolled_back() -> bool:
-                found = holder.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchall()
-                return not found
 
-            await wait_until(rolled_back)
-            holder.execute("SELECT pg_advisory_unlock(42)")
-        with trio.fail_after(15):
-            await answered.wait()
+async def test_a_wide_commit_that_takes_its_time(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(chosen(), {"x": 1})
+    job = await cut_driver.one("work")
+    await slowly(cut_driver, proxy, "instance", committed, lambda: cut_driver.complete(job))
     assert await cut_driver.status(instance) == "COMPLETED"
     assert closed(cut_driver) == 1
+
+
+async def test_a_narrow_commit_that_takes_its_time(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery
+) -> None:
+    instance = await cut_driver.run(linear(2))
+    job = await cut_driver.one("work")
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    await slowly(cut_driver, proxy, "history", committed, lambda: cut_driver.complete(job))
+    following = await delivered(cut_driver, jobs)
+    assert (following.step_id, following.attempt) == ("task-2", 1)
+    assert closed(cut_driver) == 1
+    assert await cut_driver.open_steps(instance) == ["task-2"]
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_a_start_whose_commit_takes_its_time(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery, key: str | None
+) -> None:
+    await cut_driver.upload(linear(1))
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    start = lambda: cut_driver.start("linear", idempotency_key=key)  # noqa: E731
+    view = await slowly(cut_driver, proxy, "instance", committed, start)
+    job = await delivered(cut_driver, jobs)
+    assert (job.instance_id, job.attempt) == (view.id, 1)
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]

@@ -219,7 +219,7 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
         }
     ]
     assert (await rest.get("/v1/instances/1f/audit?limit=5")).json == {"items": [{"at": NOON_TEXT, "kind": "STARTED"}]}
-    assert engine.one("instances.audit") == ("1f", 5)
+    assert engine.one("instances.audit") == ("1f", 5, 0)
     engine.on("instances.history", [])
     assert (await rest.get("/v1/instances/1f/history")).body == b'{"items":[]}'
 

@@ -147,4 +147,6 @@ async def served(engine: Engine, limits: Limits | None = None) -> AsyncIterator[
         async with run.connect() as run.client:
             yield run
         nursery.cancel_scope.cancel()
+    for batcher in engine.batchers():
+        await batcher.wait_flushed()
     assert server.statistics().calls_running == 0

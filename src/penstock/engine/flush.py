@@ -30,13 +30,15 @@ log = get_logger(__name__)
 _outages = RateLimitedLog(log, interval_seconds=5)
 
 
-async def apply_safely(database: Database, metrics: Metrics, name: str, items: Sequence[I], apply: Apply[I]) -> None:
+async def apply_safely(
+    database: Database, metrics: Metrics, name: str, items: Sequence[I], apply: Apply[I], *, again: bool = False
+) -> None:
     """Call ``apply(connection, items, again)`` until every item is settled.
 
     ``again`` tells that an earlier try may have been committed: ``apply`` then looks before it answers. An item whose
     ``deadline`` passes while the database is away gets Unavailable.
     """
-    pause_s, again, repeats = RETRY_FIRST_S, False, 0
+    pause_s, repeats = RETRY_FIRST_S, 0
     while pending := [item for item in items if not item.settled]:
         try:
             async with database.connection() as connection:
@@ -45,7 +47,7 @@ async def apply_safely(database: Database, metrics: Metrics, name: str, items: S
             metrics.db_retries[error.sqlstate or "unknown"].inc()
             repeats += 1
             if repeats > REPEATS_MAX:
-                await _divide(database, metrics, name, pending, apply, error)
+                await _divide(database, metrics, name, pending, apply, error, again)
         except AWAY as error:
             again = True
             _outages.warning(name, "the database is away", lane=name, error=first_line(error), waiting=len(pending))
@@ -56,17 +58,23 @@ async def apply_safely(database: Database, metrics: Metrics, name: str, items: S
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)
         except DatabaseError as error:
-            await _divide(database, metrics, name, pending, apply, error)
+            await _divide(database, metrics, name, pending, apply, error, again)
 
 
 async def _divide(
-    database: Database, metrics: Metrics, name: str, items: Sequence[I], apply: Apply[I], error: DatabaseError
+    database: Database,
+    metrics: Metrics,
+    name: str,
+    items: Sequence[I],
+    apply: Apply[I],
+    error: DatabaseError,
+    again: bool,
 ) -> None:
     if len(items) == 1:
         items[0].refuse(_refusal(name, error))
         return
     for half in halves(items):
-        await apply_safely(database, metrics, name, half, apply)
+        await apply_safely(database, metrics, name, half, apply, again=again)
 
 
 def _refusal(name: str, error: DatabaseError) -> PenstockError:

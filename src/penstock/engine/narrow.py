@@ -87,7 +87,7 @@ class NarrowLane:
         pending = [item for item in items if not item.settled]
         try:
             if pending:
-                await self._complete(connection, pending)
+                await self._complete(connection, pending, again)
         except AWAY:
             raise  # reservations are kept: whether the jobs were handed off is looked up at the next try
         except BaseException:
@@ -95,7 +95,7 @@ class NarrowLane:
             raise
         self._give_up(items)
 
-    async def _complete(self, connection: TrioConnection, items: list[NarrowCompletion]) -> None:
+    async def _complete(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
         moved = await self._send(connection, items)
         rows = {(row.token, row.seq): row for row in moved}
         refused: list[NarrowCompletion] = []
@@ -110,6 +110,9 @@ class NarrowLane:
         # before anything else that can fail: only here is it known who is to get these jobs
         if overs:
             await self._polls.deliver_all(connection, overs, known)
+        if refused and again:  # the earlier try may have been committed just now: ours waited for its row locks
+            await self._find_lost(connection, refused)
+            refused = [item for item in refused if not item.settled]
         if refused:
             await self._judge(connection, refused)
 

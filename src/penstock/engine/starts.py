@@ -119,7 +119,7 @@ class Starts:
         narrow = [item for item in pending if item.loaded is not None and item.loaded.narrow_start]
         others = [item for item in pending if item.loaded is not None and not item.loaded.narrow_start]
         if narrow:
-            await self._start_narrow(connection, narrow)
+            await self._start_narrow(connection, narrow, again)
         if others:
             await self._start_wide(connection, others)
 
@@ -138,8 +138,9 @@ class Starts:
             if item.loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
 
-    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem]) -> None:
+    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         rows: list[NarrowStart] = []
+        untried = [item for item in items if not item.id]
         for item in items:
             loaded = item.loaded
             assert loaded is not None
@@ -165,7 +166,9 @@ class Starts:
             with self._metrics.db_transaction_seconds["start"].time():
                 begun = await store.start_narrow(connection, rows)
         except IdTaken:
-            for item in items:
+            # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
+            # for under its id at the next try.
+            for item in untried if again else items:
                 item.id = self._ids.next()
             raise
         except AWAY:
