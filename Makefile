@@ -17,7 +17,7 @@ test: ## all tests but chaos
 	@$(PYTHON) bootstrap.py test -q
 
 quick: $(INSTALLED) ## the fast tests only
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 -m "not slow and not chaos"
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal -m "not slow and not chaos"
 
 lint: $(INSTALLED) ## ruff (rules and format) and the layering contracts
 	$(BIN)/ruff check .

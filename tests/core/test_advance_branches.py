@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from penstock.core.state import InstanceStatus, TokenState
@@ -58,7 +56,9 @@ def test_branches_count_by_arrival_and_not_by_their_first_steps() -> None:
 
 def test_branches_of_automatic_steps_alone_join_once() -> None:
     machine = Machine(
-        parallel(assign("a", {"a": 1}, "join"), assign("b", {"b": 2}, "b2"), assign("b2", {"c": 3}, "join"), heads=["a", "b"])
+        parallel(
+            assign("a", {"a": 1}, "join"), assign("b", {"b": 2}, "b2"), assign("b2", {"c": 3}, "join"), heads=["a", "b"]
+        )
     )
     assert machine.status is COMPLETED
     assert joined(machine) == 1
@@ -113,7 +113,9 @@ def test_branches_with_decisions_waits_user_tasks_and_timers_in_them() -> None:
 
 def test_a_branch_that_loops_within_its_block_arrives_once() -> None:
     machine = Machine(
-        parallel(task("a", "again"), choose("again", {"n < 3": "a", "true": "join"}), task("b", "join"), heads=["a", "b"]),
+        parallel(
+            task("a", "again"), choose("again", {"n < 3": "a", "true": "join"}), task("b", "join"), heads=["a", "b"]
+        ),
         {"n": 0},
     )
     for n in (1, 2, 3):
@@ -314,7 +316,9 @@ def test_a_failure_in_one_branch_closes_the_others() -> None:
 
 
 def test_an_interrupting_timer_closes_its_step_and_goes_on_with_the_same_token() -> None:
-    body = definition(task("x", "end", boundaryEvents=[timer("late", interrupting=True), timer("end")]), task("late"), end())
+    body = definition(
+        task("x", "end", boundaryEvents=[timer("late", interrupting=True), timer("end")]), task("late"), end()
+    )
     machine = Machine(body)
     machine.claim("x")
     seq = machine.at("x").seq
@@ -395,9 +399,7 @@ def test_an_interrupted_branch_still_belongs_to_its_gateway() -> None:
 
 def with_last(*branches: Json, heads: list[str], last: str) -> Json:
     """A block whose join leads to the task ``last``."""
-    return definition(
-        gateway("fork", *heads), *branches, joining("join", last), task(last), end()
-    )
+    return definition(gateway("fork", *heads), *branches, joining("join", last), task(last), end())
 
 
 def test_a_timer_whose_target_is_outside_takes_the_branch_out_of_the_count() -> None:
@@ -437,9 +439,7 @@ def test_a_side_token_ends_at_a_join_and_counts_nowhere() -> None:
 
 def test_a_side_token_outlives_the_block_it_began_in() -> None:
     reminded = user("a", "join", boundaryEvents=[timer("remind")])
-    machine = Machine(
-        with_last(reminded, task("remind", None), task("b", "join"), heads=["a", "b"], last="last")
-    )
+    machine = Machine(with_last(reminded, task("remind", None), task("b", "join"), heads=["a", "b"], last="last"))
     machine.fire("a")
     finish(machine, "a", "b")
     assert machine.open == ["remind", "last"]

@@ -160,7 +160,7 @@ class Driver:
             "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
             "buffered_signal", "dispatch_outbox", "idempotency", "audit",
         )  # fmt: skip
-        return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}  # noqa: S608
+        return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}
 
 
 def completion(job: Job, variables: dict[str, Any] | None = None, **changes: Any) -> Completion:

@@ -22,10 +22,14 @@ ONE = definition(task("a", retryCount=1), end())
 
 async def left(driver: Driver) -> float:
     """Seconds until the end of the only lease."""
-    return float(driver.rows("SELECT extract(epoch FROM lease_until - penstock_now()) FROM token WHERE state = 1")[0][0])
+    return float(
+        driver.rows("SELECT extract(epoch FROM lease_until - penstock_now()) FROM token WHERE state = 1")[0][0]
+    )
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 30), (-5, 30), (1, 5), (5, 5), (300, 300), (3600, 3600), (10**9, 3600)])
+@pytest.mark.parametrize(
+    ("asked", "given"), [(0, 30), (-5, 30), (1, 5), (5, 5), (300, 300), (3600, 3600), (10**9, 3600)]
+)
 async def test_the_lease_that_was_asked_for_is_given(driver: Driver, asked: int, given: int) -> None:
     await driver.run(ONE)
     job = await driver.one("a", lease=asked)
@@ -260,7 +264,8 @@ async def test_progress_is_shown_by_open_step(driver: Driver) -> None:
 async def test_notes_go_with_their_token(driver: Driver, ending: str) -> None:
     bodies: dict[str, Json] = {
         "join": definition(
-            {"id": "fork", "name": "f", "type": "PARALLEL_GATEWAY", "joinStep": "join", "parallelNextSteps": ["a", "b"]},
+            {"id": "fork", "name": "f", "type": "PARALLEL_GATEWAY", "joinStep": "join",
+             "parallelNextSteps": ["a", "b"]},
             task("a", "join"), task("b", "join"), joining(), end(),
         )
     }  # fmt: skip

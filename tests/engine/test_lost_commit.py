@@ -266,7 +266,9 @@ SELECT pg_advisory_lock(42)
 WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted"
 
 
-async def slowly(driver: Driver, proxy: Proxy, table: str, committed: bool, operation: Callable[[], Awaitable[Any]]) -> Any:
+async def slowly(
+    driver: Driver, proxy: Proxy, table: str, committed: bool, operation: Callable[[], Awaitable[Any]]
+) -> Any:
     """Run the operation with the connection broken while the server is committing, which it goes on with."""
     answers: list[Any] = []
     with psycopg.connect(driver.dsn, autocommit=True) as holder:

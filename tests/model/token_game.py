@@ -1,4 +1,4 @@
-"""A second opinion on what workflows do: a token game, written from the rules (docs/guarantees.md) and not from `advance`.
+"""A second opinion on what workflows do: a token game, written from the rules (docs/guarantees.md), not from `advance`.
 
 It works on the definition's JSON, keeps no rows, no ids and no positions: only what is open, what each gateway waits
 for, the variables, and what was closed how. The engine and this game play the same moves, and are compared after
@@ -51,7 +51,9 @@ class Stuck(Exception):
 class TokenGame:
     """One instance. Moves name an open mark by its place in `open_marks`."""
 
-    def __init__(self, definition: dict[str, Any], variables: dict[str, Any], now: datetime, max_automatic: int) -> None:
+    def __init__(
+        self, definition: dict[str, Any], variables: dict[str, Any], now: datetime, max_automatic: int
+    ) -> None:
         self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
         self.variables = copy.deepcopy(variables)
         self.now = now
@@ -66,7 +68,9 @@ class TokenGame:
         self._automatic = 0
         self._saved: tuple[list[Mark], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
-        self._inside = {step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"}
+        self._inside = {
+            step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
+        }
         first = Mark()
         self.marks.append(first)
         self._go(first, definition["steps"][0]["id"])

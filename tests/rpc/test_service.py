@@ -15,6 +15,8 @@ import trio
 from grpclib.const import Status
 from h2.errors import ErrorCodes
 
+from penstock.errors import NotFound
+from penstock.log import trace_id
 from penstock.rpc import messages as m
 from penstock.rpc.codec import encode_message
 from penstock.rpc.definitions import LIST_MAX_BYTES
@@ -225,6 +227,23 @@ async def test_an_instance_has_every_field(driver: Driver, grpc: Served) -> None
     assert (listed.instances, listed.total) == ([ended], 1)
 
 
+async def test_the_callers_trace_is_in_the_log_of_its_call(
+    driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str | None] = []
+
+    async def get(id: str) -> None:
+        seen.append(trace_id())
+        raise NotFound(id)
+
+    monkeypatch.setattr(driver.engine.instances, "get", get)
+    body = encode_message(m.GetInstanceRequest("1f"))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    await grpc.client.call(WORKFLOW + "GetInstance", body, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+    await grpc.client.call(WORKFLOW + "GetInstance", body)
+    assert seen == [trace, None]
+
+
 async def test_whole_numbers_stay_whole(driver: Driver, grpc: Served) -> None:
     """A Struct has doubles only; what REST and expressions see of them are whole numbers, as far as doubles go."""
     await driver.upload(linear(1))
@@ -321,7 +340,7 @@ async def test_a_poll_that_is_cancelled_while_jobs_are_claimed_gives_them_back(d
         ("ListDefinitions", m.ListDefinitionsRequest("a\0")),
         ("StartInstance", m.StartInstanceRequest()),
         ("StartInstance", m.StartInstanceRequest("linear", business_key="k\0")),
-        ("StartInstance", m.StartInstanceRequest("linear", business_key="k" * 300)),
+        ("StartInstance", m.StartInstanceRequest("linear", business_key="k" * 100_000)),
         ("StartInstance", m.StartInstanceRequest("linear", variables=b'{"a\\u0000":1}')),
         ("GetInstance", m.GetInstanceRequest()),
         ("GetInstanceHistory", m.GetInstanceHistoryRequest()),

@@ -53,5 +53,7 @@ async def test_a_blocked_loop_shows_as_lag(mock_clock: trio.testing.MockClock) -
         nursery.start_soon(Housekeeping(bare).measure_lag)
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(LAG_INTERVAL_S + 0.7)
-    lag = sum(m.value for f in Bare.metrics.registry.collect() for m in f.samples if m.name.endswith("loop_lag_seconds_sum"))
+    lag = sum(
+        m.value for f in Bare.metrics.registry.collect() for m in f.samples if m.name.endswith("loop_lag_seconds_sum")
+    )
     assert 0.69 < lag < 0.71

@@ -95,13 +95,13 @@ async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_ano
     await see_each_other(a, b)
     await a.upload(linear(1))
     took_s: list[float] = []
+    got_at: list[float] = []
     for _ in range(15):
         async with trio.open_nursery() as nursery:
-            at = 0.0
 
             async def work() -> None:
                 job = await b.one("work", wait=10)
-                took_s.append(trio.current_time() - at)
+                got_at.append(trio.current_time())
                 await b.complete(job)
 
             nursery.start_soon(work)
@@ -112,6 +112,7 @@ async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_ano
             await wait_until(parked)
             at = trio.current_time()
             await a.start("linear")
+        took_s.append(got_at[-1] - at)
     assert statistics.median(took_s) < 0.08, took_s
 
 
@@ -140,6 +141,7 @@ async def test_a_timer_armed_in_one_engine_is_fired_in_time_when_only_the_other_
     assert trio.current_time() - armed_at < 1.5  # the next look of b would have been after 2 s and more
 
 
+@pytest.mark.slow
 async def test_an_engine_that_dies_is_noticed_and_its_leases_are_looked_for(start_local: StartLocal) -> None:
     a = await start_local(lease_scan_interval_seconds=3600, lease_min_seconds=0.2)
     b = await start_local(lease_scan_interval_seconds=3600)
@@ -153,6 +155,7 @@ async def test_an_engine_that_dies_is_noticed_and_its_leases_are_looked_for(star
     assert b.membership.others == {}
 
 
+@pytest.mark.slow
 async def test_the_listening_connection_comes_back(start_local: StartLocal, database_dsn: str) -> None:
     a, b = await start_local(), await start_local()
     await see_each_other(a, b)
@@ -193,6 +196,7 @@ async def test_a_session_lock_that_a_lost_session_still_holds_is_taken_later(
                     await a.membership.listen()
 
             nursery.start_soon(listen)
+
             async def two_hold() -> bool:
                 return len(listeners(database_dsn)) == 2
 

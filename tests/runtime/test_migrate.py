@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.runtime.engine_process import REPOSITORY
 
@@ -63,6 +64,7 @@ def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:
     assert (said.count("schema applied"), said.count("the schema is up to date")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_embedded_database_is_migrated_too(data_dir: Path) -> None:
     code, lines = migrate(None, "--data-dir", str(data_dir))
     assert (code, lines[-1]["message"]) == (0, "schema applied")

@@ -81,7 +81,10 @@ def test_a_short_outage_is_waited_out_and_the_answers_tell_what_is_true(
     assert engine.stop() == 0
 
 
-def test_503_comes_after_the_outage_wait_and_not_before(start_engine: StartEngine, gate: Gate, database_dsn: str) -> None:
+@pytest.mark.slow
+def test_503_comes_after_the_outage_wait_and_not_before(
+    start_engine: StartEngine, gate: Gate, database_dsn: str
+) -> None:
     engine = start_engine(dsn=gate.dsn, outage_wait_seconds=0.7).wait_ready()
     (job,) = jobs_of(engine, 1)
     gate.close()
@@ -95,6 +98,7 @@ def test_503_comes_after_the_outage_wait_and_not_before(start_engine: StartEngin
     assert engine.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_poll_parked_through_an_outage_gets_the_next_job(start_engine: StartEngine, gate: Gate) -> None:
     engine = start_engine(dsn=gate.dsn).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -111,6 +115,7 @@ def test_a_poll_parked_through_an_outage_gets_the_next_job(start_engine: StartEn
     assert engine.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_stop_during_an_outage_ends_within_the_grace(start_engine: StartEngine, gate: Gate) -> None:
     engine = start_engine(dsn=gate.dsn, shutdown_grace_seconds=1, outage_wait_seconds=1).wait_ready()
     (job,) = jobs_of(engine, 1)

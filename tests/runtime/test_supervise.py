@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -86,8 +88,12 @@ async def test_stop_cancels_the_named_children_only_and_waits_for_them() -> None
         await supervisor.stop("b")
 
 
-@pytest.mark.parametrize("error", [psycopg.OperationalError("away"), psycopg.InterfaceError("closed"), Unavailable("x")])
-async def test_a_loop_goes_on_when_the_database_is_back(error: Exception, autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize(
+    "error", [psycopg.OperationalError("away"), psycopg.InterfaceError("closed"), Unavailable("x")]
+)
+async def test_a_loop_goes_on_when_the_database_is_back(
+    error: Exception, autojump_clock: trio.testing.MockClock
+) -> None:
     outcomes = [error, error, None, error, None]
     asked_at: list[float] = []
     done = trio.Event()
@@ -106,7 +112,7 @@ async def test_a_loop_goes_on_when_the_database_is_back(error: Exception, autoju
         await nursery.start(partial(forever, "loop", step))
         await done.wait()
         nursery.cancel_scope.cancel()
-    waited = [round(later - earlier, 3) for earlier, later in zip(asked_at, asked_at[1:], strict=False)]
+    waited = [round(later - earlier, 3) for earlier, later in pairwise(asked_at)]
     assert waited == [0.05, 0.1, 10, 0.05, 10]  # the back-off begins anew after a success
 
 
@@ -119,7 +125,7 @@ async def test_the_back_off_of_a_loop_is_bounded(autojump_clock: trio.testing.Mo
 
     with trio.move_on_after(60):
         await forever("loop", step)
-    assert max(b - a for a, b in zip(asked_at, asked_at[1:], strict=False)) == pytest.approx(RETRY_MAX_S)
+    assert max(b - a for a, b in pairwise(asked_at)) == pytest.approx(RETRY_MAX_S)
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), psycopg.errors.UndefinedTable("no such table")])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import trio
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-
 IDLE = b"Z\x00\x00\x00\x05I"
 """ReadyForQuery outside a transaction: what was sent before is committed."""
 

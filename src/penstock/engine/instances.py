@@ -154,9 +154,7 @@ class Instances:
             found: list[int] = []
             total = 0
             if keys is None or keys:
-                wanted = partial(
-                    store.find_ids, connection, definitions=keys, status=status, business_key=business_key
-                )
+                wanted = partial(store.find_ids, connection, definitions=keys, status=status, business_key=business_key)
                 found = await wanted(limit=size, offset=offset)
                 total = len(await wanted(limit=limit + 1, offset=0))
             items = await view_instances(connection, self._definitions, found)

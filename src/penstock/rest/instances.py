@@ -54,7 +54,12 @@ class InstanceRoutes:
     async def audit(self, id: str) -> Response:
         """``GET /v1/instances/{id}/audit``"""
         limit = query_number(request, "limit", AUDIT_PAGE_MAX)
-        return respond(Reply(200, b'{"items":%b}' % _encode(await self._instances.audit(id, limit, query_number(request, "after", 0)))))
+        return respond(
+            Reply(
+                200,
+                b'{"items":%b}' % _encode(await self._instances.audit(id, limit, query_number(request, "after", 0))),
+            )
+        )
 
     async def cancel(self, id: str) -> Response:
         """``POST /v1/instances/{id}/cancel``"""

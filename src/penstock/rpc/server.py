@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_timeout
 from msgspec import Struct
 
+from penstock.log import set_trace
 from penstock.rpc.call import Call, Codec
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
@@ -280,6 +281,7 @@ class Server:
             self._count(call.method.path, Status.OK if error is None else error.status, time.perf_counter() - began)
 
     async def _handle(self, call: Call[Any, Any]) -> GRPCError | None:
+        set_trace(call.headers.get(b"traceparent"))
         try:
             with call.scope:
                 await call.method.run(call)

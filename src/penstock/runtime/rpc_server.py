@@ -62,10 +62,8 @@ class RpcServer:
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if settings.grpc_tls_cert_path is None and settings.grpc_tls_key_path is None:
+    if settings.grpc_tls_cert_path is None:
         return None
-    if settings.grpc_tls_cert_path is None or settings.grpc_tls_key_path is None:
-        raise BadRequest("grpc_tls_cert_path and grpc_tls_key_path: one without the other")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])

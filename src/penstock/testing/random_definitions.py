@@ -81,7 +81,7 @@ def definitions(
 def random_definition(
     source: random.Random, *, max_steps: int = 25, failing: bool = True, additions: bool = True, wild: bool = True
 ) -> Json:
-    """One of `definitions`, by a seed instead of Hypothesis: 20 times as fast and as a rule larger, but never shrunk."""
+    """One of `definitions`, by a seed instead of Hypothesis: 20 times as fast, as a rule larger, and never shrunk."""
     return _build(source.choice, max_steps=max_steps, failing=failing, additions=additions, wild=wild)
 
 

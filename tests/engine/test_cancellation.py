@@ -1,0 +1,360 @@
+"""Every operation cancelled at every point: the state is the one before or the one after, and nothing is left behind.
+
+Each scenario is run once undisturbed, to know the state after it, and then once per scheduling step (see
+`penstock.testing.cancellation`). After each run nothing may be under way, reserved, parked or leased to a caller who
+heard nothing, and the instance is then brought to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.engine.vocabulary import Failure, Heartbeat, Job, Release, StartRequest
+from penstock.metrics import Metrics
+from penstock.runtime.supervise import forever
+from penstock.settings import Settings
+from penstock.store.database import Database
+from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
+from penstock.testing.definitions import definition, end, fork, linear, service, step
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, completion
+from tests.waiting import wait_until
+
+STEPS_MAX = 400
+"""More is an endless loop."""
+ROUNDS = 3
+"""Sockets answer at other moments each time: what one round passes over, another one meets."""
+
+Operation = Callable[[], Awaitable[Any]]
+
+
+class Scene(NamedTuple):
+    """An instance (0: one that the operation starts) and what is to be cancelled. ``key`` is its business key."""
+
+    key: str
+    operation: Operation
+
+
+Prepare = Callable[[Driver, str], Awaitable[Scene]]
+
+CHOICE = definition(
+    service("task", "choose"), step("choose", "DECISION", conditionalNextSteps={"x == 1": "next"}),
+    service("next", "end"), end(), definition_id="choice",
+)  # fmt: skip
+LINE = linear(2, definition_id="line")
+ASK = definition(step("ask", "USER_TASK", nextStep="task"), service("task", "end"), end(), definition_id="ask")
+WAIT = definition(step("wait", "WAIT", nextStep="task"), service("task", "end"), end(), definition_id="wait")
+
+UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT)
+
+
+async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
+    """An instance whose first job is under lease."""
+    view = await driver.start(about["id"], variables, business_key=key)
+    (job,) = await driver.poll("work", n=1)
+    return view.id, job
+
+
+def starting(about: dict[str, Any], keyed: bool = False) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> Scene:
+        fields = {"idempotency_key": key} if keyed else {}
+        return Scene(key, lambda: driver.start(about["id"], {"x": 1}, business_key=key, **fields))
+
+    return prepare
+
+
+async def start_batch(driver: Driver, key: str) -> Scene:
+    requests = [StartRequest(definition_id=name, variables=b'{"x":1}', business_key=key) for name in ("linear", "fork")]
+    return Scene(key, lambda: driver.engine.instances.start_batch(requests))
+
+
+async def poll(driver: Driver, key: str) -> Scene:
+    await driver.start("linear", business_key=key)
+    return Scene(key, lambda: driver.poll("work", worker="cancelled"))
+
+
+async def poll_with_nothing_to_do(driver: Driver, key: str) -> Scene:
+    return Scene(key, lambda: driver.poll("work", worker="cancelled"))
+
+
+async def poll_in_vain(driver: Driver, key: str) -> Scene:
+    return Scene(key, lambda: driver.poll("work", worker="cancelled", wait=0.02))
+
+
+def parked_poll(begin: Callable[[Driver, str], Awaitable[Any]]) -> Prepare:
+    """A poll that parks, then something that gives it a job."""
+
+    async def prepare(driver: Driver, key: str) -> Scene:
+        async def operation() -> Any:
+            parked: list[Any] = []
+
+            async def other() -> None:
+                with trio.CancelScope(shield=True):
+                    await begin(driver, key)
+
+            async def poll() -> None:
+                parked.extend(await driver.poll("work", worker="cancelled", n=1, wait=5))
+
+            # the scope that is cancelled is around both; the other task is shielded and goes on
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(poll)
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                nursery.start_soon(other)
+            return parked
+
+        return Scene(key, operation)
+
+    return prepare
+
+
+async def handed_over_by_a_start(driver: Driver, key: str) -> None:
+    await driver.start("linear", business_key=key)
+
+
+def completing(about: dict[str, Any], *, many: bool = False, parked: bool = False) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> Scene:
+        _, job = await begun(driver, key, about, x=1)
+        request = completion(job, {"y": key})
+        if many:
+            return Scene(key, lambda: driver.engine.jobs.complete_many([request]))
+        if not parked:
+            return Scene(key, lambda: driver.engine.jobs.complete(request))
+
+        async def with_a_parked_poll() -> Any:
+            return await parked_poll(lambda _driver, _key: driver.engine.jobs.complete(request))(driver, key)
+
+        return await with_a_parked_poll()
+
+    return prepare
+
+
+def failing(*, retryable: bool, many: bool = False) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> Scene:
+        _, job = await begun(driver, key, linear(1))
+        request = Failure(job_id=job.id, worker_id=job.worker_id, retryable=retryable, error_message="boom")
+        if many:
+            return Scene(key, lambda: driver.engine.jobs.fail_many([request]))
+        return Scene(key, lambda: driver.engine.jobs.fail(request))
+
+    return prepare
+
+
+def beating(*, many: bool = False) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> Scene:
+        _, job = await begun(driver, key, linear(1))
+        request = Heartbeat(job_id=job.id, worker_id=job.worker_id, checkpoint=b"1")
+        if many:
+            return Scene(key, lambda: driver.engine.jobs.heartbeat_many([request]))
+        return Scene(key, lambda: driver.engine.jobs.heartbeat(request))
+
+    return prepare
+
+
+async def release(driver: Driver, key: str) -> Scene:
+    _, job = await begun(driver, key, linear(1))
+    return Scene(key, lambda: driver.engine.jobs.release_many([Release(job_id=job.id, worker_id=job.worker_id)]))
+
+
+async def cancel(driver: Driver, key: str) -> Scene:
+    instance, _ = await begun(driver, key, linear(1))
+    return Scene(key, lambda: driver.cancel(instance, "enough"))
+
+
+async def retry(driver: Driver, key: str) -> Scene:
+    instance, job = await begun(driver, key, linear(1))
+    await driver.fail(job, retryable=False)
+    return Scene(key, lambda: driver.retry(instance))
+
+
+async def user_task(driver: Driver, key: str) -> Scene:
+    instance = (await driver.start("ask", business_key=key)).id
+    return Scene(key, lambda: driver.finish_task(instance, "ask", {"y": key}))
+
+
+async def signal(driver: Driver, key: str) -> Scene:
+    instance = (await driver.start("wait", business_key=key)).id
+    return Scene(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
+
+
+SCENARIOS: dict[str, Prepare] = {
+    "a narrow start": starting(linear(1)),
+    "a wide start": starting(fork(1, 1)),
+    "a start with a key": starting(linear(1), keyed=True),
+    "a batch of starts": start_batch,
+    "a poll": poll,
+    "a poll that finds nothing": poll_with_nothing_to_do,
+    "a poll that waits in vain": poll_in_vain,
+    "a parked poll that a start hands a job to": parked_poll(handed_over_by_a_start),
+    "a parked poll that a narrow completion hands a job to": completing(LINE, parked=True),
+    "a parked poll that a wide completion hands a job to": completing(CHOICE, parked=True),
+    "a narrow completion": completing(LINE),
+    "a narrow completion that ends the instance": completing(linear(1)),
+    "a wide completion": completing(CHOICE),
+    "a batch of completions": completing(LINE, many=True),
+    "a failure with retries left": failing(retryable=True),
+    "a failure for good": failing(retryable=False),
+    "a batch of failures": failing(retryable=True, many=True),
+    "a heartbeat": beating(),
+    "a batch of heartbeats": beating(many=True),
+    "a batch of releases": release,
+    "a cancel": cancel,
+    "a retry of an instance": retry,
+    "a user task": user_task,
+    "a signal": signal,
+}
+
+STATE = """
+SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpoint::text, r.seq IS NOT NULL,
+  (SELECT array_agg((h.step, h.kind) ORDER BY h.seq, h.kind) FROM history h WHERE h.instance_id = i.id)::text,
+  (SELECT count(*) FROM timer m WHERE m.instance_id = i.id)
+FROM instance i LEFT JOIN token t ON t.instance_id = i.id LEFT JOIN ready r ON r.token_id = t.id
+LEFT JOIN job_note n ON n.token_id = t.id WHERE i.business_key = %s ORDER BY i.id, t.id
+"""
+
+
+def state(driver: Driver, key: str) -> dict[int, list[Any]]:
+    """All that matters of the instances with a business key, by definition."""
+    found: dict[int, list[Any]] = {}
+    for row in driver.rows(STATE, key):
+        found.setdefault(row[1], []).append(row)
+    return found
+
+
+async def quiet(driver: Driver) -> None:
+    """Wait until nothing is under way in the engine; what never ends is the failure."""
+
+    async def idle() -> bool:
+        statistics = driver.engine.database.pool.statistics()
+        busy = any(batcher.statistics() != (0, False) for batcher in driver.engine.batchers())
+        return not busy and statistics.busy == 0 and statistics.waiting == 0
+
+    await wait_until(idle)
+
+
+def check_before_or_after(
+    before: dict[int, list[Any]], found: dict[int, list[Any]], after: dict[int, list[Any]], attempt: Attempt[Any]
+) -> None:
+    if not attempt.cancelled:
+        assert found == after
+    for about in before.keys() | after.keys() | found.keys():  # of a batch each item stands for itself
+        assert found.get(about) in (before.get(about), after.get(about))
+
+
+def check_nothing_is_left(driver: Driver, attempt: Attempt[Any]) -> None:
+    assert len(driver.engine.polls.waiters) == 0
+    assert driver.engine.polls.waiters.types() == []
+    held = {(t, s) for t, s in driver.rows("SELECT id, seq FROM token WHERE state = 1")}
+    watched = {(t, s) for t, s in held if driver.engine.polls.leases.find(t, s) is not None}
+    assert watched == held, "a lease that nobody watches"
+    heard = {job.id for job in attempt.results[0]} if attempt.results and is_jobs(attempt.results[0]) else set()
+    leased = driver.rows("SELECT instance_id, id, seq FROM token WHERE claimed_by = 'cancelled' AND state = 1")
+    assert {f"{i:x}-{t:x}-{s:x}" for i, t, s in leased} <= heard, "a job is leased to a poll that never heard of it"
+
+
+def is_jobs(result: Any) -> bool:
+    return isinstance(result, list) and all(isinstance(each, Job) for each in result)
+
+
+async def finish(driver: Driver, key: str) -> None:
+    """The next operations work: every instance of the scene is brought to its end."""
+    for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s", key):
+        if status == 0:
+            await driver.cancel(f"{id:x}")
+        assert await driver.status(f"{id:x}") in ("COMPLETED", "FAILED", "CANCELLED")
+    assert driver.rows("SELECT count(*) FROM token") == [(0,)]
+    assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+@pytest.fixture
+async def driver(make_driver: MakeDriver, nursery: trio.Nursery) -> Driver:
+    driver = make_driver()
+
+    async def probe() -> None:
+        await driver.engine.polls.wait_probe()
+        await driver.engine.polls.probe_once()
+
+    nursery.start_soon(partial(forever, "probe", probe))
+    for about in UPLOADS:
+        await driver.upload(about)
+    return driver
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
+    prepare = SCENARIOS[name]
+    scene = await prepare(driver, "undisturbed")
+    await scene.operation()
+    await quiet(driver)
+    after = state(driver, "undisturbed")
+    await finish(driver, "undisturbed")
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    cancelled = 0
+    for turn in range(ROUNDS):
+        for point in range(1, STEPS_MAX):
+            key = f"{turn}-{point}"
+            scene = await prepare(driver, key)
+            before = state(driver, key)
+            attempt = await cancel_at_step(point, scene.operation)
+            cancelled += attempt.cancelled
+            await quiet(driver)
+            if not name.startswith(("a poll", "a parked poll")):
+                check_before_or_after(before, state(driver, key), after, attempt)
+            check_nothing_is_left(driver, attempt)
+            await finish(driver, key)
+            assert trio.lowlevel.current_statistics().tasks_living == tasks
+            if not attempt.fired:
+                break
+        else:
+            raise AssertionError("no end")
+    assert cancelled >= ROUNDS, "no point was cancelled: the test shows nothing"
+
+
+async def crash_at_step(dsn: str, point: int, name: str, key: str) -> tuple[dict[int, list[Any]], Attempt[Any]]:
+    """Run a scenario in an engine of its own and cancel all of it, flushers too; the state before the operation."""
+    database = Database(dsn, max_connections=4)
+    driver = Driver(Engine(database, Settings(), Metrics("test"), 500), dsn)
+    attempt: Attempt[Any] = Attempt()
+    async with trio.open_nursery() as nursery:
+        for batcher in driver.engine.batchers():
+            nursery.start_soon(batcher.run)
+        scene = await SCENARIOS[name](driver, key)
+        before = state(driver, key)
+        instrument = CancelAtStep(nursery.cancel_scope, point)
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            attempt.results.append(await scene.operation())
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+            attempt.fired = instrument.fired
+            nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        assert database.pool.statistics().busy == 0
+        await database.close(0)
+    driver.close()
+    return before, attempt
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith(("a poll", "a parked poll"))])
+async def test_an_engine_of_which_everything_is_cancelled_leaves_the_state_before_or_after(
+    driver: Driver, name: str
+) -> None:
+    """As when one of its services crashes; another engine goes on."""
+    scene = await SCENARIOS[name](driver, "undisturbed")
+    await scene.operation()
+    await quiet(driver)
+    after = state(driver, "undisturbed")
+    await finish(driver, "undisturbed")
+    for point in range(1, STEPS_MAX):
+        key = f"point-{point}"
+        before, attempt = await crash_at_step(driver.dsn, point, name, key)
+        check_before_or_after(before, state(driver, key), after, attempt)
+        await finish(driver, key)
+        if not attempt.fired:
+            return
+    raise AssertionError("no end")
