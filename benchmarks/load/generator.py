@@ -61,8 +61,9 @@ class Generators:
 
     def wait_ready(self) -> None:
         for pipe in self._pipes:
-            if not pipe.poll(START_TIMEOUT_S) or (told := pipe.recv()) != "ready":
-                raise GeneratorFailed(f"the load generator could not connect: {told if pipe.poll() else 'no answer'}")
+            told = pipe.recv() if pipe.poll(START_TIMEOUT_S) else f"no answer within {START_TIMEOUT_S:.0f} s"
+            if told != "ready":
+                raise GeneratorFailed(f"the load generator could not connect: {told}")
 
     def stop(self) -> Samples:
         """Hang up everywhere; what was timed."""

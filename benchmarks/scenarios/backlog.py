@@ -6,6 +6,7 @@ instances that the engine made).
 
 from __future__ import annotations
 
+import json
 import time
 
 from benchmarks.bench import Bench, ScenarioFailed, batch_workers
@@ -37,6 +38,7 @@ def run(bench: Bench) -> Run:
     database.vacuum()
     database.checkpoint()
     figures = _work(bench, workflow, jobs, jobs)
+    figures.pop("wal_bytes_per_item", None)  # full-page images of a million rows that were written just before
     for figure in COMPARED:
         if small.get(figure) and figure in figures:
             figures[f"small_{figure}"] = small[figure]
@@ -65,7 +67,8 @@ def _model(bench: Bench, workflow: Workflow, status: str) -> int:
 
 
 def _start_one(bench: Bench, workflow: Workflow) -> int:
-    status, answer = bench.call("POST", "/v1/instances", {"definitionId": workflow.id, "variables": {"orderId": 1}})
+    variables = json.loads(variables_of(START_VARIABLES_BYTES))
+    status, answer = bench.call("POST", "/v1/instances", {"definitionId": workflow.id, "variables": variables})
     if status != 201:
         raise ScenarioFailed(f"the start was answered {status}: {answer}")
     return int(answer["id"], 16)

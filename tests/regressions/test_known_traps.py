@@ -1,4 +1,4 @@
-"""The known traps of engines like this one (docs/guarantees.md): each was seen in another implementation of the contract.
+"""The known traps of engines like this one (docs/guarantees.md): each was seen in another implementation of it.
 
 One test per trap, named after it. Traps of the process and of gRPC: tests/runtime and tests/rpc.
 """
@@ -6,6 +6,7 @@ One test per trap, named after it. Traps of the process and of gRPC: tests/runti
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -71,7 +72,9 @@ async def test_several_completions_of_one_job_at_once_start_the_next_step_twice(
     assert results == ["ok"] * 10
     steps = [step_id for step_id, _ in await one.path(view.id)]
     assert len(steps) == len(set(steps))
-    assert one.rows("SELECT count(*) FROM history WHERE kind = 1 AND step > 0 OR kind = 1 AND worker IS NOT NULL") == [(1,)]
+    assert one.rows("SELECT count(*) FROM history WHERE kind = 1 AND step > 0 OR kind = 1 AND worker IS NOT NULL") == [
+        (1,)
+    ]
 
 
 async def test_complete_racing_fail_puts_a_finished_job_back(make_driver: MakeDriver) -> None:
@@ -80,7 +83,7 @@ async def test_complete_racing_fail_puts_a_finished_job_back(make_driver: MakeDr
     for _ in range(20):
         view = await one.start("linear")
         job = await one.one("work")
-        await all_at_once(lambda: one.complete(job), lambda: two.fail(job))
+        await all_at_once(partial(one.complete, job), partial(two.fail, job))
         status = (await one.view(view.id)).status
         left = await one.poll("work")
         assert (status, len(left)) in {("COMPLETED", 0), ("ACTIVE", 1)}
@@ -185,7 +188,7 @@ async def test_timers_are_marked_fired_before_they_are_acted_on_and_lost_by_a_cr
     async def never(*_: object) -> bool:
         return False
 
-    dying.engine.timers._fire = never  # type: ignore[method-assign]  # noqa: SLF001 - the crash
+    dying.engine.timers._fire = never  # type: ignore[method-assign]
     due = False
     while not due:
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -265,7 +268,9 @@ async def test_chained_workflows_are_started_in_memory_before_the_commit(driver:
     await driver.upload(linear(1) | {"autoStartNextWorkflow": True, "nextWorkflowId": "next"})
     await driver.start("linear")
     await driver.complete(await driver.one("work"))
-    assert driver.rows("SELECT p.ended_at = c.started_at FROM instance p JOIN instance c ON c.parent_id = p.id") == [(True,)]
+    assert driver.rows("SELECT p.ended_at = c.started_at FROM instance p JOIN instance c ON c.parent_id = p.id") == [
+        (True,)
+    ]
 
 
 async def test_integers_above_2_to_the_53_are_changed(driver: Driver) -> None:
@@ -276,7 +281,9 @@ async def test_integers_above_2_to_the_53_are_changed(driver: Driver) -> None:
 
 async def test_concurrent_uploads_of_one_id_are_answered_with_errors(make_driver: MakeDriver) -> None:
     one, two = make_driver(1), make_driver(2)
-    results = await all_at_once(*(lambda d=each, n=n: d.upload(linear(n)) for n in (1, 2, 3) for each in (one, two) * 3))
+    results = await all_at_once(
+        *(lambda d=each, n=n: d.upload(linear(n)) for n in (1, 2, 3) for each in (one, two) * 3)
+    )
     assert results == ["ok"] * 18
     assert one.rows("SELECT version FROM definition ORDER BY 1") == [(1,), (2,), (3,)]
 
@@ -297,14 +304,16 @@ async def test_lease_seconds_are_ignored(driver: Driver) -> None:
     assert round((job.lock_expires_at - job.locked_at).total_seconds()) == 123
 
 
-async def test_a_completion_racing_a_timer_a_cancel_and_another_completion_advances_once(make_driver: MakeDriver) -> None:
+async def test_a_completion_racing_a_timer_a_cancel_and_another_completion_advances_once(
+    make_driver: MakeDriver,
+) -> None:
     one, two = make_driver(1), make_driver(2)
     await one.upload(linear(2))
     for _ in range(20):
         view = await one.start("linear")
         job = await one.one("work")
         await all_at_once(
-            lambda: one.complete(job), lambda: two.engine.instances.cancel(view.id, None), lambda: two.complete(job)
+            partial(one.complete, job), partial(two.engine.instances.cancel, view.id, None), partial(two.complete, job)
         )
         after = await one.view(view.id)
         if after.status == "ACTIVE":  # a cancel always wins in the end

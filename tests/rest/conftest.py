@@ -41,16 +41,22 @@ def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequ
         yield process.wait_ready()
 
 
-@pytest.fixture(params=["rest", "grpc"])
-async def driver(
-    engine_process: EngineProcess, google: Google, request: pytest.FixtureRequest
-) -> AsyncGenerator[Driver]:
-    if request.param == "grpc":
-        with grpc.insecure_channel(f"127.0.0.1:{engine_process.grpc_port}") as channel:
-            yield GrpcDriver(google, channel)
-        return
+@pytest.fixture
+async def rest_driver(engine_process: EngineProcess) -> AsyncGenerator[RestDriver]:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{engine_process.port}", timeout=60) as http:
         yield RestDriver(http)
+
+
+@pytest.fixture(params=["rest", "grpc"])
+async def driver(
+    engine_process: EngineProcess, rest_driver: RestDriver, google: Google, request: pytest.FixtureRequest
+) -> AsyncGenerator[Driver]:
+    """For scenarios, which hold whatever the way in. Modules about REST itself put `rest_driver` in its place."""
+    if request.param == "rest":
+        yield rest_driver
+        return
+    with grpc.insecure_channel(f"127.0.0.1:{engine_process.grpc_port}") as channel:
+        yield GrpcDriver(google, channel)
 
 
 @pytest.fixture

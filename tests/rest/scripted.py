@@ -126,6 +126,8 @@ class Rest:
         self.app = make_app(engine, **options)  # type: ignore[arg-type]
         self.gone = trio.Event()
         """Set it and the client went away."""
+        self.extensions: dict[str, Any] = {}
+        """Of the server, as ASGI has them."""
 
     async def send(
         self,
@@ -149,6 +151,7 @@ class Rest:
             "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
+            "extensions": self.extensions,
         }
         parts = [body] if isinstance(body, bytes) else list(body)
         answer = Answer()

@@ -17,6 +17,12 @@ from tests.waiting import wait_until
 WAIT_S = 20.0
 
 
+@pytest.fixture
+def driver(rest_driver: RestDriver) -> RestDriver:
+    """Only REST has what is tested here."""
+    return rest_driver
+
+
 async def one(driver: RestDriver, *job_types: str, worker: str = "w", lease_s: int = 30) -> JobView:
     jobs = await driver.poll(*job_types, worker=worker, lease_s=lease_s, wait_s=WAIT_S)
     assert len(jobs) == 1

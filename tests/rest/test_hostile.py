@@ -62,6 +62,12 @@ ITEMS = {
 }
 
 
+@pytest.fixture
+def driver(rest_driver: RestDriver) -> RestDriver:
+    """Only REST has what is tested here."""
+    return rest_driver
+
+
 def valid(route: str, name: str, job: str) -> dict[str, Any]:
     """A body that is right but for what the test changes. Nothing waits and nothing is retried."""
     item: dict[str, Any] = {"jobId": job}

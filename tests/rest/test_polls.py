@@ -147,3 +147,21 @@ async def test_a_poll_that_gets_jobs_at_once_needs_no_look_out(rest: Rest, queue
     answer = await poll(rest, 9)
     assert len(answer.json["jobs"]) == 1
     assert queue.waits == [UNWATCHED_SECONDS]
+
+
+async def test_jobs_for_a_client_that_a_server_knows_to_be_gone_are_given_back(
+    rest: Rest, engine: ScriptedEngine
+) -> None:
+    engine.on("jobs.poll", [job("1f-1-0", attempt=4)])
+    rest.extensions["penstock.peer_gone"] = lambda: True
+    answer = await poll(rest, 9)
+    assert answer.status == 0  # not answered: a worker that only half closed would work on it without a lease
+    (released,) = engine.one("jobs.release_many")
+    assert (released.job_id, released.worker_id, released.attempt) == ("1f-1-0", "w", 4)
+
+
+async def test_jobs_for_a_client_that_is_there_are_handed_out(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("jobs.poll", [job()])
+    rest.extensions["penstock.peer_gone"] = lambda: False
+    assert len((await poll(rest, 9)).json["jobs"]) == 1
+    assert not engine.calls["jobs.release_many"]

@@ -91,30 +91,33 @@ async def stream(client: RawClient, instances: int, credit: int) -> int:
 
 async def main() -> None:
     directory = postgres.run_directory(durable=True)
-    with postgres.shared_server(directory, durable=True) as server, server.database(postgres.apply_schema) as dsn:
-        with EngineProcess(dsn, db_max_conns=8) as engine:
-            engine.wait_ready()
-            engine.call("POST", "/v1/definitions", linear(STEPS))
-            (pid_file,) = directory.rglob("postmaster.pid")
-            postmaster = int(pid_file.read_text().split()[0])
-            for name, run, instances, size in (
-                ("warm up", stream, 500, 128), ("unary c=32", unary, 1_500, 32),
-                ("Work stream, 128 in flight", stream, 8_000, 128),
-                ("Work stream, 32 in flight", stream, 4_000, 32),
-            ):  # fmt: skip
-                runs: list[Any] = [name, run, instances, size]
-                channel = await trio.open_tcp_stream("127.0.0.1", engine.grpc_port)
-                async with client_on(channel, window=1_000_000) as client:
-                    await start(client, instances)
-                    began, cpu, pg = time.perf_counter(), cpu_s(engine.process.pid), postgres_cpu_s(postmaster)
-                    jobs = await runs[1](client, instances, size)
-                    took_s = time.perf_counter() - began
-                    cpu, pg = cpu_s(engine.process.pid) - cpu, postgres_cpu_s(postmaster) - pg
-                    print(
-                        f"{name}: {jobs / took_s:.0f} jobs/s; per 1,000 jobs: engine {cpu / jobs * 1000:.3f} CPU-s, "
-                        f"PostgreSQL {pg / jobs * 1000:.3f} CPU-s",
-                        flush=True,
-                    )
+    with (
+        postgres.shared_server(directory, durable=True) as server,
+        server.database(postgres.apply_schema) as dsn,
+        EngineProcess(dsn, db_max_conns=8) as engine,
+    ):
+        engine.wait_ready()
+        engine.call("POST", "/v1/definitions", linear(STEPS))
+        (pid_file,) = directory.rglob("postmaster.pid")
+        postmaster = int(pid_file.read_text().split()[0])
+        for name, run, instances, size in (
+            ("warm up", stream, 500, 128), ("unary c=32", unary, 1_500, 32),
+            ("Work stream, 128 in flight", stream, 8_000, 128),
+            ("Work stream, 32 in flight", stream, 4_000, 32),
+        ):  # fmt: skip
+            runs: list[Any] = [name, run, instances, size]
+            channel = await trio.open_tcp_stream("127.0.0.1", engine.grpc_port)
+            async with client_on(channel, window=1_000_000) as client:
+                await start(client, instances)
+                began, cpu, pg = time.perf_counter(), cpu_s(engine.process.pid), postgres_cpu_s(postmaster)
+                jobs = await runs[1](client, instances, size)
+                took_s = time.perf_counter() - began
+                cpu, pg = cpu_s(engine.process.pid) - cpu, postgres_cpu_s(postmaster) - pg
+                print(
+                    f"{name}: {jobs / took_s:.0f} jobs/s; per 1,000 jobs: engine {cpu / jobs * 1000:.3f} CPU-s, "
+                    f"PostgreSQL {pg / jobs * 1000:.3f} CPU-s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

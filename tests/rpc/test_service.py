@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from penstock.testing.definitions import definition, end, fork, linear, service,
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.rpc.raw import framed
-from tests.rpc.served import WORKFLOW, CallFailed, Served, Work, served
+from tests.rpc.served import WORKER, WORKFLOW, CallFailed, Served, Work, served
 from tests.waiting import wait_until
 
 __all__ = ["make_driver"]  # pytest finds the fixture here
@@ -422,6 +423,20 @@ async def test_no_bytes_at_any_method_do_more_than_fail(grpc: Served, body: byte
         with pytest.raises(CallFailed) as failed:
             await grpc.bytes(path, body, m.CompleteJobResponse)
         assert failed.value.status is Status.INVALID_ARGUMENT, path
+
+
+async def test_many_tiny_items_are_refused_before_they_cost_much(grpc: Served) -> None:
+    """Two bytes are an empty step: a message within the size limit could stop the engine for half a minute."""
+    steps = b"\x3a\x00" * 1_000_000
+    began_s = time.perf_counter()
+    for method, body in (
+        ("UploadDefinition", b"\x0a" + write_varint(len(steps)) + steps),
+        ("PollJobs", b"\x12\x00" * 1_000_000),
+        (WORKER + "CompleteJobs", b"\x12\x00" * 1_000_000),
+    ):
+        status, reason = await refused(grpc.bytes(method, body, m.CompleteJobResponse))
+        assert (status, "items" in reason) == (Status.INVALID_ARGUMENT, True)
+    assert time.perf_counter() - began_s < 10
 
 
 async def test_a_status_of_every_kind_of_conflict(driver: Driver, grpc: Served) -> None:

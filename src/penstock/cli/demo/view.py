@@ -19,7 +19,7 @@ from penstock.client import Instance, StepExecution
 __all__ = ["RunView", "history_table", "make_console"]
 
 PLAIN_LINES = 10
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 140
 
 
 def make_console() -> Console:

@@ -1,0 +1,118 @@
+"""The command line, with a real engine where it matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import deployment, result
+from benchmarks.scenarios import SCENARIOS
+
+TOP = Path(__file__).parents[2]
+BOUND_S = 120
+
+
+def benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(TOP), str(TOP / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "benchmarks", *words],
+        cwd=TOP,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+
+
+def test_the_scenarios_are_listed_with_what_they_have_to_reach():
+    listed = benchmarks("list")
+    assert listed.returncode == 0
+    assert all(name in listed.stdout for name in SCENARIOS)
+    assert "jobs ≥ 3,000/s" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["no-such"], "there is no scenario no-such"),
+        (["--dsn", "host=x", "latency"], "need --url"),
+        (["--set", "x", "latency"], "needs NAME=VALUE"),
+        (["--set", "no_such=1", "latency"], "no setting 'no_such'"),
+        (["compare", "nowhere.json", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_wrong_options_are_told_with_exit_code_2(words, told):
+    refused = benchmarks(*words)
+    assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_an_engine_of_its_own_and_keeps_the_result(tmp_path):
+    chosen = ["start-batch", "single-3", "latency", "idle-fleet"]
+    done = benchmarks("run", *chosen, "--quick", "--output", str(tmp_path), "--name", "r", "--set", "log_level=warning")
+    assert done.returncode == 0, done.stdout + done.stderr
+    measured = result.read(tmp_path / "r.json")
+    assert [scenario.name for scenario in measured.scenarios] == chosen
+    assert [problem for scenario in measured.scenarios for problem in scenario.problems] == []
+    assert measured.postgres_settings["fsync"] == measured.postgres_settings["synchronous_commit"] == "on"
+    assert measured.engine_settings == {"log_level": "warning"}
+    assert measured.calibration is not None
+    single = measured.scenario("single-3")
+    assert single is not None
+    assert single.figures["errors"] == 0
+    assert single.figures["calls_per_item"] == pytest.approx(2, abs=0.2)
+    cost = (
+        "engine_cpu_s_per_1000",
+        "postgres_cpu_s_per_1000",
+        "wal_bytes_per_item",
+        "write_commits_per_item",
+        "mean_batch",
+    )
+    assert all(single.figures[name] > 0 for name in cost)
+    idle = measured.scenario("idle-fleet")
+    assert idle is not None
+    assert idle.figures["statements_per_s"] > 0
+    for file in ("r.md", "r.svg"):
+        assert "single-3" in (tmp_path / file).read_text()
+    same = benchmarks("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"))
+    assert (same.returncode, "1.00" in same.stdout) == (0, True), same.stdout
+
+
+@pytest.mark.slow
+def test_an_engine_that_runs_already_is_measured_from_outside(tmp_path):
+    directories = deployment.work_directory(Path("/var/tmp"))
+    with directories as directory, deployment.engine(directory, {}) as running:
+        url = f"http://127.0.0.1:{running.port}"
+        words = [
+            "two-engines",
+            "backlog",
+            "start-batch",
+            "--quick",
+            "--url",
+            url,
+            "--output",
+            str(tmp_path),
+            "--name",
+            "r",
+        ]
+        done = benchmarks(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "two-engines is left out" in done.stderr
+    assert "backlog is left out: needs --dsn" in done.stderr
+    measured = result.read(tmp_path / "r.json")
+    (start,) = measured.scenarios
+    assert start.figures["instances_per_s"] > 0
+    assert start.figures.keys().isdisjoint({"engine_cpu_s_per_1000", "wal_bytes_per_item"})  # can't be seen from there
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_start_is_told_with_its_log(tmp_path):
+    done = benchmarks("latency", "--quick", "--output", str(tmp_path), "--set", "batch_max_items=many")
+    assert done.returncode == 1
+    assert "exit code 2" in done.stderr
+    assert "batch_max_items" in done.stderr

@@ -1,0 +1,333 @@
+"""What the engine's statements cost when the tables are big: no sequential scan, and blocks that don't grow with them.
+
+One database holds 1,000,000 open instances with a token each (995,000 of them in the queue), 1,000,000 finished ones
+with a history row each and 1,000,000 timers in the future; a second one, of 20,000 each, is what it is compared with.
+There the statements are prepared while the tables are empty and the tables never analysed, as in an engine that was
+started on a new database. Every call goes through the engine's own functions and session settings, in a transaction
+that is rolled back. Its cost is what PostgreSQL itself counts for the transaction: blocks fetched (hit or read) of all
+our tables, indexes and sequences, and sequential scans of the big tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, cast
+
+import psycopg
+import pytest
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.engine.timers import DUE_MAX
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import instances, jobs, wide
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database, configure
+from penstock.store.instances import NarrowStart
+from penstock.store.jobs import Claimed, Extension, JobKey, Lease, NarrowItem, Slot
+from penstock.store.statements import SQL
+from penstock.testing.definitions import definition, end, step
+from tests.engine.driver import Driver
+from tests.postgres import Server, apply_schema
+
+pytestmark = pytest.mark.slow
+
+MANY = 1_000_000
+FEW = 20_000
+BASE = 1 << 40  # ids below all that an engine makes
+BIG_TABLES = ("instance", "token", "ready", "timer", "history")
+
+# Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
+# one of 10,000 has the rare definition, one of 100 has a business key.
+FILL = {
+    "token": """INSERT INTO token (id, instance_id, seq, entered_at, job_type, step, state)
+        SELECT {base} + 4 * k, {base} + 4 * k, k + 1, now(),
+          CASE WHEN k % 200 = 3 THEN NULL WHEN k % 2000 = 5 THEN 2 ELSE 1 END, 0,
+          CASE WHEN k % 200 = 3 THEN 2 ELSE 0 END FROM generate_series(0, {n} - 1) AS k""",
+    "ready": """INSERT INTO ready (job_type, seq, token_id)
+        SELECT CASE WHEN k % 2000 = 5 THEN 2 ELSE 1 END, k + 1, {base} + 4 * k
+        FROM generate_series(0, {n} - 1) AS k WHERE k % 200 <> 3""",
+    "timer": """INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+        SELECT {base} + 4 * k, k + 1, now() + (30 + (k::bigint * 7919 % {n}) / {n}::float8) * interval '1 day',
+          {base} + 4 * k, 0 FROM generate_series(0, {n} - 1) AS k""",
+    "history": """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, attempt, step, kind,
+          output)
+        SELECT {base} + 4 * k + 2, 3000000 + k, {base} + 4 * k + 2, 2000000 + k, now(), now(), 1, 0, 1, '{{"out": 1}}'
+        FROM generate_series(0, {n} - 1) AS k""",
+    "instance": """INSERT INTO instance (id, started_at, ended_at, definition, status, vars, business_key)
+        SELECT {base} + 2 * j, now(), CASE WHEN j % 2 = 1 THEN now() END,
+          CASE WHEN j / 2 % 10000 = 17 THEN 2 ELSE 1 END,
+          CASE WHEN j % 2 = 0 THEN 0 WHEN j / 2 % 1000 = 7 THEN 2 ELSE 1 END, '{{"in": 1}}',
+          CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j""",
+    "abnormal_end": """INSERT INTO abnormal_end (status, instance_id)
+        SELECT 2, {base} + 4 * k + 2 FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
+}
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 1, "{}", None)
+BEGIN, COMMIT = SQL["begin"], SQL["commit"]
+BLOCKS = b"""SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""
+SCANS = b"SELECT relname, pg_stat_get_xact_numscans(oid) FROM pg_class WHERE relname = ANY($1::text[])"
+
+
+def fill(dsn: str, n: int) -> None:
+    """One transaction per table, two tables at a time."""
+
+    def insert(table: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("SET synchronous_commit = off")
+            connection.execute(FILL[table].format(base=BASE, n=n).encode())
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(insert, ("instance", "token", "timer", "history", "ready", "abnormal_end")))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT setval('step_seq', 10000000)")
+
+
+@pytest.fixture(scope="module")
+def big_dsn(postgres_server: Server) -> Generator[str]:
+    with postgres_server.database(apply_schema) as dsn:
+        fill(dsn, MANY)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("ANALYZE")
+        yield dsn
+
+
+class Cost(NamedTuple):
+    """Of one call. ``rows`` is the length of what it returned."""
+
+    blocks: int
+    scans: dict[str, int]
+    rows: int
+
+
+class InTransaction:
+    """The connection without the BEGIN and COMMIT that a function sends itself: the test's transaction is around it."""
+
+    def __init__(self, connection: TrioConnection) -> None:
+        self.fetch = connection.fetch
+        self._connection = connection
+
+    async def roundtrip(self, statements: Sequence[tuple[bytes, Sequence[object]]]) -> list[list[Any]]:
+        kept = [statement for statement in statements if statement[0] not in (BEGIN, COMMIT)]
+        return [[], *await self._connection.roundtrip(kept), []]
+
+
+Call = Callable[[TrioConnection, list[Claimed]], Awaitable[Any]]
+
+
+class Case(NamedTuple):
+    """``call`` gets as many jobs as ``leased``; what it returns has ``rows`` rows and costs ``blocks`` at most."""
+
+    call: Call
+    rows: int
+    blocks: int
+    leased: int = 0
+    lease_s: float = 30
+
+
+def slots(n: int, lease_s: float = 30) -> list[Slot]:
+    return [Slot(1, ordinal, "w", lease_s) for ordinal in range(1, n + 1)]
+
+
+def completion(job: Claimed) -> NarrowItem:
+    return NarrowItem(job.token, job.seq, job.attempt, "w", False, 1, 1, None, None, b'{"a":1}')
+
+
+def last_completion(job: Claimed) -> NarrowItem:
+    return NarrowItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, b'{"a":1}')
+
+
+def facts_keys(leased: list[Claimed]) -> list[JobKey]:
+    """Half of them open, half of them closed long ago."""
+    closed = [JobKey(BASE + 4 * k + 2, BASE + 4 * k + 2, 2000000 + k) for k in range(0, 5000, 100)]
+    return [JobKey(job.instance, job.token, job.seq) for job in leased] + closed
+
+
+def starts(n: int) -> list[NarrowStart]:
+    return [NarrowStart((1 << 42) + k, 1, b"{}", f"new-{k}", 1, None, None) for k in range(n)]
+
+
+def found(**filters: Any) -> Call:
+    query = {"definitions": None, "status": None, "business_key": None, "limit": 50, "offset": 0, **filters}
+    return lambda connection, _: instances.find_ids(cast(Any, InTransaction(connection)), **query)
+
+
+async def history(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    read = await instances.history(connection, BASE + 4 * 100 + 2)
+    return [] if read is None else read[1]
+
+
+async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    await connection.fetch(
+        b"CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE"
+        b" AS $$ SELECT clock_timestamp() + interval '100 days' $$"
+    )
+    return await wide.due_timers(connection, DUE_MAX)
+
+
+CASES = {
+    "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
+    "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 10),
+    "complete_narrow": Case(
+        lambda c, leased: jobs.complete_narrow(c, [completion(job) for job in leased]), 100, 100 * 30, 100
+    ),
+    "complete_narrow at the end": Case(
+        lambda c, leased: jobs.complete_narrow(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100
+    ),
+    "extend": Case(
+        lambda c, leased: jobs.extend(
+            c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
+        ), 100, 100 * 25, 100,
+    ),
+    "give_back": Case(
+        lambda c, leased: jobs.give_back(c, [Lease(job.token, job.seq, job.attempt, "w") for job in leased]),
+        100, 100 * 25, 100,
+    ),
+    "expire": Case(
+        lambda c, leased: jobs.expire(c, [(job.token, job.seq, job.attempt) for job in leased], 10),
+        100, 100 * 30, 100, lease_s=-1,
+    ),
+    "facts": Case(lambda c, leased: jobs.facts(c, facts_keys(leased), ["w"] * 100), 100, 100 * 20, 50),
+    "probe_ready": Case(lambda c, _: jobs.probe_ready(c, [1, 2, 3], 500), 2, 1500),
+    "view": Case(lambda c, _: instances.view(c, range(BASE, BASE + 4 * 50, 2)), 100, 100 * 40),
+    "history": Case(history, 1, 30),
+    "start_narrow": Case(lambda c, _: instances.start_narrow(c, starts(100)), 100, 100 * 30),
+    "due_timers": Case(lambda c, _: wide.due_timers(c, DUE_MAX), 1, 12),  # the next one
+    "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
+    "list": Case(found(), 50, 200),
+    "list by business key": Case(found(business_key="order-10034"), 1, 20),
+    "list by unknown business key": Case(found(business_key="order"), 0, 20),
+    "list by definition": Case(found(definitions=[1]), 50, 300),
+    "list by a rare definition": Case(found(definitions=[2], limit=2), 2, 300),
+    "list by several definitions": Case(found(definitions=[1, 2]), 50, 300),
+    "list COMPLETED": Case(found(status="COMPLETED"), 50, 300),
+    "list COMPLETED of a definition": Case(found(status="COMPLETED", definitions=[1]), 50, 300),
+    "list COMPLETED by business key": Case(found(status="COMPLETED", business_key="order-10035"), 1, 20),
+    "list COMPLETED of a rare definition": Case(found(status="COMPLETED", definitions=[2], limit=2), 2, 500),
+    "list FAILED": Case(found(status="FAILED", limit=20), 20, 300),
+    "list FAILED of a definition": Case(found(status="FAILED", definitions=[1], limit=20), 20, 300),
+    "list FAILED by business key": Case(found(status="FAILED", business_key="order-10035"), 0, 20),
+    "list ACTIVE": Case(found(status="ACTIVE"), 50, 1000),
+    "list ACTIVE of a definition": Case(found(status="ACTIVE", definitions=[1]), 50, 1000),
+    "list ACTIVE of a rare definition": Case(found(status="ACTIVE", definitions=[2], limit=2), 2, 2500),
+    "list ACTIVE by business key": Case(found(status="ACTIVE", business_key="order-10034"), 1, 30),
+    "list WAITING": Case(found(status="WAITING", limit=5), 5, 15_000),
+    "list WAITING by business key": Case(found(status="WAITING", business_key="order-10034"), 0, 30),
+}  # fmt: skip
+
+
+async def cost(connection: TrioConnection, case: Case) -> Cost:
+    """Of one call, undone afterwards."""
+    await connection.fetch(BEGIN)
+    leased = await jobs.claim(connection, slots(case.leased, case.lease_s)) if case.leased else []
+    before = await counted(connection)
+    result = await case.call(connection, leased)
+    after = await counted(connection)
+    await connection.fetch(b"ROLLBACK")
+    scans = {table: n - before[1][table] for table, n in after[1].items() if n > before[1][table]}
+    return Cost(after[0] - before[0], scans, len(result))
+
+
+async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
+    blocks = cast(int, (await connection.fetch(BLOCKS))[0][0])
+    return blocks, dict(cast(Any, await connection.fetch(SCANS, ("{" + ",".join(BIG_TABLES) + "}",))))
+
+
+async def connect(dsn: str) -> TrioConnection:
+    connection = await TrioConnection.connect(dsn)
+    await configure(connection)
+    return connection
+
+
+async def costs(connection: TrioConnection, names: Iterable[str]) -> dict[str, Cost]:
+    """Each second call: the first one's planning looks at the ends of indexes."""
+    found = {}
+    for name in names:
+        await cost(connection, CASES[name])
+        found[name] = await cost(connection, CASES[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def big(big_dsn: str) -> dict[str, Cost]:
+    async def run() -> dict[str, Cost]:
+        async with await connect(big_dsn) as connection:
+            return await costs(connection, CASES)
+
+    return trio.run(run)
+
+
+@pytest.fixture(scope="module")
+def small(postgres_server: Server) -> Generator[dict[str, Cost]]:
+    """The lists are planned anew for their values at each call, so they alone need statistics."""
+    lists = [name for name in CASES if name.startswith("list")]
+
+    async def run(dsn: str) -> dict[str, Cost]:
+        async with await connect(dsn) as connection:
+            for case in CASES.values():
+                if case.call is not backlog:  # it changes a function, and with that all plans are void
+                    await connection.fetch(BEGIN)
+                    await case.call(connection, [NO_JOB])
+                    await connection.fetch(b"ROLLBACK")
+            await trio.to_thread.run_sync(fill, dsn, FEW)
+            found = await costs(connection, [name for name in CASES if name not in lists])
+            await connection.fetch(b"ANALYZE")
+            return found | await costs(connection, lists)
+
+    with postgres_server.database(apply_schema) as dsn:
+        yield trio.run(run, dsn)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_scans_no_table_and_keeps_to_its_blocks_on_few_rows_and_on_a_million(
+    big: dict[str, Cost], small: dict[str, Cost], name: str
+) -> None:
+    for found in (big[name], small[name]):
+        assert found.rows == CASES[name].rows
+        assert found.scans == {}
+        assert found.blocks <= CASES[name].blocks
+
+
+def test_the_counters_show_a_sequential_scan(big_dsn: str) -> None:
+    async def scan(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+        await connection.fetch(SQL["allow_sequential_scan"])
+        return await connection.fetch(SQL["scan_leases"], (0.0,))
+
+    async def run() -> Cost:
+        async with await connect(big_dsn) as connection:
+            return await cost(connection, Case(scan, 0, 0))
+
+    found = trio.run(run)
+    assert found.scans == {"token": 1}
+    assert found.blocks > 10_000
+
+
+async def test_only_the_due_ones_of_a_million_timers_fire(big_dsn: str, nursery: trio.Nursery) -> None:
+    database = Database(big_dsn, max_connections=4)
+    engine = Engine(database, Settings(), Metrics("test"), 0)
+    for batcher in engine.batchers():
+        nursery.start_soon(batcher.run)
+    driver = Driver(engine, big_dsn)
+    waits = definition(step("wait", "WAIT", duration="PT1H", nextStep="end"), end(), definition_id="waits")
+    await driver.upload(waits)
+    started = [(await driver.start("waits")).id for _ in range(3)]
+    assert await driver.due() == 0
+    driver.clock.advance(3601)
+    async with await connect(big_dsn) as connection:
+        due = Case(CASES["due_timers"].call, 4, 20)
+        await cost(connection, due)
+        looked = await cost(connection, due)
+    assert (looked.rows, looked.scans) == (4, {})  # those that are due and the next one
+    assert looked.blocks <= due.blocks
+    assert await driver.due() == 3
+    assert [await driver.status(id) for id in started] == ["COMPLETED"] * 3
+    assert driver.rows("SELECT count(*) FROM timer") == [(MANY,)]
+    assert await driver.due() == 0
+    driver.close()
+    nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await database.close(2)
