@@ -57,7 +57,7 @@ class Database:
 
     def fetch(self, statement: LiteralString, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a statement."""
-        return self._connection.execute(statement, parameters).fetchall()
+        return self._connection.execute(statement, parameters or None).fetchall()
 
     def execute(self, statement: LiteralString, parameters: Sequence[object] = ()) -> int:
         """Run a statement; how many rows it touched."""

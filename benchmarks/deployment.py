@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -141,11 +141,11 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         if process.poll() is not None:
             raise DeploymentFailed(f"the engine ended with exit code {process.returncode}:\n{tail(log)}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        with suppress(OSError, http.client.HTTPException):
+        with closing(connection), suppress(OSError, http.client.HTTPException):
             connection.request("GET", "/readyz")
-            if connection.getresponse().status == 200:
-                return
-        connection.close()
+            with connection.getresponse() as answer:
+                if answer.status == 200:
+                    return
         time.sleep(0.01)
     raise DeploymentFailed(f"the engine is not ready after {READY_TIMEOUT_S:.0f} s:\n{tail(log)}")
 

@@ -115,4 +115,4 @@ def test_an_engine_that_does_not_start_is_told_with_its_log(tmp_path):
     done = benchmarks("latency", "--quick", "--output", str(tmp_path), "--set", "batch_max_items=many")
     assert done.returncode == 1
     assert "exit code 2" in done.stderr
-    assert "batch_max_items" in done.stderr
+    assert "WE_BATCH_MAX_ITEMS" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -47,8 +49,6 @@ def test_the_cpu_of_a_tree_holds_what_its_ended_children_used(parent):
 
 def test_a_tree_is_seen_from_its_root_and_without_a_part(parent):
     processes = all_processes()
-    import os
-
     assert parent.pid in tree(processes, os.getpid())
     assert parent.pid not in tree(processes, os.getpid(), without=parent.pid)
     assert tree(processes, parent.pid, without=parent.pid) == []
@@ -213,8 +213,6 @@ def test_a_scenario_that_needs_the_database_says_so():
     ids=lambda workflow: workflow.id,
 )
 def test_the_workflows_are_valid(workflow):
-    import json
-
     definition = parse_definition(json.dumps(workflow.definition).encode())
     assert {step.job_type for step in definition.steps if step.job_type} == set(workflow.job_types)
 

@@ -34,10 +34,13 @@ def possible(game: TokenGame) -> list[Move]:
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
+    oldest: set[str] = set()
     for place, mark in enumerate(game.open_marks):
         job = kind(game.steps[mark.step]) == "SERVICE_TASK"
-        if not (job and mark.backing_off):
+        # of several executions of a user task or a wait, the oldest is completed or signalled
+        if not mark.backing_off if job else mark.step not in oldest:
             moves.append(Move("complete", place))
+        oldest.add(mark.step)
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
         if job and not mark.backing_off:
             moves += [Move("fail", place), Move("fail for good", place)]
@@ -84,7 +87,7 @@ class Seeded:
 RETRIES_MAX = 2
 """In a row: most failures come again at once."""
 WEIGHTS = {"complete": 6, "fire": 4, "fail": 2}
-CANCEL_ONE_IN = 12
+ENDING_ONE_IN = 5
 
 
 def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move | None:
@@ -94,7 +97,7 @@ def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move
         return None
     end_it = {"cancel", "fail for good"}
     gentle = [move for move in moves if move.what not in end_it]
-    if gentle and drawing.pick(range(CANCEL_ONE_IN)):
+    if gentle and drawing.pick(range(ENDING_ONE_IN)):
         moves = gentle
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
     if move.what in ("complete", "keep signal"):

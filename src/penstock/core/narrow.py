@@ -41,7 +41,9 @@ def _plan(definition: Definition, step: Step, blocks: list[frozenset[int]]) -> N
         return None
     target = definition.steps[step.next]
     if target.type is StepType.END:
-        if definition.single_token and not definition.auto_start_next:
+        # signals are kept for waits only, and whoever ends the instance has to forget them
+        waits = any(other.type is StepType.WAIT for other in definition.steps)
+        if definition.single_token and not definition.auto_start_next and not waits:
             return NarrowPlan(target.index, ends=True, is_job=False)
         return None
     if target.type not in (StepType.SERVICE_TASK, StepType.USER_TASK) or not _is_plain(target):

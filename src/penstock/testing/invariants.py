@@ -106,9 +106,10 @@ INVARIANTS: Final[dict[str, str]] = {
           SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index = h.step
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
-    "a failed instance has a failed step, or its next workflow was missing": """
-        SELECT i.id, i.failure FROM instance i
-        WHERE i.status = 2 AND i.failure NOT LIKE 'NextWorkflowNotFound%' AND NOT EXISTS (
+    "a failed instance has a failed step, or its next workflow could not be started": """
+        SELECT i.id, i.failure FROM instance i JOIN definitions d ON d.key = i.definition
+        WHERE i.status = 2 AND NOT (d.chains AND i.failure ~ '^(NextWorkflowNotFound|too many workflows)')
+          AND NOT EXISTS (
           SELECT FROM history h WHERE h.instance_id = i.id AND h.kind = 2 AND h.reason = i.failure)""",
     "failed and cancelled instances are listed, and no others": """
         SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id

@@ -1,0 +1,254 @@
+"""The same games through the engine: two engines on one database, many games at once, compared after each move.
+
+Between the moves come things that must not matter: repeated and stale results, ended leases, jobs given back, folds.
+The database's clock only goes forward, to the time of the timer that is to fire; no loop fires any on its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from penstock.engine.items import FoldItem, TimerItem
+from penstock.engine.vocabulary import Job, Release
+from penstock.errors import PenstockError
+from penstock.store import jobs as job_store
+from penstock.testing.clock import DatabaseClock
+from penstock.testing.definitions import Json
+from penstock.testing.random_definitions import START_VARIABLES, random_definition
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, number
+from tests.model.moves import MAX_AUTOMATIC, Move, Seeded, next_move, output_of, play
+from tests.model.token_game import TokenGame, kind
+
+GAMES_AT_ONCE = 8
+MOVES_MAX = 20
+
+
+class Played:
+    """One game: the instance, the model of it, and the jobs that were handed out."""
+
+    def __init__(self, engines: list[Driver], clock: DatabaseClock, seed: int) -> None:
+        self.engines = engines
+        self.clock = clock
+        self.seed = seed
+        self.source = random.Random(seed)
+        self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
+        self.types = sorted({step["jobType"] for step in self.steps if step["type"] == "SERVICE_TASK"})
+        self.jobs: dict[str, Job] = {}
+        self.done: list[Job] = []
+        self.moves: list[Move] = []
+        self.instance = ""
+        self.game: TokenGame | None = None
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        return self.body["steps"]  # type: ignore[return-value]
+
+    @property
+    def engine(self) -> Driver:
+        """One of the two, at random."""
+        return self.source.choice(self.engines)
+
+    async def play(self) -> None:
+        await self.engines[0].upload(self.body)
+        self.instance = (await self.engine.start(f"game-{self.seed}", START_VARIABLES)).id
+        self.game = TokenGame(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC)
+        await self.compare()
+        drawing = Seeded(self.source)
+        while len(self.moves) < MOVES_MAX:
+            move = next_move(self.game, drawing, self.moves)
+            if move is None:
+                return
+            self.moves.append(move)
+            await self.make(move)
+            play(self.game, move)
+            await self.compare()
+            if self.source.random() < 0.4:
+                await self.disturb()
+                await self.compare()
+
+    # -- moves
+
+    async def make(self, move: Move) -> None:
+        assert self.game is not None
+        match move.what:
+            case "cancel":
+                await self.engine.cancel(self.instance, "cancelled")
+                return
+            case "retry":
+                await self.engine.retry(self.instance)
+                return
+            case "keep signal":
+                await self.engine.signal(self.instance, move.step, output_of(move), buffer=True)
+                return
+        token, seq = self.open_executions()[move.place]
+        if move.what == "fire":
+            await self.fire(token, seq, move.index)
+            return
+        step = self.game.steps[self.game.open_marks[move.place].step]
+        if kind(step) == "USER_TASK":
+            await self.engine.finish_task(self.instance, step["id"], output_of(move))
+        elif kind(step) == "WAIT":
+            await self.engine.signal(self.instance, step["id"], output_of(move))
+        else:
+            job = await self.job(token, seq)
+            attempt = self.source.choice([None, job.attempt])
+            if move.what == "complete":
+                await self.engine.complete(job, output_of(move), attempt=attempt)
+                self.done.append(job)
+            else:
+                await self.engine.fail(job, "boom", retryable=move.what == "fail", attempt=attempt)
+
+    async def job(self, token: int, seq: int) -> Job:
+        """The job, under lease; all others of the game are taken on the way."""
+        for job in await self.engine.poll(*self.types, worker=f"w{self.seed}", n=100):
+            self.jobs[job.id] = job
+        return self.jobs[f"{number(self.instance):x}-{token:x}-{seq:x}"]
+
+    async def fire(self, token: int, seq: int, index: int) -> None:
+        timer = (
+            "SELECT extract(epoch FROM fire_at - penstock_now()) FROM timer WHERE (token_id, seq, index) = (%s, %s, %s)"
+        )
+        ((left,),) = self.engines[0].rows(timer, token, seq, index)
+        if left > 0:
+            self.clock.advance(float(left) + 0.001)
+        driver = self.engine
+        assert await driver.engine.wide.submit(TimerItem(number(self.instance), (token, seq, index)))
+
+    async def disturb(self) -> None:
+        """Something that changes nothing anybody can see."""
+        match self.source.randrange(4):
+            case 0 if self.done:
+                job = self.source.choice(self.done)
+                try:
+                    await self.source.choice([self.engine.complete, self.engine.fail, self.engine.heartbeat])(job)
+                except PenstockError as error:
+                    if error.code not in ("lease-lost", "cancelled"):
+                        raise
+            case 1:
+                await self.expire()
+            case 2:
+                held = list(self.jobs.values())[:2]
+                releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]
+                await self.engine.engine.jobs.release_many(releases)
+            case _:
+                await self.engine.engine.wide.submit(FoldItem(number(self.instance), lambda: None))
+
+    async def expire(self) -> None:
+        leased = self.engines[0].rows(
+            "SELECT id, seq, attempt FROM token WHERE instance_id = %s AND state = 1", number(self.instance)
+        )
+        if leased:
+            async with self.engine.engine.database.connection() as connection:
+                await job_store.expire(connection, leased, 1_000)
+
+    # -- looking
+
+    def open_executions(self) -> list[tuple[int, int]]:
+        return [
+            (token, seq)
+            for token, seq in self.engines[0].rows(
+                "SELECT id, seq FROM token WHERE instance_id = %s AND state IN (0, 1, 2, 4, 5) ORDER BY seq",
+                number(self.instance),
+            )
+        ]
+
+    async def compare(self) -> None:
+        game = self.game
+        assert game is not None
+        view = await self.engine.view(self.instance)
+        active = "WAITING" if game.waiting else "ACTIVE"
+        assert view.status == (active if game.status == "ACTIVE" else game.status)
+        if game.failure not in (None, "expression"):
+            assert game.failure in (view.failure_reason or "")
+        assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_marks))
+        assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)
+        self.compare_rows(game)
+        items = await self.engine.history(self.instance)
+        closed = Counter((item.step_id, item.status) for item in items if item.status != "RUNNING")
+        names = {"INTERRUPTED": "FAILED"}
+        assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
+        running = [item.step_id for item in items if item.status == "RUNNING"]
+        assert running == [mark.step for mark in game.open_marks]
+        assert [item.step_id for item in items] == [item.step_id for item in sorted(items, key=lambda i: seq_of(i.id))]
+        kept = Counter(signal.step_id for signal in await self.engine.engine.tasks.buffered(self.instance))
+        assert kept == (game.kept_signals if game.status in ("ACTIVE", "FAILED") else Counter())
+
+    def compare_rows(self, game: TokenGame) -> None:
+        rows = self.engines[0].rows(
+            "SELECT t.id, t.step, t.state, t.side, t.parent_id IS NOT NULL, t.pending, t.arrived, t.failures,"
+            " ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY 1)"
+            " FROM token t WHERE t.instance_id = %s AND t.state <> 6 ORDER BY t.seq",
+            number(self.instance),
+        )
+        names = [step["id"] for step in self.steps]
+        seen = [
+            (names[step], side, branch, state == 4, failures, set(timers))
+            for _, step, state, side, branch, _, _, failures, timers in rows
+            if state != 3
+        ]
+        expected = [
+            (mark.step, mark.side, mark.block is not None, mark.backing_off, mark.failures, mark.timers)
+            for mark in game.open_marks
+        ]
+        assert seen == expected
+        forked = Counter((names[row[1]], row[5], row[6]) for row in rows if row[2] == 3)
+        assert forked == Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
+
+
+def seq_of(execution: str) -> int:
+    return int(execution.split("-")[2], 16)
+
+
+def without_times(variables: dict[str, Any]) -> dict[str, Any]:
+    """`moment` is what now() gave: known to the database alone."""
+    return {name: value for name, value in variables.items() if name != "moment"}
+
+
+def own_job_types(body: Json, seed: int) -> Json:
+    """Job types that no other game has."""
+    steps: Any = body["steps"]
+    for step in steps:
+        if step["type"] == "SERVICE_TASK":
+            step["jobType"] = f"{step['jobType']}-{seed}"
+    return {**body, "id": f"game-{seed}"}
+
+
+async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
+    engines = [make_driver(max_automatic_steps=MAX_AUTOMATIC), make_driver(max_automatic_steps=MAX_AUTOMATIC)]
+    clock = engines[0].clock
+    left = list(seeds)
+    seen: Counter[str] = Counter()
+
+    async def player() -> None:
+        while left:
+            played = Played(engines, clock, left.pop())
+            try:
+                await played.play()
+            except Exception as error:
+                error.add_note(f"seed {played.seed}: {played.moves}\n{msgspec.json.encode(played.body).decode()}")
+                raise
+            seen.update(move.what for move in played.moves)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(GAMES_AT_ONCE):
+            nursery.start_soon(player)
+    return seen
+
+
+async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver) -> None:
+    seen = await play_games(make_driver, range(150))
+    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1000, 2000, 3000])
+async def test_the_engine_plays_by_the_rules_in_many_games(make_driver: MakeDriver, first: int) -> None:
+    seen = await play_games(make_driver, range(first, first + 500))
+    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal"}
