@@ -1,0 +1,42 @@
+"""The record of one dispatched job: topic, key, headers, and the value that workers decode.
+
+The value is `workflow.v1.JobDispatchEvent`, in the bytes that any client of that schema writes. Pure; must not read
+the database or know a producer.
+"""
+
+from __future__ import annotations
+
+from penstock.core.definition import Step
+from penstock.core.topic import topic_of
+from penstock.engine import ids
+from penstock.kafka.record import Record
+from penstock.rpc.codec import encode_message
+from penstock.rpc.messages import JobDispatchEvent
+from penstock.store.outbox import Outgoing
+
+SCHEMA_VERSION = 1
+CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
+
+
+def record_of(row: Outgoing, step: Step) -> Record:
+    """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
+
+    The key is the instance: one partition per instance and type keeps their order.
+    """
+    job_id = ids.show_job(row.instance, row.token, row.seq)
+    instance_id, job_type, dedup_id = ids.show_instance(row.instance), step.job_type or "", f"{row.id:x}"
+    event = JobDispatchEvent(
+        schema_version=SCHEMA_VERSION,
+        dedup_id=dedup_id,
+        job_id=job_id,
+        instance_id=instance_id,
+        step_execution_id=job_id,
+        job_type=job_type,
+        retries_remaining=max(0, step.retry_count - row.failures),
+        job_payload=row.variables.encode(),
+        created_at=row.entered_at,
+        attempt=row.attempt,
+        step_id=step.id,
+    )
+    headers = (("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode()))
+    return Record(topic_of(job_type), instance_id.encode(), encode_message(event), headers)

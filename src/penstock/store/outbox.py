@@ -1,0 +1,171 @@
+"""The outbox of Kafka mode: taking rows to publish, deleting published ones, and the switch between the modes.
+
+One function per statement of ``queries/outbox.sql``, which says what a row is worth and in what order locks are had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.jobs import Expired
+from penstock.store.statements import SQL
+
+Statement = tuple[bytes, tuple[object, ...]]
+
+_VOID, _TAKEN = 0, 1  # what a row of `take_outbox` tells
+
+
+class Outgoing(NamedTuple):
+    """A row to publish, its token DISPATCHED by the statement that returned it. ``age_s`` since the row was written."""
+
+    job_type: int
+    id: int
+    instance: int
+    token: int
+    seq: int
+    attempt: int
+    step: int
+    failures: int
+    entered_at: datetime
+    age_s: float
+    definition: int
+    variables: str
+
+
+class Look(NamedTuple):
+    """What a look into the outbox found; ``outgoing`` in order of id. ``looked`` counts the rows per job type, void
+    and locked ones included; ``held`` those whose token another transaction held."""
+
+    outgoing: list[Outgoing]
+    looked: dict[int, int]
+    held: dict[int, int]
+
+
+class Published(NamedTuple):
+    """A row that the broker has."""
+
+    job_type: int
+    id: int
+    step: int
+
+
+async def take(
+    connection: TrioConnection,
+    floors: Mapping[int, int],
+    per_type: int,
+    aside: Collection[int],
+    deadline_s: float,
+    published: Sequence[Published],
+    *,
+    audit: bool,
+) -> Look:
+    """Delete the rows ``published``, then mark and fold the next ones. One transaction, one round trip.
+
+    ``floors`` names the job types to look at, each with the id to look from; ``aside`` are rows to leave out.
+    When its answer is lost, call it again with the same: both halves can be repeated.
+    """
+    parameters = (arrays.ints(floors), per_type, arrays.ints(aside), deadline_s, arrays.ints(floors.values()))
+    statements: list[Statement] = [(SQL["take_outbox"], parameters)]
+    if published:
+        statements.insert(0, _deletion(published, audit))
+    rows = cast(Any, (await connection.roundtrip(statements))[-1])
+    outgoing: list[Outgoing] = []
+    looked: dict[int, int] = {}
+    settled: Counter[int] = Counter()
+    for what, job_type, *rest in rows:
+        if what == _TAKEN:
+            outgoing.append(Outgoing(job_type, *rest))
+            settled[job_type] += 1
+        elif what == _VOID:
+            settled[job_type] += rest[0]
+        else:
+            looked[job_type] = rest[0]
+    outgoing.sort(key=lambda row: row.id)
+    held = {job_type: count - settled[job_type] for job_type, count in looked.items() if count > settled[job_type]}
+    return Look(outgoing, looked, held)
+
+
+async def delete_published(connection: TrioConnection, published: Sequence[Published], *, audit: bool) -> None:
+    """Delete rows that the broker has. Safe to repeat."""
+    await connection.fetch(*_deletion(published, audit))
+
+
+def _deletion(published: Sequence[Published], audit: bool) -> Statement:
+    columns = list(zip(*published, strict=True))
+    return SQL["delete_published"], (*(arrays.ints(column) for column in columns), audit)
+
+
+async def types_with_rows(connection: TrioConnection) -> list[int]:
+    """The job types that have rows."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["outbox_types"])]
+
+
+async def depth(connection: TrioConnection) -> list[tuple[str, int, float | None]]:
+    """Per job type: how many rows wait, and the age in seconds of the oldest."""
+    return [cast(tuple[str, int, float | None], row) for row in await connection.fetch(SQL["outbox_depth"])]
+
+
+async def end_dispatches(
+    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], *, to_outbox: bool
+) -> list[Expired]:
+    """End dispatches whose deadline has come; (token, seq, attempt) each. ``to_outbox``: leases that ended too."""
+    columns = list(zip(*leases, strict=True))
+    params = (*(arrays.ints(column) for column in columns), to_outbox)
+    return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["end_dispatches"], params)]
+
+
+async def move_leftovers(connection: TrioConnection, limit: int, *, to_outbox: bool) -> int:
+    """Move up to ``limit`` jobs that another mode left behind to where this one looks; how many rows went."""
+    name = "queue_to_outbox" if to_outbox else "outbox_to_queue"
+    _, rows = await connection.roundtrip([(SQL["lock_leftovers"], ()), (SQL[name], (limit,))])
+    return cast(int, rows[0][0])
+
+
+async def anything_left(connection: TrioConnection, *, to_outbox: bool) -> bool:
+    """Whether another mode left anything behind."""
+    return bool((await connection.fetch(SQL["outbox_left"], (not to_outbox,)))[0][0])
+
+
+async def dispatched_types(connection: TrioConnection) -> list[str]:
+    """The names of the job types that need a topic, sorted."""
+    *_, rows, _ = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["allow_sequential_scan"], ()),
+            (SQL["dispatched_types"], ()),
+            (SQL["commit"], ()),
+        ]
+    )
+    return sorted(cast(str, row[0]) for row in rows if row[0])
+
+
+async def switch_mode(connection: TrioConnection, mode: str) -> str | None:
+    """Record the dispatch mode; the one before when it was another."""
+    rows = await connection.fetch(SQL["switch_mode"], (mode,))
+    return cast(str, rows[0][0]) if rows else None
+
+
+async def mode(connection: TrioConnection) -> str | None:
+    """The recorded dispatch mode."""
+    rows = await connection.fetch(SQL["dispatch_mode"])
+    return cast(str, rows[0][0]) if rows else None
+
+
+async def end_when_idle(connection: TrioConnection, after_s: float) -> None:
+    """Have the server end this session, and its locks with it, when it was not heard of for so long."""
+    await connection.fetch(SQL["end_idle_session"], (f"{round(after_s * 1000)}ms",))
+
+
+async def lead(connection: TrioConnection) -> bool:
+    """Try to become the one relay, for as long as this session lives."""
+    return bool((await connection.fetch(SQL["lead"]))[0][0])
+
+
+async def still_leading(connection: TrioConnection) -> None:
+    """Keep the session; raises when the server has ended it."""
+    await connection.fetch(SQL["still_leading"])

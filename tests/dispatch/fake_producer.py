@@ -1,0 +1,55 @@
+"""A producer that answers what a test wants: for the relay's decisions only, never in place of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import trio
+
+from penstock.kafka.record import Outcome, Record, Result
+from penstock.rpc.codec import decode_message
+from penstock.rpc.messages import JobDispatchEvent
+
+ACKED = Result(Outcome.ACKED)
+UNKNOWN = Result(Outcome.UNKNOWN, "REQUEST_TIMED_OUT", "no answer")
+NO_TOPIC = Result(Outcome.TOPIC_REFUSED, "UNKNOWN_TOPIC_OR_PARTITION", "no such topic")
+TOO_LARGE = Result(Outcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE", "too large")
+
+
+def event_of(record: Record) -> JobDispatchEvent:
+    return decode_message(record.value, JobDispatchEvent)
+
+
+class FakeProducer:
+    """``answer`` decides for each record; ``gate`` holds every call until it is set; ``log`` is what a topic has."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Record], Result] = lambda record: ACKED
+        self.batches: list[list[Record]] = []
+        self.log: list[JobDispatchEvent] = []
+        self.created: list[str] = []
+        self.before: Callable[[], object] | None = None
+        self.gate: trio.Event | None = None
+        self.called = trio.Event()
+
+    async def publish(self, records: Sequence[Record]) -> list[Result]:
+        self.batches.append(list(records))
+        self.called.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        results = [self.answer(record) for record in records]
+        self.log += [
+            event_of(record) for record, result in zip(records, results, strict=True) if result.outcome is Outcome.ACKED
+        ]
+        return results
+
+    async def create_topics(self, names: Collection[str]) -> dict[str, str]:
+        self.created += names
+        return {}
+
+    def away(self) -> str | None:
+        return None
+
+    @property
+    def sent(self) -> list[JobDispatchEvent]:
+        return [event_of(record) for batch in self.batches for record in batch]

@@ -1,0 +1,51 @@
+"""Rounds of the relay cancelled at every point: every job is published, the repeats under the same id, none is lost."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from penstock.engine.vocabulary import Completion
+from penstock.kafka.relay import Relay
+from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.definitions import linear
+from tests.dispatch.conftest import KafkaDriver
+from tests.runtime.test_cancellation import SESSIONS
+from tests.waiting import wait_until
+
+POOL = Holdings(tasks=0, threads=0, files=8)
+"""The connections that the engine keeps, and the test's own."""
+
+
+@pytest.mark.slow
+async def test_rounds_of_the_relay_cancelled_at_every_point_lose_no_job(kafka: KafkaDriver) -> None:
+    await kafka.upload(linear(1))
+    started: list[str] = []
+    repeated: list[str] = []
+    kafka.producer.gate = trio.Event()
+    kafka.producer.gate.set()  # a checkpoint in every publish
+
+    async def prepare() -> Operation[int]:
+        started.append((await kafka.start("linear")).id)
+        # a new relay, as of an engine that has just been elected: it knows nothing of what the last one did
+        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]
+        return kafka.drain
+
+    async def quiet() -> bool:
+        return kafka.engine.database.pool.statistics().busy == 0 and not kafka.rows(SESSIONS)
+
+    async def after(attempt: Attempt[int]) -> None:
+        await wait_until(quiet)
+        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]
+        await kafka.drain()
+        assert kafka.outbox() == []
+        assert started[-1] in {event.instance_id for event in kafka.producer.log}
+        events = [event for event in kafka.producer.sent if event.instance_id == started[-1]]
+        assert len({event.dedup_id for event in events}) == 1
+        repeated.extend(event.dedup_id for event in events[1:])
+        await kafka.engine.jobs.complete(Completion(job_id=events[-1].job_id, worker_id="w", variables=None))
+        assert await kafka.status(started[-1]) == "COMPLETED"
+
+    points = await cancel_everywhere(prepare, after, own_task_only=True, may_grow=POOL)
+    assert points.cancelled >= 5, points
+    assert repeated, "one was cancelled while its record was on its way: what became of it is unknown"

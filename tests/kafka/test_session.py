@@ -1,0 +1,93 @@
+"""What one broker can't be made to do: partitions that never acknowledge, errors of any kind. A scripted client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka import errors
+
+from penstock.kafka import session as module
+from penstock.kafka.record import Outcome, Record
+from penstock.kafka.results import code_of, result_of
+from penstock.kafka.session import Session
+from penstock.settings import Settings
+from tests.kafka.topics import in_thread
+
+
+class ScriptedClient:
+    """Knows every topic; each topic's records end as its script says, by their value; None never ends."""
+
+    def __init__(self, **ends: object) -> None:
+        self.client = self
+        self.cluster = self
+        self.ends = ends
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
+    async def send(self, topic: str, value: bytes, key: bytes, *, headers: object) -> asyncio.Future[object]:
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        end = self.ends[topic]
+        if isinstance(end, Exception):
+            future.set_exception(end)
+        elif end is not None:
+            future.set_result(end)
+        return future
+
+
+def publish(topics: list[str], timeout_s: float = 0.5, **ends: object):
+    async def run():
+        settings = Settings(kafka_publish_timeout_seconds=timeout_s)
+        session = Session(ScriptedClient(**ends), settings, {}, {})  # type: ignore[arg-type]
+        return await session.publish([Record(topic, b"k", b"v", ()) for topic in topics])
+
+    return in_thread(run)
+
+
+async def test_a_topic_that_gets_no_acknowledgement_holds_up_the_others_for_a_while_only(monkeypatch):
+    monkeypatch.setattr(module, "STRAGGLER_S", 0.05)
+    published = await publish(["stuck", "good", "stuck"], timeout_s=60, stuck=None, good=1)
+    stuck, good, also_stuck = published.results
+    assert good.outcome is Outcome.ACKED
+    assert stuck == also_stuck
+    assert (stuck.outcome, stuck.code) == (Outcome.TOPIC_REFUSED, "REQUEST_TIMED_OUT")
+    assert published.spent
+
+
+async def test_with_no_acknowledgement_at_all_the_whole_time_out_is_waited_and_all_is_unknown(monkeypatch):
+    monkeypatch.setattr(module, "STRAGGLER_S", 0.01)
+    published = await publish(["a", "b"], timeout_s=0.1, a=None, b=None)
+    assert [result.outcome for result in published.results] == [Outcome.UNKNOWN] * 2
+    assert published.spent
+
+
+async def test_an_acknowledged_batch_leaves_the_session_as_it_is():
+    published = await publish(["a"], a=1)
+    assert (published.results[0].outcome, published.spent) == (Outcome.ACKED, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "code"),
+    [
+        (errors.OutOfOrderSequenceNumber(), Outcome.UNKNOWN, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        (errors.ProducerFenced(), Outcome.UNKNOWN, "PRODUCER_FENCED"),
+        (errors.UnknownProducerId(), Outcome.UNKNOWN, "UNKNOWN_PRODUCER_ID"),
+        (errors.TopicAuthorizationFailedError("t"), Outcome.TOPIC_REFUSED, "TOPIC_AUTHORIZATION_FAILED"),
+        (errors.MessageSizeTooLargeError(), Outcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE"),
+        (errors.KafkaError("odd"), Outcome.UNKNOWN, "KAFKA"),
+        (ValueError("odd"), Outcome.UNKNOWN, "VALUE"),
+    ],
+)
+async def test_a_batch_that_failed_ends_the_session(error, outcome, code):
+    published = await publish(["bad", "good"], bad=error, good=1)
+    assert [result.outcome for result in published.results] == [outcome, Outcome.ACKED]
+    assert published.results[0].code == code
+    assert published.spent
+
+
+def test_codes_are_kafkas_own_names():
+    assert code_of(errors.UnknownTopicOrPartitionError()) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert code_of(errors.NotLeaderForPartitionError()) == "NOT_LEADER_FOR_PARTITION"
+    assert code_of(TimeoutError()) == "REQUEST_TIMED_OUT"
+    assert result_of(errors.KafkaConnectionError("gone")).outcome is Outcome.UNKNOWN
