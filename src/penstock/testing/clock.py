@@ -1,14 +1,16 @@
-"""A clock that tests can set: that of one database.
+"""Clocks that tests can set: that of one database.
 
-Everything durable takes its time from the database's function ``penstock_now()``. `DatabaseClock` replaces it, so that
-a 30-day wait or the end of a lease is one call away. Only for databases of tests: the function stays replaced. Must
-not be used on a database that anybody else works with. Trio's own clock is another thing: what sleeps until a timer
-is due does not see the jump, so call `fire_once` and its like yourself.
+Everything durable takes its time from the database's function ``penstock_now()``. Both classes replace it: with
+`DatabaseClock` it goes on at its normal pace and can be moved, with `FrozenClock` it stands still until it is set. Only
+for databases of tests: the function stays replaced. Must not be used on a database that anybody else works with.
+Trio's own clock is another thing: what sleeps until a timer is due does not see the jump, so call `fire_once` and its
+like yourself.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import psycopg
 
@@ -41,3 +43,31 @@ class DatabaseClock:
         found = row[0]
         assert isinstance(found, dt.datetime)
         return found
+
+
+_INSTALL_FROZEN = """
+CREATE TABLE test_clock (now timestamptz NOT NULL);
+CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+  AS $$ SELECT now FROM test_clock $$;
+"""
+
+
+class FrozenClock:
+    """The clock of the database behind ``connection`` (in autocommit mode); it stands still at ``start``."""
+
+    def __init__(self, connection: psycopg.Connection[Any], start: dt.datetime) -> None:
+        self._connection = connection
+        self._now = start.astimezone(dt.UTC)
+        connection.execute(_INSTALL_FROZEN)
+        connection.execute("INSERT INTO test_clock VALUES (%s)", (self._now,))
+
+    def set(self, now: dt.datetime) -> None:
+        """Let it be ``now``. Raises ValueError for a time that has passed: history would run backwards."""
+        if now < self._now:
+            raise ValueError(f"the clock can't go back from {self._now.isoformat()} to {now.isoformat()}")
+        self._now = now.astimezone(dt.UTC)
+        self._connection.execute("UPDATE test_clock SET now = %s", (self._now,))
+
+    def now(self) -> dt.datetime:
+        """What the engines on this database take for the present time, in UTC."""
+        return self._now

@@ -14,10 +14,15 @@ import psycopg
 
 # Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5) are the states with an open step execution.
 INVARIANTS: Final[dict[str, str]] = {
-    "a job waits in the queue if, and only if, its token is READY": """
-        SELECT t.instance_id, t.id, t.seq, r.seq FROM token t FULL JOIN ready r ON r.token_id = t.id
-        WHERE (t.state = 0) IS DISTINCT FROM (r.token_id IS NOT NULL)
-           OR (t.state = 0 AND (r.seq, r.job_type) IS DISTINCT FROM (t.seq, t.job_type))""",
+    "a job waits in the queue or in the outbox, not in both, if, and only if, its token is READY": """
+        SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t FULL JOIN ready r ON r.token_id = t.id
+        LEFT JOIN (SELECT DISTINCT token_id, seq, attempt, job_type FROM dispatch_outbox) o
+          ON o.token_id = t.id AND o.seq = t.seq AND o.attempt = t.attempt + 1 AND o.job_type = t.job_type
+        WHERE (r.token_id IS NOT NULL AND (t.state, t.seq, t.job_type) IS DISTINCT FROM (0, r.seq, r.job_type))
+           OR (t.state = 0 AND (r.token_id IS NULL) = (o.token_id IS NULL))""",
+    "a dispatched job has an attempt and a deadline, and no holder": """
+        SELECT instance_id, id, seq, attempt, claimed_by FROM token
+        WHERE state = 5 AND (attempt < 1 OR lease_until IS NULL OR claimed_at IS NULL OR claimed_by IS NOT NULL)""",
     "tokens with a job have the job type of their step, others none": """
         SELECT t.instance_id, t.id, t.state, j.name, s.step ->> 'jobType' FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step LEFT JOIN job_type j ON j.id = t.job_type
@@ -98,12 +103,12 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT instance_id, token_id, seq, pos FROM history WHERE output IS NOT NULL AND pos <= seq""",
     "a completed instance reached END": """
         SELECT i.id FROM instance i WHERE i.status = 1 AND NOT EXISTS (
-          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index = h.step
+          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "an active instance has not reached END, unless it was retried after a missing next workflow": """
         SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
         WHERE i.status = 0 AND NOT d.chains AND EXISTS (
-          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index = h.step
+          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
     "a failed instance has a failed step, or its next workflow could not be started": """
@@ -123,9 +128,13 @@ INVARIANTS: Final[dict[str, str]] = {
     "signals are kept only for instances that can go on": """
         SELECT b.instance_id, b.id FROM buffered_signal b LEFT JOIN instance i ON i.id = b.instance_id
         WHERE i.status IS NULL OR i.status IN (1, 3)""",
-    "what waits for Kafka belongs to open jobs": """
-        SELECT o.instance_id, o.id FROM dispatch_outbox o
-        LEFT JOIN token t ON t.id = o.token_id AND t.seq = o.seq AND t.state IN (0, 5) WHERE t.id IS NULL""",
+    "what waits for Kafka is the next attempt of a job, the one under way, or void": """
+        SELECT o.instance_id, o.id, o.attempt, t.attempt FROM dispatch_outbox o
+        JOIN token t ON t.id = o.token_id AND t.seq = o.seq
+        WHERE o.attempt > t.attempt + 1 OR o.attempt < 1 OR o.instance_id <> t.instance_id OR o.job_type <> t.job_type
+        UNION ALL
+        SELECT o.instance_id, o.id, o.attempt, NULL FROM dispatch_outbox o
+        WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = o.instance_id)""",
     "a chained instance has a parent that completed, a parent one child": """
         SELECT c.parent_id, array_agg(c.id), p.status FROM instance c LEFT JOIN instance p ON p.id = c.parent_id
         WHERE c.parent_id IS NOT NULL GROUP BY c.parent_id, p.status

@@ -1,0 +1,151 @@
+"""What a database of tests has to do next, in an order that is the same each time.
+
+An engine in service does what is due as it finds it, several things at once; here one thing at a time is
+found, the earliest first, and of two at the same time the one whose step was entered first. Queries of a millisecond,
+blocking, on the connection of the test; `fire` and `end_lease` run in the engine's loop.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import psycopg
+
+from penstock.engine.engine import Engine
+from penstock.engine.ids import read_instance, read_job, show_instance
+from penstock.engine.items import DeadLetterItem, TimerItem
+from penstock.store import jobs as job_store
+from penstock.store.jobs import JobKey
+
+SLOW_JOB, LEASE, TIMER = 0, 1, 2
+"""Kinds of due things. A job that ends at the moment of a timer was in time."""
+
+_DUE: Final = """
+SELECT at, kind, seq, token_id, event, instance_id, attempt FROM (
+  SELECT fire_at AS at, 2 AS kind, seq, token_id, index::int AS event, instance_id, 0 AS attempt FROM timer
+  UNION ALL
+  SELECT lease_until, 1, seq, id, 0, instance_id, attempt FROM token WHERE state = 1) due
+ORDER BY at, kind, seq, event LIMIT 1"""
+
+_OLDEST_JOB: Final = """
+SELECT j.name FROM ready r JOIN job_type j ON j.id = r.job_type WHERE j.name = ANY(%s) ORDER BY r.seq LIMIT 1"""
+
+# Numbers of states: core/state.py. Timers of -1 are back-offs, of -2 the ends of waits.
+_OPEN_STEPS: Final = """
+SELECT d.content::jsonb -> 'steps' -> t.step::int AS step, t.state, j.name, t.claimed_by, t.lease_until,
+  ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index),
+  ARRAY(SELECT m.fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index)
+FROM token t JOIN instance i ON i.id = t.instance_id JOIN definition d ON d.key = i.definition
+LEFT JOIN job_type j ON j.id = t.job_type
+WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4) ORDER BY t.seq"""
+
+
+class Due(NamedTuple):
+    """Something that happens by itself at a time; sorts in the order in which it happens."""
+
+    at: dt.datetime
+    kind: int
+    seq: int
+    token: int
+    event: int
+    instance: int
+    attempt: int
+
+
+class OpenStep(NamedTuple):
+    """A step that an instance stands at, and what it waits for there."""
+
+    step_id: str
+    what: str
+    job_type: str | None
+    in_queue: bool
+
+
+class Agenda:
+    """The database of one test, looked at through ``connection`` (in autocommit mode)."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def next_due(self) -> Due | None:
+        """The timer or the end of a lease that comes first, whether its time has come or not."""
+        row = self._connection.execute(_DUE).fetchone()
+        return None if row is None else Due(*row)
+
+    def oldest_job_type(self, job_types: Sequence[str]) -> str | None:
+        """Of these types, that of the job which waits longest in the queue; None when there is none."""
+        row = self._connection.execute(_OLDEST_JOB, (list(job_types),)).fetchone()
+        return None if row is None else row[0]
+
+    def open_steps(self, instance_id: str) -> list[OpenStep]:
+        """Where an instance stands, in the order of entry."""
+        rows = self._connection.execute(_OPEN_STEPS, (read_instance(instance_id),)).fetchall()
+        return [_open_step(*row) for row in rows]
+
+    def child_of(self, instance_id: str) -> str | None:
+        """The instance that this one chained into."""
+        row = self._connection.execute(
+            "SELECT id FROM instance WHERE parent_id = %s", (read_instance(instance_id),)
+        ).fetchone()
+        return None if row is None else show_instance(row[0])
+
+
+def due_of_job(job_id: str, at: dt.datetime) -> Due:
+    """The end of the work on a job."""
+    key = read_job(job_id)
+    return Due(at, SLOW_JOB, key.seq, key.token, 0, key.instance, 0)
+
+
+async def fire(engine: Engine, timer: Due) -> None:
+    """Fire a timer that is due; one that was disarmed meanwhile does nothing."""
+    await engine.wide.submit(TimerItem(timer.instance, (timer.token, timer.seq, timer.event)))
+
+
+async def end_lease(engine: Engine, lease: Due) -> None:
+    """Do what the lease sweeper does at the end of a lease."""
+    limit = engine.settings.lease_expiry_limit
+    async with engine.database.connection() as connection:
+        ended = await job_store.expire(connection, [(lease.token, lease.seq, lease.attempt)], limit)
+    for row in ended:
+        if row.dead:
+            key = JobKey(row.instance, row.token, row.seq)
+            await engine.wide.submit(DeadLetterItem(key, row.attempt, limit))
+        elif (name := engine.definitions.job_type_name(row.job_type)) is not None:
+            engine.polls.queued(name)
+
+
+def _open_step(
+    step: dict[str, Any],
+    state: int,
+    job_type: str | None,
+    worker: str | None,
+    lease_until: dt.datetime | None,
+    indexes: list[int],
+    times: list[dt.datetime],
+) -> OpenStep:
+    timers = dict(zip(indexes, times, strict=True))
+    match state:
+        case 0:
+            what = f"a job of type {job_type!r} waits for a worker"
+        case 1:
+            what = f"a job of type {job_type!r} is held by {worker} until {show_time(cast(dt.datetime, lease_until))}"
+        case 4:
+            what = f"a job of type {job_type!r} failed and is tried again at {show_time(timers[-1])}"
+        case _ if step["type"] == "USER_TASK":
+            what = "a user task is open"
+        case _ if -2 in timers:
+            what = f"waits until {show_time(timers[-2])} or a signal"
+        case _:
+            what = "waits for a signal"
+    for index, at in timers.items():
+        if index >= 0:
+            event = step["boundaryEvents"][index]
+            what += f"; its timer goes to {event['targetStepId']!r} at {show_time(at)}"
+    return OpenStep(step["id"], what, job_type, state == 0)
+
+
+def show_time(at: dt.datetime) -> str:
+    """A time as messages show it, in UTC."""
+    return at.astimezone(dt.UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"

@@ -1,0 +1,57 @@
+"""One workflow instance in a test: what is true of it, and what the test does to it, under asyncio or Trio.
+
+What it does goes through the client, as everybody's calls do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from penstock.testing.run_view import RunView
+from penstock.testing.stubs import Duration
+
+FINISH_WITHIN: dt.timedelta = dt.timedelta(days=3650)
+"""So much virtual time may pass until a run has to have ended."""
+
+
+class Run(RunView):
+    """A workflow instance. Made by `TestEngine.start`."""
+
+    async def settle(self) -> Run:
+        """As `TestEngine.settle`."""
+        await self._engine.settle()
+        return self
+
+    async def finish(self, *, within: Duration = FINISH_WITHIN) -> Run:
+        """Go on to its end, jumping to each next time at which something is due, over ``within`` at most.
+
+        Raises:
+            Stuck: nothing will happen by itself any more, or not within this time; the message says what it waits for.
+            NotSettled: as `TestEngine.settle`.
+        """
+        await self._engine.run_until(lambda: self.ended, self, within)
+        return self
+
+    async def complete_task(self, step_id: str, variables: object = None, *, by: str | None = None) -> None:
+        """Complete the open user task of a step.
+
+        Raises:
+            NotFound: there is no open task at that step.
+        """
+        await self._engine.client.complete_user_task(self.id, step_id, variables, completed_by=by)
+
+    async def signal(self, step_id: str, variables: object = None, *, buffer: bool = False) -> None:
+        """Signal a waiting step. With ``buffer`` the signal is kept when it comes before its wait.
+
+        Raises:
+            Conflict: it does not wait there.
+        """
+        await self._engine.client.signal(self.id, step_id, variables, buffer=buffer)
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """Cancel it. Raises Conflict when it has ended."""
+        await self._engine.client.cancel_instance(self.id, reason=reason)
+
+    async def retry(self) -> None:
+        """Let a failed one go on where it failed. Raises Conflict when it has not failed."""
+        await self._engine.client.retry_instance(self.id)
