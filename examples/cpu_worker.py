@@ -1,21 +1,27 @@
 """Work that keeps a processor busy: handlers in processes of their own, so that the worker's event loop stays free.
 
-    python examples/cpu_worker.py [http://127.0.0.1:8080]
+    python examples/cpu_worker.py --try     uploads prime-count.json, counts the primes up to four numbers at once
+    python examples/cpu_worker.py           only works, until Ctrl-C
 
-Its job type is `primes.count`, with variables like {"upTo": 1000000}. A handler for a process stands at the top level
-of a module, because the process imports it; a job that is cancelled or past its time limit ends its process.
+Both need an engine, e.g. `penstock serve`; PENSTOCK_URL says where, by default http://127.0.0.1:8080. The job type is
+`primes.count`, with variables like {"upTo": 1000000}. A handler for a process stands at the top level of a module,
+because the process imports it; a job that is cancelled or past its time limit ends its process.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
+import anyio
 import msgspec
 
-from penstock.client import Job
+from penstock.client import Client, Job, StartRequest
 from penstock.worker import NonRetryable, Worker
 
-ENGINE = sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else "http://127.0.0.1:8080"
+ENGINE = os.environ.get("PENSTOCK_URL", "http://127.0.0.1:8080")
+WORKFLOW = Path(__file__).with_name("prime-count.json")
 LIMIT = 100_000_000
 
 worker = Worker(ENGINE)
@@ -39,5 +45,14 @@ def count_primes(numbers: Range, job: Job) -> dict[str, object]:
     return {"primes": sum(sieve), "countedBy": job.id}
 
 
+async def try_it() -> None:
+    requests = [StartRequest(definition_id="prime-count", variables={"upTo": 10**power}) for power in (3, 4, 5, 6)]
+    async with Client(ENGINE) as client, worker:
+        await client.upload_definition(WORKFLOW)
+        for result in await client.start_instances(requests):
+            ended = await client.wait_until_ended(result.unwrap().id, timeout_s=60)
+            print("up to", ended.variables["upTo"], "there are", ended.variables["primes"], "primes")
+
+
 if __name__ == "__main__":
-    worker.main()
+    anyio.run(try_it) if "--try" in sys.argv else worker.main()

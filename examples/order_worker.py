@@ -1,24 +1,29 @@
 """The worker of `order-fulfilment.json`: one handler for each of its job types.
 
-    python examples/order_worker.py [http://127.0.0.1:8080]
+    python examples/order_worker.py --try     uploads the workflow, runs three orders through it and shows them
+    python examples/order_worker.py           only works, until Ctrl-C: it finishes the jobs it has, gives the rest back
 
-Start instances with variables like {"orderId": "A-1", "amount": 25, "items": ["book"]}. Stop it with Ctrl-C: it
-finishes the jobs it has and gives the rest back.
+Both need an engine, e.g. `penstock serve`; PENSTOCK_URL says where, by default http://127.0.0.1:8080. Start instances
+with variables like {"orderId": "A-1", "amount": 25, "items": ["book"]}.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 import msgspec
 
+from penstock.client import Client
 from penstock.worker import JobContext, NonRetryable, Retry, Worker
 
-ENGINE = sys.argv[1] if __name__ == "__main__" and len(sys.argv) > 1 else "http://127.0.0.1:8080"
+ENGINE = os.environ.get("PENSTOCK_URL", "http://127.0.0.1:8080")
+WORKFLOW = Path(__file__).with_name("order-fulfilment.json")
 
 worker = Worker(ENGINE, concurrency=32)
 
@@ -76,5 +81,19 @@ async def notify_customer(context: JobContext) -> None:
     context.log.debug("parcel %s is on its way", context.variables.get("trackingNumber"))
 
 
+async def try_it() -> None:
+    orders = [
+        {"orderId": "A-1", "amount": 25, "items": ["book"]},
+        {"orderId": "A-2", "amount": 40, "items": ["flaky"]},
+        {"orderId": "A-3", "amount": -1},
+    ]
+    async with Client(ENGINE) as client, worker:
+        await client.upload_definition(WORKFLOW)
+        for order in orders:
+            started = await client.start_instance("order-fulfilment", order)
+            ended = await client.wait_until_ended(started.id, timeout_s=60)
+            print(order["orderId"], ended.status, ended.variables.get("trackingNumber") or ended.failure_reason)
+
+
 if __name__ == "__main__":
-    worker.main()
+    anyio.run(try_it) if "--try" in sys.argv else worker.main()

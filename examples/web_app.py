@@ -1,10 +1,14 @@
 """A worker beside a web application, in one process and one event loop.
 
-    hypercorn examples/web_app:app        (with PENSTOCK_URL, by default http://127.0.0.1:8080)
+    hypercorn --bind 127.0.0.1:8000 examples/web_app:app
 
-`POST /orders` starts an instance of `order-fulfilment`, `GET /orders/<id>` shows it. The application does one of the
-workflow's steps itself and tells its own state what happened; other workers do the rest. When the server stops, the
-worker finishes what it has and gives the rest back.
+It needs an engine, e.g. `penstock serve`; PENSTOCK_URL says where, by default http://127.0.0.1:8080. `POST /orders`
+starts an instance of `order-fulfilment`, `GET /orders/<id>` shows it:
+
+    curl -H 'Content-Type: application/json' -d '{"orderId": "A-7", "amount": 25}' localhost:8000/orders
+
+The application does one of the workflow's steps itself and tells its own state what happened; order_worker.py does the
+others. When the server stops, the worker finishes what it has and gives the rest back.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 from quart import Quart, request
@@ -19,6 +24,8 @@ from quart.typing import ResponseReturnValue
 
 from penstock.client import BadRequest, Client, NotFound, Unavailable
 from penstock.worker import JobContext, Worker
+
+WORKFLOW = Path(__file__).with_name("order-fulfilment.json")
 
 app = Quart(__name__)
 client = Client(os.environ.get("PENSTOCK_URL", "http://127.0.0.1:8080"))
@@ -29,6 +36,7 @@ notified: Counter[str] = Counter()
 @app.while_serving
 async def run_worker() -> AsyncGenerator[None, None]:
     async with client, worker:
+        await client.upload_definition(WORKFLOW)
         yield
 
 
