@@ -1,0 +1,380 @@
+"""The blows: each hurts one thing for a moment and mends it again. Choices come from the given source alone.
+
+A blow returns what it did in a few words. It must leave everything as it found it, however it ends; what it killed it
+starts again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import psycopg
+import trio
+
+from chaos.processes import EngineProcess, Process, WorkerProcess
+from chaos.rig import DATABASE, Rig
+from chaos.server import MAX_CONNECTIONS, ROLE
+from chaos.worker_process import LEASE_S
+from penstock.testing.faulty_network import FaultyProxy
+
+BALLAST_STEP_BYTES = 2**20
+
+
+class Blow(NamedTuple):
+    """``strike`` does it. ``needs``: what the rig must have."""
+
+    sentence: str
+    strike: Callable[[Rig, random.Random], Awaitable[str]]
+    needs: frozenset[str] = frozenset()
+
+
+# -- processes
+
+
+async def _kill(rig: Rig, process: Process, away_s: float) -> None:
+    process.kill()
+    rig.counts[f"kill -9 of {'engines' if isinstance(process, EngineProcess) else 'workers'}"] += 1
+    await trio.sleep(away_s)
+    process.spawn()
+
+
+async def kill_engine(rig: Rig, chance: random.Random) -> str:
+    engine = chance.choice(rig.victims)
+    await _kill(rig, engine, chance.uniform(0, 1))
+    await engine.wait_ready()
+    return engine.name
+
+
+async def kill_engines(rig: Rig, chance: random.Random) -> str:
+    async with trio.open_nursery() as nursery:
+        for engine in rig.victims:
+            nursery.start_soon(_kill, rig, engine, chance.uniform(0, 1))
+    for engine in rig.engines:
+        await engine.wait_ready()
+    return "all"
+
+
+async def restart_storm(rig: Rig, chance: random.Random) -> str:
+    """Killed again and again while it starts."""
+    engine = chance.choice(rig.victims)
+    times = chance.randint(3, 6)
+    for _ in range(times):
+        await _kill(rig, engine, 0)
+        await trio.sleep(chance.uniform(0, 1.2))
+    await engine.wait_ready()
+    return f"{engine.name}, {times} times"
+
+
+async def stop_engine(rig: Rig, chance: random.Random) -> str:
+    engine = chance.choice(rig.victims)
+    code = await engine.stop()
+    rig.counts["orderly stops of engines"] += 1
+    engine.spawn()
+    await engine.wait_ready()
+    return f"{engine.name}, exit code {code}"
+
+
+async def _pause(process: Process, seconds: float) -> None:
+    process.signal(signal.SIGSTOP)
+    try:
+        await trio.sleep(seconds)
+    finally:
+        process.signal(signal.SIGCONT)
+
+
+async def pause_engine(rig: Rig, chance: random.Random) -> str:
+    engine = chance.choice(rig.engines)
+    seconds = chance.uniform(LEASE_S, 3 * LEASE_S)
+    await _pause(engine, seconds)
+    rig.counts["engines stopped beyond leases"] += 1
+    return f"{engine.name}, {seconds:.1f} s"
+
+
+async def kill_worker(rig: Rig, chance: random.Random) -> str:
+    worker = chance.choice(rig.workers)
+    await _kill(rig, worker, chance.uniform(0, 1))
+    return worker.name
+
+
+async def pause_worker(rig: Rig, chance: random.Random) -> str:
+    worker: WorkerProcess = chance.choice(rig.workers)
+    seconds = chance.uniform(LEASE_S, 3 * LEASE_S)
+    await _pause(worker, seconds)
+    rig.counts["workers stopped beyond leases"] += 1
+    return f"{worker.name}, {seconds:.1f} s"
+
+
+# -- PostgreSQL
+
+
+async def kill_backend(rig: Rig, chance: random.Random) -> str:
+    """PostgreSQL then ends all sessions and recovers."""
+    sessions = rig.server.sessions()
+    if not sessions:
+        return "no session"
+    rig.server.kill_session(chance.choice(sessions))
+    rig.counts["kill -9 of backends"] += 1
+    await trio.sleep(chance.uniform(0.2, 1))
+    return "one session"
+
+
+async def terminate_backends(rig: Rig, chance: random.Random) -> str:
+    share = chance.choice([0.3, 1.0])
+    with suppress(psycopg.OperationalError), _admin(rig) as connection:
+        rows = connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND random() < %s", (ROLE, share)
+        ).fetchall()
+        rig.counts["backends terminated"] += len(rows)
+    return f"share {share}"
+
+
+async def _restarted(rig: Rig, end: Callable[[], Awaitable[None]], away_s: float) -> None:
+    rig.database_wanted = False
+    try:
+        await end()
+        rig.counts["outages"] += 1
+        await trio.sleep(away_s)
+    finally:
+        with trio.CancelScope(shield=True):
+            await rig.server.start()
+        rig.database_wanted = True
+
+
+async def kill_postgres(rig: Rig, chance: random.Random) -> str:
+    away_s = chance.uniform(0, 2)
+    await _restarted(rig, rig.server.kill, away_s)
+    rig.counts["kill -9 of PostgreSQL"] += 1
+    return f"away for {away_s:.1f} s"
+
+
+async def stop_postgres(rig: Rig, chance: random.Random) -> str:
+    """Beyond the time for which the engines wait, now and then."""
+    away_s = chance.choice([0.0, 1.0, 6.0])
+    await _restarted(rig, rig.server.stop_immediately, away_s)
+    rig.counts["immediate stops of PostgreSQL"] += 1
+    return f"away for {away_s:.1f} s"
+
+
+async def pause_postgres(rig: Rig, chance: random.Random) -> str:
+    seconds = chance.uniform(1, 2.5 * LEASE_S)
+    rig.server.pause()
+    rig.counts["outages"] += 1
+    try:
+        await trio.sleep(seconds)
+    finally:
+        rig.server.resume()
+    rig.counts["PostgreSQL stopped (SIGSTOP)"] += 1
+    return f"{seconds:.1f} s"
+
+
+async def slow_postgres(rig: Rig, chance: random.Random) -> str:
+    """Runs a fifth of the time."""
+    for _ in range(chance.randint(8, 20)):
+        rig.server.pause()
+        try:
+            await trio.sleep(0.16)
+        finally:
+            rig.server.resume()
+        await trio.sleep(0.04)
+    rig.counts["slow spells of PostgreSQL"] += 1
+    return "stop and go"
+
+
+def _admin(rig: Rig) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(rig.dsn, autocommit=True, connect_timeout=5)
+
+
+async def lock_tables(rig: Rig, chance: random.Random) -> str:
+    """Somebody's migration: what the engines write waits, with a connection of their pools each."""
+    table = chance.choice(["history", "token", "instance", "ready"])
+    seconds = chance.uniform(0.5, 3)
+    with suppress(psycopg.OperationalError, psycopg.errors.LockNotAvailable), _admin(rig) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SET LOCAL lock_timeout = '2s'")
+        connection.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        await trio.sleep(seconds)
+        connection.execute("ROLLBACK")
+    rig.counts["locked tables"] += 1
+    return f"{table}, {seconds:.1f} s"
+
+
+async def too_many_connections(rig: Rig, chance: random.Random) -> str:
+    """All connections that an ordinary role may have are ours; those that the engines had are ended."""
+    seconds = chance.uniform(1, 5)
+    ours: list[psycopg.Connection[tuple[object, ...]]] = []
+    try:
+        # in a thread: a session ends only if what it has sent is read, and the proxy that reads it runs in this one
+        with suppress(psycopg.OperationalError):
+            await trio.to_thread.run_sync(_take_all_connections, rig, ours)
+        await trio.sleep(seconds)
+        rig.counts["times without free connections"] += 1
+    finally:
+        for connection in ours:
+            connection.close()
+    return f"{seconds:.1f} s, {len(ours)} connections"
+
+
+def _take_all_connections(rig: Rig, ours: list[psycopg.Connection[tuple[object, ...]]]) -> None:
+    dsn = rig.server.dsn(DATABASE, ROLE)
+    with _admin(rig) as admin:
+        for _ in range(2 * MAX_CONNECTIONS):
+            try:
+                ours.append(psycopg.connect(dsn, connect_timeout=5))
+            except psycopg.OperationalError:
+                pids = [connection.info.backend_pid for connection in ours]
+                rows = admin.execute(
+                    "SELECT pg_terminate_backend(pid, 200) FROM pg_stat_activity WHERE usename = %s AND pid <> ALL(%s)",
+                    (ROLE, pids),
+                ).fetchall()
+                if not rows:
+                    return
+
+
+async def read_only(rig: Rig, chance: random.Random) -> str:
+    """As a standby that was taken for the primary, or a provider's brake on a full disk."""
+    seconds = chance.uniform(0.5, 6)
+    with suppress(psycopg.OperationalError):
+        try:
+            with _admin(rig) as connection:
+                connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+                connection.execute("SELECT pg_reload_conf()")
+            await trio.sleep(seconds)
+        finally:
+            with _admin(rig) as connection:
+                connection.execute("SET default_transaction_read_only = off")
+                connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+                connection.execute("SELECT pg_reload_conf()")
+    rig.counts["read-only spells"] += 1
+    return f"{seconds:.1f} s"
+
+
+async def fill_disk(rig: Rig, chance: random.Random) -> str:
+    """Not a byte is free. PostgreSQL refuses statements, or panics when it was the WAL; then it is started again."""
+    ballast = rig.directory / "postgres" / "ballast"
+    seconds = chance.uniform(2, 6)
+    try:
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * BALLAST_STEP_BYTES)
+        with suppress(OSError), ballast.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"\0" * 512)
+        rig.counts["full disks"] += 1
+        await trio.sleep(seconds)
+    finally:
+        ballast.unlink(missing_ok=True)
+    with trio.fail_after(60):
+        while not rig.server.runs:
+            await trio.sleep(0.1)
+    return f"{seconds:.1f} s"
+
+
+# -- clocks
+
+
+async def jump_database_clock(rig: Rig, chance: random.Random) -> str:
+    """Forward; back again too, but never to before where it was."""
+    assert rig.clock is not None
+    seconds = chance.choice([3.0, 60.0, 3_600.0])
+    with suppress(psycopg.OperationalError):
+        rig.clock.advance(seconds)
+        rig.counts["jumps of the database's clock"] += 1
+        await trio.sleep(chance.uniform(0.2, 1.5))
+        if chance.random() < 0.4:
+            rig.clock.advance(-seconds)
+            rig.counts["jumps of the database's clock"] += 1
+            await trio.sleep(chance.uniform(0.2, 1.5))
+            rig.clock.advance(seconds)  # what was armed meanwhile is due within its time
+    return f"{seconds:g} s"
+
+
+async def jump_engine_clocks(rig: Rig, chance: random.Random) -> str:
+    """The wall clock of both engines, hours either way; sometimes one of them starts anew with it."""
+    assert rig.clock_file is not None
+    seconds = chance.choice([-7_200.0, -1.0, 1.0, 7_200.0])
+    rig.clock_file.write_text(str(seconds))
+    rig.counts["jumps of the engines' clocks"] += 1
+    if chance.random() < 0.3:
+        return f"{seconds:g} s, " + await kill_engine(rig, chance)
+    await trio.sleep(chance.uniform(0.2, 1.5))
+    return f"{seconds:g} s"
+
+
+# -- networks
+
+
+async def _network(proxies: list[FaultyProxy], chance: random.Random) -> str:
+    """One fault of a network, on the way through these proxies."""
+    kind = chance.choice(["delay", "cut", "cut mid-message", "half-close", "black hole", "reorder", "refuse"])
+    seconds = chance.uniform(0.5, 3)
+    chosen = chance.sample(proxies, chance.randint(1, len(proxies)))
+    for proxy in chosen:
+        match kind:
+            case "delay":
+                proxy.delay(0.01, 0.15)
+            case "cut":
+                proxy.cut(chance.choice([0.3, 1.0]))
+            case "cut mid-message":
+                proxy.cut_mid_message(chance.randint(1, 5))
+            case "half-close":
+                proxy.half_close()
+            case "black hole":
+                proxy.black_hole()
+            case "reorder":
+                proxy.reorder_connects(chance.randint(2, 4))
+                proxy.cut()
+            case _:
+                proxy.refuse()
+                proxy.cut()
+    await trio.sleep(seconds)
+    for proxy in chosen:
+        proxy.heal()
+        if kind in ("black hole", "half-close"):
+            proxy.cut()  # what was silent for long is dropped by real networks, too
+    return f"{kind}, {seconds:.1f} s"
+
+
+async def database_network(rig: Rig, chance: random.Random) -> str:
+    return await _network([rig.to_database], chance)
+
+
+async def engine_network(rig: Rig, chance: random.Random) -> str:
+    return await _network(rig.to_engines, chance)
+
+
+DATABASE_PROXY, ENGINE_PROXY = frozenset({"database proxy"}), frozenset({"engine proxy"})
+SMALL_DISK, SMALL_POOL = frozenset({"small disk"}), frozenset({"small pool"})
+
+BLOWS: dict[str, Blow] = {
+    "kill-engine": Blow("kill -9 of one engine of two", kill_engine),
+    "kill-engines": Blow("kill -9 of all engines", kill_engines),
+    "restart-storm": Blow("an engine is killed while it starts, several times", restart_storm),
+    "stop-engine": Blow("an orderly stop and start of one engine", stop_engine),
+    "pause-engine": Blow("SIGSTOP of an engine, beyond leases", pause_engine),
+    "kill-worker": Blow("kill -9 of a process of workers", kill_worker),
+    "pause-worker": Blow("SIGSTOP of workers, beyond their leases", pause_worker),
+    "kill-backend": Blow("kill -9 of a PostgreSQL backend", kill_backend),
+    "terminate-backends": Blow("sessions terminated by an administrator", terminate_backends),
+    "kill-postgres": Blow("kill -9 of PostgreSQL", kill_postgres),
+    "stop-postgres": Blow("immediate stop of PostgreSQL, up to 6 s away", stop_postgres),
+    "pause-postgres": Blow("SIGSTOP of all of PostgreSQL, beyond leases", pause_postgres),
+    "slow-postgres": Blow("PostgreSQL that runs a fifth of the time", slow_postgres),
+    "lock-tables": Blow("locked tables and a pool of two connections", lock_tables, SMALL_POOL),
+    "too-many-connections": Blow("no connection to PostgreSQL is free", too_many_connections),
+    "read-only": Blow("PostgreSQL takes no writes", read_only),
+    "full-disk": Blow("PostgreSQL's disk is full (a small file system)", fill_disk, SMALL_DISK),
+    "database-clock": Blow("the database's clock jumps", jump_database_clock, frozenset({"database clock"})),
+    "engine-clock": Blow("the engines' wall clock jumps", jump_engine_clocks, frozenset({"engine clock"})),
+    "database-network": Blow("faults between engines and PostgreSQL", database_network, DATABASE_PROXY),
+    "engine-network": Blow("faults between workers and engines", engine_network, ENGINE_PROXY),
+}
+
+
+def may_mount() -> bool:
+    """Whether a small file system can be made here."""
+    return os.geteuid() == 0

@@ -1,0 +1,125 @@
+"""The mixed load: what is run, and what must have happened once it has ended.
+
+No workflow has a loop, so every step is closed by a completion at most once per instance; ``always`` names those that
+every completed instance has gone through, ``before`` the steps whose output a job must see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.testing.definitions import Json, definition, end, service, step, timer
+
+JOB_TYPES = ("steady", "batch", "sdk")
+"""Each is polled by workers of another make."""
+NEVER = "never"
+"""A job type that nobody polls: only its timer gets an instance past it."""
+BACKOFF: Json = {"initial": "PT0.2S", "multiplier": 2, "max": "PT1S"}
+
+
+class Workflow(NamedTuple):
+    definition: Json
+    weight: int
+    always: frozenset[str]
+    before: Mapping[str, Sequence[str]] = {}
+    joins: Sequence[str] = ()
+    signal: str = ""
+    user_task: str = ""
+    fails: bool = False
+    """Whether a job of it may fail for good: the load then retries the instance."""
+
+
+def _workflow(body: Json, weight: int, *always: str, **fields: Any) -> Workflow:
+    return Workflow(body, weight, frozenset(always), **fields)
+
+
+def _line() -> Workflow:
+    body = definition(
+        service("first", "second", job_type="steady", retryCount=3, retryBackoff=BACKOFF),
+        service("second", "third", job_type="batch", retryCount=3),
+        service("third", "end", job_type="sdk", retryCount=3),
+        end(), definition_id="line",
+    )  # fmt: skip
+    before = {"second": ["first"], "third": ["first", "second"]}
+    return _workflow(body, 4, "first", "second", "third", "end", before=before)
+
+
+def _fork() -> Workflow:
+    body = definition(
+        step("fork", "PARALLEL_GATEWAY", parallelNextSteps=["left", "middle-1", "right"], joinStep="join"),
+        service("left", "join", job_type="steady", retryCount=2),
+        service("middle-1", "middle-2", job_type="batch"),
+        service("middle-2", "join", job_type="sdk"),
+        service("right", "join", job_type="batch", retryCount=2),
+        step("join", "JOIN_GATEWAY", nextStep="after"),
+        service("after", "end", job_type="steady"),
+        end(), definition_id="fork",
+    )  # fmt: skip
+    branches = ["left", "middle-1", "middle-2", "right"]
+    before = {"middle-2": ["middle-1"], "after": branches}
+    return _workflow(body, 4, *branches, "join", "after", "end", before=before, joins=["join"])
+
+
+def _choose() -> Workflow:
+    body = definition(
+        service("ask", "choose", job_type="batch"),
+        step("choose", "DECISION", conditionalNextSteps={"number % 2 == 0": "even", "true": "odd"}),
+        service("even", "count", job_type="steady"),
+        service("odd", "count", job_type="sdk"),
+        step("count", "TRANSFORMATION", transformations={"number": "${number + 1}"}, nextStep="end"),
+        end(), definition_id="choose",
+    )  # fmt: skip
+    return _workflow(body, 3, "ask", "choose", "count", "end", before={"even": ["ask"], "odd": ["ask"]})
+
+
+def _timed() -> Workflow:
+    body = definition(
+        step("pause", "WAIT", duration="PT0.5S", nextStep="stuck"),
+        service("stuck", "end", job_type=NEVER, boundaryEvents=[
+            timer("side", "PT0.3S"), timer("late", "PT0.6S", interrupting=True)]),
+        service("side", None, job_type="batch"),
+        service("late", "end", job_type="steady"),
+        end(), definition_id="timed",
+    )  # fmt: skip
+    return _workflow(body, 2, "pause", "late", "end")
+
+
+def _signalled() -> Workflow:
+    body = definition(
+        service("begin", "wait", job_type="sdk"),
+        step("wait", "WAIT", nextStep="go"),
+        service("go", "end", job_type="batch"),
+        end(), definition_id="signalled",
+    )  # fmt: skip
+    return _workflow(body, 2, "begin", "wait", "go", "end", before={"go": ["begin", "wait"]}, signal="wait")
+
+
+def _asked() -> Workflow:
+    body = definition(
+        step("ask", "USER_TASK", nextStep="go"), service("go", "end", job_type="steady"), end(), definition_id="asked"
+    )
+    return _workflow(body, 2, "ask", "go", "end", before={"go": ["ask"]}, user_task="ask")
+
+
+def _chained() -> Workflow:
+    body = definition(
+        service("begin", "end", job_type="batch"),
+        end(), definition_id="chained", autoStartNextWorkflow=True, nextWorkflowId="choose",
+    )  # fmt: skip
+    return _workflow(body, 2, "begin", "end")
+
+
+def _doomed() -> Workflow:
+    body = definition(
+        service("doomed", "then", job_type="steady"),
+        service("then", "end", job_type="batch"),
+        end(), definition_id="doomed",
+    )  # fmt: skip
+    return _workflow(body, 1, "doomed", "then", "end", before={"then": ["doomed"]}, fails=True)
+
+
+WORKFLOWS: Mapping[str, Workflow] = {
+    str(each.definition["id"]): each
+    for each in (_line(), _fork(), _choose(), _timed(), _signalled(), _asked(), _chained(), _doomed())
+}

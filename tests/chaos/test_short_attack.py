@@ -1,0 +1,53 @@
+"""Some seconds of `python -m chaos` in the suite, from a fixed seed: all blows mixed, on real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from chaos.blows import BLOWS
+from chaos.runner import Attack, Report, Struck, attacks, new_directory, remove_directory, run
+
+QUICK = ("kill-engine", "terminate-backends", "kill-backend", "kill-postgres", "kill-worker", "engine-network")
+"""Those that don't hold still for seconds."""
+SECONDS = 6.0
+RATE = 8.0
+
+
+@pytest.fixture
+def directory() -> Generator[Path]:
+    directory = new_directory(Path("/var/tmp"), "test")
+    yield directory
+    remove_directory(directory)
+
+
+def show(report: Report) -> str:
+    return "\n".join([f"{each.at} {each.name}: {each.detail}" for each in report.struck] + report.broken)
+
+
+@pytest.mark.slow
+async def test_the_guarantees_hold_under_attack(directory: Path) -> None:
+    report = await run(Attack("short", QUICK, "suite-1", SECONDS, RATE), directory)
+    assert not report.broken, show(report)
+    assert report.counts["blows"] >= 2
+    assert report.looked_at["histories"] >= 20
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [*BLOWS, "everything"])
+async def test_attack(directory: Path, name: str) -> None:
+    (attack,) = attacks([name], "chaos-1", 15)
+    report = await run(attack, directory)
+    assert not report.broken, show(report)
+    assert report.struck or report.left_out
+
+
+@pytest.mark.slow
+async def test_a_replay_strikes_the_same_blows(directory: Path) -> None:
+    struck = [Struck(0.1, 3, "terminate-backends"), Struck(0.6, 5, "kill-worker")]
+    report = await run(Attack("replay", QUICK, "suite-2", 1, RATE), directory, replay=struck)
+    assert not report.broken, show(report)
+    assert [(each.number, each.name) for each in report.struck] == [(3, "terminate-backends"), (5, "kill-worker")]

@@ -1,0 +1,95 @@
+"""Some seconds of simulation (`python -m tests.simulation` runs more), and what it finds when rules are broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.fencing import Call, Facts, Verdict
+from penstock.core.state import JOB_STATES
+from tests.simulation import actors, history
+from tests.simulation.simulate import simulate
+
+WORLDS = 40
+WORLDS_BROKEN = 60
+"""Enough for a broken rule to show; the seeds are fixed, so it does or it does not."""
+WANTED = {
+    "asked again", "batches of several", "cancel: done", "claims lost", "committed unheard, looked up",
+    "complete: already-completed", "complete: cancelled", "complete: lease-lost", "complete: ok", "engines killed",
+    "fail: already-completed", "fail: ignored", "fail: ok", "fire: done", "fire: nothing to do", "heartbeat: ok",
+    "keep signal: done", "leases ended", "retry: done", "rolled back and repeated", "strangers", "user: done",
+    "workers killed", "ended COMPLETED", "ended FAILED", "ended CANCELLED", "ended ACTIVE",
+}  # fmt: skip
+
+
+def test_many_histories_end_as_the_rules_say() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(WORLDS):
+        seen += simulate(seed)
+    assert seen["histories"] >= 400
+    assert seen.keys() >= WANTED, WANTED - seen.keys()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_very_many_histories_end_as_the_rules_say() -> None:
+    for seed in range(10_000, 12_000):
+        simulate(seed)
+
+
+def test_one_seed_is_one_history() -> None:
+    assert simulate(7) == simulate(7)
+
+
+def open_to_all(call: Call, facts: Facts) -> Verdict:
+    """Whoever calls while the job is open may complete it."""
+    return Verdict.APPLY if facts.state in JOB_STATES else Verdict.LEASE_LOST
+
+
+def repeats_refused(call: Call, facts: Facts) -> Verdict:
+    """A completion that was taken is refused when it comes again."""
+    verdict = history_judge(call, facts)
+    return Verdict.LEASE_LOST if verdict is Verdict.ALREADY else verdict
+
+
+history_judge = history.judge
+
+
+def break_fence(judge: Callable[[Call, Facts], Verdict]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(history, "judge", judge)
+
+
+def fire_and_forget(patch: pytest.MonkeyPatch) -> None:
+    """A timer is taken as fired before it was acted on, and now and then its engine dies in between."""
+
+    def fire(crowd: Any, timer: tuple[int, int, int]) -> None:
+        if not crowd._world.one_in(5):
+            crowd._ask("fire", lambda: crowd._history.fire(timer))
+
+    patch.setattr(actors.Crowd, "_fire", fire)
+
+
+def no_scan(patch: pytest.MonkeyPatch) -> None:
+    """Leases are watched by nobody but a worker's own poll."""
+    patch.setattr(actors.Crowd, "_sweep", lambda self, job, attempt: None)
+
+
+BROKEN = {
+    "a fence that lets everybody in": (break_fence(open_to_all), "nobody did|were taken|differently"),
+    "a repeat that is refused": (break_fence(repeats_refused), "answered twice, differently"),
+    "timers that are lost by a crash": (fire_and_forget, "a wake-up was lost"),
+    "leases that nobody watches": (no_scan, "a wake-up was lost"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_found_and_the_seed_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    break_it, expected = BROKEN[name]
+    break_it(monkeypatch)
+    with pytest.raises(AssertionError, match=expected) as caught:
+        for seed in range(WORLDS_BROKEN):
+            simulate(seed)
+    assert caught.value.__notes__[-1].startswith("again: python -m tests.simulation --seed ")
