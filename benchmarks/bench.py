@@ -76,6 +76,12 @@ class Bench:
             raise Unsuitable("needs --dsn, to look into the engine's database")
         return self.database
 
+    def need_grpc(self) -> tuple[str, int]:
+        """Where gRPC is. Raises Unsuitable."""
+        if self.deployment.grpc is None:
+            raise Unsuitable("needs --grpc HOST:PORT")
+        return self.deployment.grpc
+
     @staticmethod
     def new_tag() -> str:
         """Keeps the definitions and job types of each run apart."""

@@ -8,7 +8,6 @@ give 1 when a bound was missed, or something got worse.
 from __future__ import annotations
 
 import shlex
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -28,7 +27,7 @@ from benchmarks.progress import Display
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import SCENARIOS
 
-DEFAULT_OUTPUT = Path("benchmarks/results")
+DEFAULT_OUTPUT = Path("bench-results")
 DEFAULT_WORK_DIR = Path("/var/tmp")
 """On a disk nearly everywhere, which /tmp is not."""
 
@@ -42,16 +41,20 @@ app = typer.Typer(
 )
 
 
-def main(words: list[str]) -> None:
-    """Run the command line; `run` is what no command means. Ends the process."""
+def main(words: list[str], program: str = "python -m benchmarks") -> None:
+    """Run the command line; `run` is what no command means. ``program`` is what results say they were made with.
+
+    Ends the process.
+    """
     commands = {"run", "list", "compare", "show"}
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["run", *words]
-    app(words, prog_name="benchmarks")
+    app(words, prog_name=program, obj=[*program.split(), *words])
 
 
 @app.command("run")
 def run_command(
+    context: typer.Context,
     scenarios: Annotated[
         list[str] | None, typer.Argument(help="Names of `list`; without any, all that are not long.")
     ] = None,
@@ -61,6 +64,7 @@ def run_command(
     url: Annotated[str | None, typer.Option(help="Measure this engine instead of one of our own.")] = None,
     dsn: Annotated[str | None, typer.Option(help="With --url: its database, for WAL, commits and CPU.")] = None,
     metrics_url: Annotated[str | None, typer.Option(help="With --url: its metrics, for CPU and batch sizes.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="With --url: HOST:PORT of its gRPC port.")] = None,
     engine_pid: Annotated[int | None, typer.Option(help="With --url: its process, if it runs here.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of our engines.")
@@ -79,8 +83,8 @@ def run_command(
     unknown = [key for key in chosen if key not in SCENARIOS]
     if unknown:
         _refuse(told, f"there is no scenario {', '.join(unknown)}; `list` names them")
-    if url is None and (dsn or metrics_url or engine_pid):
-        _refuse(told, "--dsn, --metrics-url and --engine-pid need --url")
+    if url is None and (dsn or metrics_url or engine_pid or grpc):
+        _refuse(told, "--dsn, --metrics-url, --grpc and --engine-pid need --url")
     try:
         settings = dict(_setting(text) for text in set_ or [])
         for each in settings:
@@ -95,8 +99,8 @@ def run_command(
                 calibration_s=1.0 if quick else 4.0,
             ),
             repeat=1 if quick else repeat,
-            existing=None if url is None else existing(url, dsn, metrics_url, engine_pid),
-            command=f"python -m benchmarks {shlex.join(sys.argv[1:])}".strip(),
+            existing=None if url is None else existing(url, dsn, metrics_url, engine_pid, grpc),
+            command=shlex.join(context.obj),
         )
     except (DeploymentFailed, ValueError) as error:
         _refuse(told, str(error))

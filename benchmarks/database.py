@@ -98,8 +98,8 @@ class Database:
     def table_health(self) -> dict[str, tuple[int, int]]:
         """Dead rows and size in bytes of the hot tables."""
         rows = self.fetch(
-            "SELECT relname, n_dead_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables"
-            " WHERE relname IN ('token', 'ready', 'timer', 'history', 'instance')"
+            "SELECT split_part(relname, '_', 1), sum(n_dead_tup)::bigint, sum(pg_total_relation_size(relid))::bigint"
+            " FROM pg_stat_user_tables WHERE relname ~ '^(token|ready|timer|history(_.*)?|instance)$' GROUP BY 1"
         )
         return {name: (dead, size) for name, dead, size in rows}
 

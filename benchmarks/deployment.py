@@ -45,17 +45,21 @@ class Deployment:
     dsn: str | None
     engine_pid: int | None
     own: bool
+    grpc: tuple[str, int] | None = None
     disk: str = ""
     settings: dict[str, str] = field(default_factory=dict)
     ready_s: float = 0.0
     log: Path | None = None
 
 
-def existing(url: str, dsn: str | None, metrics_url: str | None, engine_pid: int | None) -> Deployment:
+def existing(
+    url: str, dsn: str | None, metrics_url: str | None, engine_pid: int | None, grpc: str | None = None
+) -> Deployment:
     """An engine that runs already."""
     parts = urlsplit(url if "//" in url else f"//{url}")
     if not parts.hostname or parts.scheme == "https":
         raise DeploymentFailed(f"{url}: the load generator needs http://HOST:PORT")
+    at = urlsplit(f"//{grpc}") if grpc else None
     metrics = urlsplit(metrics_url if "//" in metrics_url else f"//{metrics_url}") if metrics_url else None
     return Deployment(
         host=parts.hostname,
@@ -64,6 +68,7 @@ def existing(url: str, dsn: str | None, metrics_url: str | None, engine_pid: int
         dsn=dsn,
         engine_pid=engine_pid,
         own=False,
+        grpc=None if at is None else (at.hostname or "", at.port or 9090),
     )
 
 
@@ -109,6 +114,7 @@ def engine(directory: Path, settings: Mapping[str, str], *, dsn: str | None = No
             dsn=dsn or _embedded_dsn(directory),
             engine_pid=process.pid,
             own=True,
+            grpc=("127.0.0.1", grpc),
             disk=disk_of(directory),
             settings=dict(settings),
             ready_s=time.monotonic() - began,

@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from benchmarks.load.http1 import UnexpectedAnswer, read_head
 
@@ -33,12 +33,24 @@ class Script(Protocol):
         ...
 
 
+class ByteScript(Protocol):
+    """What a connection does that speaks another protocol than HTTP/1.1 (`http2.py`)."""
+
+    def begin(self, connection: Connection) -> None:
+        """The connection stands."""
+        ...
+
+    def received(self, data: bytes) -> None:
+        """Bytes came; ``connection.send`` answers them."""
+        ...
+
+
 class Connection:
-    """A non-blocking socket with one request in flight."""
+    """A non-blocking socket; one with a `Script` has one request in flight."""
 
-    __slots__ = ("_epoll", "_unsent", "fileno", "needed", "received", "script", "socket")
+    __slots__ = ("_epoll", "_unsent", "fileno", "needed", "received", "script", "socket", "take_bytes")
 
-    def __init__(self, host: str, port: int, epoll: select.epoll, script: Script) -> None:
+    def __init__(self, host: str, port: int, epoll: select.epoll, script: Script | ByteScript) -> None:
         self.socket = socket.create_connection((host, port), timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
@@ -46,12 +58,16 @@ class Connection:
         self.script = script
         self.received = bytearray()
         self.needed = 0
+        self.take_bytes: Callable[[bytes], None] | None = None
         self._epoll = epoll
         self._unsent = b""
         epoll.register(self.fileno, select.EPOLLIN)
 
     def send(self, request: bytes) -> None:
         """Send now, the rest when the socket takes it."""
+        if self._unsent:
+            self._unsent += request
+            return
         try:
             sent = self.socket.send(request)
         except BlockingIOError:
@@ -85,6 +101,13 @@ class Loop:
     def connect(self, script: Script) -> Connection:
         """Open a connection for ``script``; nothing is sent before `run`."""
         connection = Connection(self._host, self._port, self._epoll, script)
+        self._connections[connection.fileno] = connection
+        return connection
+
+    def connect_bytes(self, script: ByteScript, host: str, port: int) -> Connection:
+        """The same for a script that reads the bytes itself, at another address."""
+        connection = Connection(host, port, self._epoll, script)
+        connection.take_bytes = script.received
         self._connections[connection.fileno] = connection
         return connection
 
@@ -125,6 +148,9 @@ class Loop:
             return
         if not data:
             raise ConnectionResetError("the engine closed a connection")
+        if connection.take_bytes is not None:
+            connection.take_bytes(bytes(data))
+            return
         if connection.received:
             connection.received += data
             data = connection.received
@@ -145,7 +171,7 @@ class Loop:
         if connection.received:
             connection.received = bytearray()
             connection.needed = 0
-        request = connection.script.answered(status, body)
+        request = cast(Script, connection.script).answered(status, body)
         if request is not None:
             connection.send(request)
 

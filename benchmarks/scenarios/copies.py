@@ -42,9 +42,9 @@ def copy_finished(database: Database, model: int, number: int) -> None:
           SELECT c.id, i.started_at, i.ended_at, i.definition, i.status, i.vars
           FROM copy c, instance i WHERE i.id = %s)
         INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind,
-          worker, output)
+          end_step, worker, output)
         SELECT c.id, nextval('step_seq'), c.id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt, h.step,
-          h.kind, h.worker, h.output
+          h.kind, h.end_step, h.worker, h.output
         FROM copy c, history h WHERE h.instance_id = %s
         """,
         [model, model, FINISHED_COUNTER, number, model, model],

@@ -1,4 +1,4 @@
-"""Start → completed of one instance of three steps on an idle engine, workers parked in long polls.
+"""Start → completed of one instance of three steps on an idle engine, workers parked in long polls or Work streams.
 
 The latency of one durable commit of the same PostgreSQL is taken right before and right after, because that of a shared
 disk wanders.
@@ -7,10 +7,13 @@ disk wanders.
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.calibration import commit_p50_ms
 from benchmarks.load.counts import Count
+from benchmarks.load.grpc_probe import StreamProbePlan
 from benchmarks.load.probe import ProbePlan
 from benchmarks.meter import latencies
 from benchmarks.result import Bound, Run
@@ -21,18 +24,19 @@ WORKERS = 8
 WARM_UP_ROUNDS = 20
 
 
-def run(bench: Bench) -> Run:
+def run(bench: Bench, *, stream: bool) -> Run:
     began = time.monotonic()
     workflow = linear(bench.new_tag(), 3)
     bench.upload(workflow)
     rounds = WARM_UP_ROUNDS + bench.size(400, 60)
-    plan = ProbePlan(
-        rounds=rounds,
-        workers=WORKERS,
-        body=workflow.start_body(variables_of(START_VARIABLES_BYTES)),
-        job_types=workflow.job_types,
-        outputs=workflow.outputs,
-    )
+    given: dict[str, Any] = {
+        "rounds": rounds,
+        "workers": WORKERS,
+        "body": workflow.start_body(variables_of(START_VARIABLES_BYTES)),
+        "job_types": workflow.job_types,
+        "outputs": workflow.outputs,
+    }
+    plan = StreamProbePlan(**given, address=bench.need_grpc()) if stream else ProbePlan(**given)
     commits = [_commit(bench)]
     with bench.load(plan, processes=1) as load:
         load.begin()
@@ -59,19 +63,22 @@ def _commit(bench: Bench) -> float | None:
     return None if dsn is None else commit_p50_ms(dsn, bench.size(2, 1))
 
 
+BOUNDS = (
+    Bound(
+        figure="round_over_four_commits_ms",
+        row="start → completed, idle engine: p50 ≤ 4 × (one durable commit) + 6 ms",
+        at_most=6,
+    ),
+    Bound(figure="pickup_p99_ms", row="pick-up of a job by a parked worker, same engine", at_most=5),
+)
+
 SCENARIOS = [
     Scenario(
-        "latency",
-        "One instance of three steps on an idle engine",
-        run,
-        (
-            Bound(
-                figure="round_over_four_commits_ms",
-                row="start → completed, idle engine: p50 ≤ 4 × (one durable commit) + 6 ms",
-                at_most=6,
-            ),
-            Bound(figure="pickup_p99_ms", row="pick-up of a job by a parked worker, same engine", at_most=5),
-        ),
+        f"latency{'-stream' if stream else ''}",
+        f"One instance of three steps on an idle engine, workers on {'Work streams' if stream else 'long polls'}",
+        partial(run, stream=stream),
+        BOUNDS,
         {"workers parked": WORKERS},
-    ),
+    )
+    for stream in (False, True)
 ]

@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.bench import BATCH_JOBS, BATCH_WORKERS, SINGLE_WORKERS, Bench, batch_workers, single_workers
 from benchmarks.load.counts import Count
-from benchmarks.load.scripts import WorkPlan
+from benchmarks.load.scripts import Plan
 from benchmarks.result import Bound, Run
 from benchmarks.scenarios.scenario import Scenario
 from benchmarks.workflows import START_VARIABLES_BYTES, Workflow, linear, variables_of
@@ -21,7 +21,7 @@ WINDOW = (0.1, 0.95)
 """The shares of all jobs between which is measured: neither the first batches, nor the end where few are left."""
 
 
-def measure_work(bench: Bench, workflow: Workflow, variables: bytes, plan: WorkPlan, instances: int) -> Run:
+def measure_work(bench: Bench, workflow: Workflow, variables: bytes, plan: Plan, instances: int) -> Run:
     """Start the instances, then have the workers complete all their jobs; the figures are of the latter."""
     began = time.monotonic()
     bench.upload(workflow)

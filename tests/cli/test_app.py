@@ -52,3 +52,9 @@ def test_a_secret_is_not_printed_with_the_problem(command, tmp_path):
 def test_an_unknown_option_or_command_is_refused():
     assert penstock("serve", "--rest-prot", "1").returncode == 2
     assert penstock("server").returncode == 2
+
+
+def test_bench_hands_its_words_to_the_harness_and_ends_with_its_exit_code():
+    listed, refused = penstock("bench", "list"), penstock("bench", "no-such", "--quick")
+    assert (listed.returncode, "idle-fleet" in listed.stdout) == (0, True)
+    assert (refused.returncode, refused.stderr) == (2, "benchmarks: there is no scenario no-such; `list` names them\n")

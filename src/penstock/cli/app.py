@@ -114,6 +114,25 @@ def demo(
     raise typer.Exit(run_demo(instances=instances, data_dir=data_dir))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="[run | list | compare | show] [OPTIONS]",
+)
+def bench(context: typer.Context) -> None:
+    """Measure an engine through its real transports: one of its own, or with --url the one that runs there.
+
+    `penstock bench run --help` lists the options, `penstock bench list` the scenarios and what each has to reach.
+    Writes JSON, a page and a plot; `penstock bench compare OLD NEW` sets two results side by side.
+    """
+    from penstock.cli.bench import HarnessMissing, run_bench
+
+    try:
+        run_bench(context.args)
+    except HarnessMissing as error:
+        typer.echo(f"penstock: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
 @app.command()
 def version() -> None:
     """Print the version and exit."""
