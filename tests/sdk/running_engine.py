@@ -31,6 +31,10 @@ class RunningEngine:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._rest}"
 
+    @property
+    def grpc_url(self) -> str:
+        return f"grpc://127.0.0.1:{self._grpc}"
+
     def start(self) -> None:
         """Start and wait until it is ready."""
         assert self._process is None

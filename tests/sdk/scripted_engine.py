@@ -31,6 +31,7 @@ class Answer(NamedTuple):
     status: int = 200
     body: object = None
     content_type: str = "application/json"
+    headers: dict[str, str] | None = None
 
 
 class Drop(NamedTuple):
@@ -137,6 +138,8 @@ class ScriptedEngine:
             if action.status != 204:
                 handler.send_header("Content-Type", action.content_type)
                 handler.send_header("Content-Length", str(len(raw)))
+            for name, value in (action.headers or {}).items():
+                handler.send_header(name, value)
             handler.end_headers()
             if action.status != 204:
                 handler.wfile.write(raw)

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from penstock.client import Completion, Conflict, Failure, Job, JobRef, Outcome
+from penstock.worker import PullTransport
 
 
 def job(name: str = "1", job_type: str = "t", **changes: object) -> Job:
@@ -19,13 +20,14 @@ def job(name: str = "1", job_type: str = "t", **changes: object) -> Job:
     return msgspec.structs.replace(plain, **changes)
 
 
-class ScriptedTransport:
+class ScriptedTransport(PullTransport):
     def __init__(self) -> None:
         self.waiting: list[Job] = []
         self.demands: list[tuple[tuple[str, ...], int]] = []
         self.completed: list[Completion] = []
         self.failed: list[Failure] = []
         self.released: list[JobRef] = []
+        self.let_go_of: list[JobRef] = []
         self.batches: list[int] = []
         self.beats: dict[str, int] = defaultdict(int)
         self.checkpoints: list[object] = []
@@ -101,3 +103,7 @@ class ScriptedTransport:
         self.released += jobs
         self.notify()
         return [Outcome(job_id=ref.job_id, outcome="ok") for ref in jobs]
+
+    def let_go(self, job: JobRef) -> None:
+        self.let_go_of.append(job)
+        self.notify()

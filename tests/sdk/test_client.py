@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import anyio
@@ -31,9 +33,13 @@ from penstock.client import (
     TimedOut,
     TooManyRequests,
     Unavailable,
+    validate_definition,
 )
+from penstock.client.builder import WorkflowBuilder
+from penstock.client.operation import GetInstance
 from tests.sdk.loops import Run
 from tests.sdk.scripted_engine import Answer, Cut, Drop, Hang, Request, ScriptedEngine, refused
+from tests.sdk.scripted_grpc import ScriptedGrpc
 
 INSTANCE = {
     "id": "1f",
@@ -115,6 +121,26 @@ def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, script
 
     run(main)
     assert len(scripted.requests) == SECOND_TRY
+
+
+def test_the_pause_that_an_engine_asks_for_is_kept(run: Run, scripted: ScriptedEngine) -> None:
+    body = {"error": "resource-exhausted", "reason": "full"}
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    scripted.on("GET", "/v1/instances/1f", Answer(429, body, headers={"Retry-After": "0.4"}), instance())
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            began = anyio.current_time()
+            await client.get_instance("1f")
+            assert anyio.current_time() - began >= 0.4
+            for value, least_s in (("3600", 3600), (later, 3000), ("soon", None), ("nan", None)):
+                scripted.on("GET", "/v1/instances/1f", Answer(429, body, headers={"Retry-After": value}))
+                with pytest.raises(TooManyRequests) as caught:  # no time is left for that pause: told at once
+                    await client.call(GetInstance(id="1f"), timeout_s=10 if least_s else 0.05)
+                asked = caught.value.retry_after_s
+                assert asked is None if least_s is None else asked is not None and least_s <= asked <= 3600
+
+    run(main)
 
 
 def test_a_fail_is_repeated_only_with_an_attempt(run: Run, scripted: ScriptedEngine) -> None:
@@ -213,10 +239,45 @@ def test_a_refused_definition_lists_every_problem(run: Run, scripted: ScriptedEn
     async def main() -> None:
         async with Client(scripted.url) as client:
             with pytest.raises(BadRequest) as caught:
-                await client.upload_definition({"steps": []})
+                await client.upload_definition({"steps": []}, validate=False)
         assert caught.value.problems == [Problem("$.steps[0].id", "required"), Problem("$.name", "required")]
 
     run(main)
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_a_definition_with_problems_is_refused_with_all_of_them_before_any_call(
+    run: Run, scripted: ScriptedEngine, steps: int
+) -> None:
+    flow = WorkflowBuilder("d")
+    for number in range(steps):
+        flow.service_task(f"s{number}", "job type", then="nowhere")
+    flow.decision("s0", {"n >": "s0"})
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(BadRequest) as caught:
+                await client.upload_definition(flow)
+        found = {(problem.path, problem.reason) for problem in caught.value.problems}
+        assert len(found) >= min(3 * steps, 20)
+        assert all(reason for _path, reason in found)
+        assert caught.value.status is None
+
+    run(main)
+    assert scripted.requests == []
+
+
+def test_the_validator_can_be_run_by_itself(tmp_path: Path) -> None:
+    good = WorkflowBuilder("d").service_task("a", "a").end()
+    file = tmp_path / "flow.json"
+    file.write_bytes(msgspec.json.encode(good.document()))
+    for form in (good, good.document(), file, str(file), file.read_bytes()):
+        validate_definition(form)
+    with pytest.raises(BadRequest) as caught:
+        validate_definition(b'{"id": 7}')
+    assert {problem.path for problem in caught.value.problems} >= {"id", "steps"}
+    with pytest.raises(PayloadTooLarge):
+        validate_definition(b'{"id": "' + b"x" * 5_000_000 + b'"}')
 
 
 @pytest.mark.parametrize("kind", ["path", "text path", "bytes", "dict", "struct"])
@@ -242,11 +303,25 @@ def test_a_definition_is_uploaded_from_wherever_it_is_with_its_order_of_keys(
 
     async def main() -> None:
         async with Client(scripted.url) as client:
-            uploaded = await client.upload_definition(given)
+            uploaded = await client.upload_definition(given, validate=False)
         assert (uploaded.id, uploaded.version, uploaded.name) == ("d", 2, "D")
 
     run(main)
     assert scripted.requests[0].content == content
+
+
+def test_a_port_that_speaks_something_else_is_told_of(run: Run) -> None:
+    with ScriptedGrpc() as other, ScriptedEngine() as rest:
+
+        async def main() -> None:
+            async with Client(other.url.replace("grpc://", "http://"), timeout_s=0.3) as client:
+                with pytest.raises(ConnectionFailed, match="does this port speak REST"):
+                    await client.get_instance("1f")
+            async with Client(rest.url.replace("http://", "grpc://"), timeout_s=0.3) as client:
+                with pytest.raises(ConnectionFailed, match="does this port speak gRPC"):
+                    await client.get_instance("1f")
+
+        run(main)
 
 
 def test_ids_are_percent_encoded_in_paths(run: Run, scripted: ScriptedEngine) -> None:
@@ -516,14 +591,14 @@ def test_additions_are_sent_only_when_asked_for(run: Run, scripted: ScriptedEngi
             assert (started.instance_key, started.progress) == ("k", {"pay": 0.5})
             await client.signal("1f", "wait", buffer=True)
             assert (await client.retry_instance("1f")).status == "ACTIVE"
-            page = await client.list_failed_jobs(job_type="t")
+            page = await client.list_failed_jobs()
             assert ([job.id for job in page.items], page.total) == (["j"], None)
 
     run(main)
     start, signal, _retry, jobs = scripted.requests
     assert start.body == {"definitionId": "order", "instanceKey": "k"}
     assert (signal.query, signal.content) == ("buffer=true", b"")
-    assert jobs.query == "status=FAILED&jobType=t&page=0&pageSize=20"
+    assert jobs.query == "status=FAILED&page=0&pageSize=20"
 
 
 def test_the_blocking_client_has_every_method_and_the_same_errors(scripted: ScriptedEngine) -> None:
@@ -533,7 +608,7 @@ def test_the_blocking_client_has_every_method_and_the_same_errors(scripted: Scri
         assert client.get_instance("1f").definition_id == "order"
         with pytest.raises(NotFound, match="no instance 2f"):
             client.get_instance("2f")
-    own = {"call", "aclose", "iterate_instances"}
+    own = {"call", "aclose"}
     public = {name for name in dir(Client) if not name.startswith("_")} - own
     assert public <= set(dir(SyncClient))
 

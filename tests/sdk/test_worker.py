@@ -123,6 +123,29 @@ def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run: Run) -> None:
     run(main)
 
 
+def test_a_job_whose_turn_does_not_come_goes_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.worker.session.MAX_WAIT_S", 0.2)
+
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, concurrency=1)
+        worker.handler("limited", concurrency=1)(gate.handle)
+        worker.handler("t")(gate.handle)
+        async with worker:
+            await transport.wait_until(lambda: len(transport.demands) == 2)
+            transport.hand_out(job("a"), job("b", "limited"))
+            await gate.wait_running(1)
+            (begun,) = gate.running
+            await transport.wait_until(lambda: transport.released)
+            gate.open.set()
+            await transport.wait_until(lambda: transport.completed)
+        assert ids(transport.completed) == [begun]
+        assert ids(transport.released) == sorted({"a", "b"} - {begun})
+        assert gate.stopped == {}
+
+    run(main)
+
+
 def test_synchronous_handlers_run_beside_each_other_in_bounded_threads(run: Run) -> None:
     both = threading.Barrier(2)
 
@@ -315,7 +338,7 @@ def test_no_new_jobs_are_taken_on_while_too_many_results_wait(run: Run) -> None:
 
 async def wait_longer(condition: Any) -> None:
     """Wait for what no event of the transport tells."""
-    while not condition():  # noqa: ASYNC110 - see above; bounded by the fixture
+    while not condition():
         await anyio.sleep(0.01)
 
 
@@ -458,6 +481,29 @@ def test_stopping_lets_running_handlers_finish_and_takes_nothing_new(run: Run) -
 
 async def run_worker(worker: Worker, *, task_status: Any) -> None:
     await worker.run(task_status=task_status)
+
+
+def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -> None:
+    async def main() -> None:
+        transport, gate = ScriptedTransport(), Gate()
+        worker = Worker(transport, concurrency=1)
+        worker.handler("limited", concurrency=1)(gate.handle)
+        worker.handler("t")(gate.handle)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            await transport.wait_until(lambda: len(transport.demands) == 2)
+            transport.hand_out(job("a"), job("b", "limited"))
+            await wait_longer(lambda: worker.statistics().held == 2)
+            await gate.wait_running(1)
+            (begun,) = gate.running
+            worker.stop()
+            await transport.wait_until(lambda: transport.released)
+            assert (gate.running, gate.stopped) == ({begun}, {})
+            gate.open.set()
+        assert ids(transport.completed) == [begun]
+        assert ids(transport.released) == sorted({"a", "b"} - {begun})
+
+    run(main)
 
 
 def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run: Run) -> None:

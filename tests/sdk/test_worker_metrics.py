@@ -17,6 +17,8 @@ def test_ends_of_handlers_results_and_the_engine_are_counted(run: Run) -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"penstock_worker_{name}", labels)
 
+    running: list[float | None] = []
+
     async def main() -> None:
         transport = ScriptedTransport()
         outage = [ConnectionFailed("refused")]
@@ -29,7 +31,8 @@ def test_ends_of_handlers_results_and_the_engine_are_counted(run: Run) -> None:
         worker = Worker(transport, observer=WorkerMetrics(registry))
 
         @worker.handler("good")
-        async def good() -> None: ...
+        async def good() -> None:
+            running.append(value("handlers_running", job_type="good"))
 
         @worker.handler("bad")
         async def bad() -> None:
@@ -47,6 +50,8 @@ def test_ends_of_handlers_results_and_the_engine_are_counted(run: Run) -> None:
 
     run(main)
     assert value("engine_reachable") == 1
+    assert running in ([1, 2], [1, 1])
+    assert value("handlers_running", job_type="good") == 0
     assert value("handler_seconds_count", job_type="good", end="completed") == 2
     assert value("handler_seconds_count", job_type="bad", end="failed") == 1
     assert value("handler_seconds_count", job_type="unlucky", end="to-retry") == 1

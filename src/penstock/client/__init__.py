@@ -19,6 +19,7 @@ from penstock.client.errors import (
     LeaseLost,
     NotFound,
     NotImplementedByEngine,
+    NotOverGrpc,
     PayloadTooLarge,
     Problem,
     TimedOut,
@@ -46,6 +47,8 @@ from penstock.client.model import (
 )
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
+from penstock.client.tracing import traceparent
+from penstock.client.validation import validate_definition
 
 __all__ = [
     "Attempt",
@@ -71,6 +74,7 @@ __all__ = [
     "LeaseLost",
     "NotFound",
     "NotImplementedByEngine",
+    "NotOverGrpc",
     "Operation",
     "Outcome",
     "Page",
@@ -86,4 +90,6 @@ __all__ = [
     "Transport",
     "Unavailable",
     "UnsupportedFormat",
+    "traceparent",
+    "validate_definition",
 ]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 
+from penstock.client.errors import Unavailable
+
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
+MAX_RETRY_AFTER_S = 60.0
 
 
 class Backoff:
@@ -16,11 +19,14 @@ class Backoff:
         self._max_s = max_s
         self._next_s = first_s
 
-    def next_pause_s(self) -> float:
-        """The length of the next pause in seconds."""
-        pause_s = self._next_s
+    def next_pause_s(self, error: Unavailable | None = None) -> float:
+        """The length of the next pause in seconds; not less than what the error asks for (up to a minute)."""
+        pause_s = self._next_s * random.uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, self._max_s)
-        return pause_s * random.uniform(0.5, 1.0)
+        if error is None or error.retry_after_s is None:
+            return pause_s
+        # Spread upwards: all who were turned away together were told the same.
+        return max(pause_s, min(error.retry_after_s, MAX_RETRY_AFTER_S) * random.uniform(1.0, 1.25))
 
     def reset(self) -> None:
         """Begin again with the shortest pause: something succeeded."""

@@ -7,7 +7,7 @@ retries, time limits and errors. Not for use inside an event loop: it blocks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,6 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
+from penstock.client.model import Instance
 from penstock.client.operation import Transport
 
 P = ParamSpec("P")
@@ -65,6 +66,18 @@ class SyncClient:
         """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
         result: R = self._portal.call(call, self._client)
         return result
+
+    def iterate_instances(
+        self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
+    ) -> Iterator[Instance]:
+        """All instances that match, newest first, read page by page. See ``Client.iterate_instances``."""
+        found = self._client.iterate_instances(definition_id=definition_id, status=status, business_key=business_key)
+
+        async def next_one(_client: Client) -> Instance | None:
+            return await anext(found, None)
+
+        while (instance := self.run(next_one)) is not None:
+            yield instance
 
     def close(self) -> None:
         """Close all connections and end the thread. May be called again."""

@@ -9,10 +9,10 @@
     flow.service_task("ship", "parcel.ship", then="done")
     flow.service_task("escalate", "mail.send", then="done")
     flow.end("done")
-    await client.upload_definition(flow.document())
+    await client.upload_definition(flow)
 
 A step without ``then`` goes on to the step that is added after it. Makes documents only: whether a definition
-is valid is told by the engine, which lists every problem at once.
+is valid is told by ``validate_definition``, with every problem at once.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Caller:
         timeout_s: float = CALL_TIMEOUT_S,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
-        self.transport: Transport = RestTransport(engine) if isinstance(engine, str) else engine
+        self.transport: Transport = _transport_for(engine) if isinstance(engine, str) else engine
         self._timeout_s = timeout_s
         self._exchange_timeout_s = exchange_timeout_s
 
@@ -68,7 +68,7 @@ class Caller:
                 exchange_s = min(left_s, self._exchange_timeout_s + operation.hold_s)
                 return await self.transport.call(operation, timeout_s=exchange_s)
             except Unavailable as error:
-                pause_s = backoff.next_pause_s()
+                pause_s = backoff.next_pause_s(error)
                 may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
                 if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:
                     raise
@@ -89,3 +89,11 @@ class Caller:
             Unavailable: it was not within ``timeout_s`` seconds; says what the last look found.
         """
         await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)
+
+
+def _transport_for(url: str) -> Transport:
+    if url.startswith(("grpc://", "grpcs://")):
+        from penstock.client.grpc import GrpcTransport  # h2 is loaded by who uses it
+
+        return GrpcTransport(url)
+    return RestTransport(url)

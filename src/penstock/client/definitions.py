@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import anyio
-import msgspec
+import anyio.to_thread
 
 from penstock.client.caller import Caller
-from penstock.client.encoding import to_json_object
 from penstock.client.model import DefinitionSummary, Page
 from penstock.client.operation import GetDefinition, ListDefinitions, UploadDefinition
+from penstock.client.validation import Document, check, document_of
 
-Document = str | os.PathLike[str] | bytes | Mapping[str, Any] | msgspec.Struct
+# About 10 ms of checking; larger documents are checked in a thread.
+CHECKED_INLINE_BYTES = 64 * 1024
 
 
 class DefinitionCalls(Caller):
     """Upload, read and list definitions."""
 
-    async def upload_definition(self, definition: Document) -> DefinitionSummary:
-        """Upload a definition: a file's path, JSON bytes, a mapping or a struct. Its order of keys is kept.
+    async def upload_definition(self, definition: Document, *, validate: bool = True) -> DefinitionSummary:
+        """Upload a definition: a file's path, JSON bytes, a mapping, a struct or a builder. Its order of keys is kept.
 
-        Idempotent: the same content again gives the version that exists.
+        Idempotent: the same content again gives the version that exists. The engine's validator runs here first
+        (see ``validate_definition``), so a definition with problems is refused without a call; ``validate=False``
+        leaves it to the engine, for one that is newer than this package.
 
         Raises:
             BadRequest: the definition is refused; ``problems`` lists everything that is wrong with it.
+            NotOverGrpc: over gRPC it would mean something else (the order of conditions, fields without a form).
         """
-        return await self.call(UploadDefinition(document=await _document(definition)))
+        if isinstance(definition, str | os.PathLike):
+            document = await anyio.Path(definition).read_bytes()
+        else:
+            document = document_of(definition)
+        if validate:
+            if len(document) <= CHECKED_INLINE_BYTES:
+                check(document)
+            else:
+                await anyio.to_thread.run_sync(check, document)
+        return await self.call(UploadDefinition(document=document))
 
     async def get_definition(self, definition_id: str, version: int | None = None) -> dict[str, Any]:
         """The definition as JSON, with its ``version``; the latest when no version is given.
+
+        Over gRPC without ``retryBackoff``, ``timeout``, ``duration`` and ``until``, which its message lacks.
 
         Raises:
             NotFound: no such definition or version.
@@ -43,11 +57,3 @@ class DefinitionCalls(Caller):
     ) -> Page[DefinitionSummary]:
         """One page of the latest versions whose id or name contains the keyword. Pages count from 0."""
         return await self.call(ListDefinitions(keyword=keyword, page=page, page_size=page_size))
-
-
-async def _document(definition: Document) -> bytes:
-    if isinstance(definition, bytes):
-        return definition
-    if isinstance(definition, str | os.PathLike):
-        return await anyio.Path(definition).read_bytes()
-    return to_json_object(definition)

@@ -105,6 +105,12 @@ class NotImplementedByEngine(ClientError):
     default_code = "not-implemented"
 
 
+class NotOverGrpc(ClientError):
+    """The call, or something in it, has no form in gRPC: make it over REST. Nothing was sent."""
+
+    default_code = "not-over-grpc"
+
+
 class InternalError(ClientError):
     """The engine failed, or its answer can't be read. Whether the request took effect is not known."""
 
@@ -115,7 +121,8 @@ class Unavailable(ClientError):
     """The engine can't be reached or can't answer now; the same call may succeed later.
 
     ``maybe_applied`` tells whether the request may have taken effect all the same. It is False when it surely
-    did not (the connection was refused, the engine turned it away).
+    did not (the connection was refused, the engine turned it away). ``retry_after_s`` is the pause that the engine
+    asks for, in seconds; None when it names none.
     """
 
     default_code = "unavailable"
@@ -125,6 +132,7 @@ class Unavailable(ClientError):
     ) -> None:
         super().__init__(reason, code=code, status=status)
         self.maybe_applied = maybe_applied
+        self.retry_after_s: float | None = None
 
 
 class TooManyRequests(Unavailable):

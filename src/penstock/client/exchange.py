@@ -230,7 +230,7 @@ def _poll_jobs(operation: PollJobs) -> Exchange:
 
 
 def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
-    query = {
+    query: dict[str, str | int | None] = {
         "status": "FAILED",
         "jobType": operation.job_type,
         "page": operation.page,

@@ -42,7 +42,7 @@ class JobCalls(Caller):
     async def list_failed_jobs(
         self, *, job_type: str | None = None, page: int = 0, page_size: int = 20
     ) -> Page[FailedJob]:
-        """One page of the jobs that failed for good, newest first. Pages count from 0."""
+        """One page of the jobs that failed for good, newest first; of one type or of all. Pages count from 0."""
         return await self.call(ListFailedJobs(job_type=job_type, page=page, page_size=page_size))
 
     async def complete_job(

@@ -136,10 +136,7 @@ class FailedJob(_Wire, frozen=True):
 
 
 class Page(_Wire, Generic[T], frozen=True):
-    """One page of a list. ``total`` counts all pages; it is an estimate where ``total_is_estimate`` says so.
-
-    It is None for lists that are not counted.
-    """
+    """One page of a list. ``total`` counts all pages; it is an estimate where ``total_is_estimate`` says so."""
 
     items: list[T]
     total: int | None = None

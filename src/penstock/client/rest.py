@@ -6,8 +6,11 @@ Relies on `exchange.py` for what each operation looks like on this wire. Must no
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -15,9 +18,18 @@ import httpx
 import msgspec
 
 from penstock.client.encoding import to_json
-from penstock.client.errors import ClientError, ConnectionFailed, InternalError, Problem, TimedOut, error_for
+from penstock.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    InternalError,
+    Problem,
+    TimedOut,
+    Unavailable,
+    error_for,
+)
 from penstock.client.exchange import Exchange, exchange_for
 from penstock.client.operation import Operation
+from penstock.client.tracing import current_traceparent
 
 R = TypeVar("R")
 
@@ -48,7 +60,7 @@ class RestTransport:
     ) -> None:
         if http is None:
             if not base_url.startswith(("http://", "https://")):
-                raise ValueError(f"not an http:// or https:// URL: {base_url!r}")
+                raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {base_url!r}")
             limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
             http = httpx.AsyncClient(
                 base_url=base_url,
@@ -71,6 +83,11 @@ class RestTransport:
                 response = await self._http.send(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise ConnectionFailed(_text(error, "no connection"), maybe_applied=False) from error
+        except httpx.RemoteProtocolError as error:
+            reason = _text(error, "the connection broke")
+            if "Server disconnected" not in reason and "peer closed" not in reason:
+                reason += "; does this port speak REST?"
+            raise ConnectionFailed(reason) from error
         except httpx.TransportError as error:
             raise ConnectionFailed(_text(error, "the connection broke")) from error
         except httpx.RequestError as error:
@@ -93,6 +110,9 @@ class RestTransport:
             headers["Content-Type"] = "application/json"
         if exchange.idempotency_key is not None:
             headers["Idempotency-Key"] = exchange.idempotency_key
+        traceparent = current_traceparent()
+        if traceparent is not None:
+            headers["traceparent"] = traceparent
         query = {name: value for name, value in (exchange.query or {}).items() if value is not None}
         request = self._http.build_request(
             exchange.method, exchange.path, content=content, headers=headers, params=query or None
@@ -159,4 +179,21 @@ def _error(response: httpx.Response) -> ClientError:
     except (msgspec.MsgspecError, ValueError):  # a proxy's page, or an empty body
         answer = _ErrorObject(reason=response.text[:MAX_SHOWN_REASON_CHARS].strip())
     reason = answer.reason or answer.message or answer.hint or response.reason_phrase or f"HTTP {status}"
-    return error_for(answer.error, reason, status, answer.problems or ())
+    error = error_for(answer.error, reason, status, answer.problems or ())
+    if isinstance(error, Unavailable):
+        error.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+    return error
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    """The pause in a ``Retry-After`` header: seconds, or an HTTP date."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):  # no date, or one without a zone
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

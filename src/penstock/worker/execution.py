@@ -46,10 +46,9 @@ async def run_handler(
             async with AsyncExitStack() as stack:
                 for slot in slots:
                     await stack.enter_async_context(slot)
-                held.started_at = anyio.current_time()
-                held.running = True
+                held.begin()
                 if handler.timeout_s is not None:
-                    held.scope.deadline = held.started_at + handler.timeout_s
+                    held.scope.deadline = anyio.current_time() + handler.timeout_s
                 result = await handler(context, pools)
             finished = True
         except (Exception, SystemExit) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import anyio
@@ -43,13 +43,15 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 class HeldJob:
     """A job with the cancel scope around its handler. Made in the event loop that runs it."""
 
-    def __init__(self, job: Job, *, lease_ends_at: float) -> None:
+    def __init__(self, job: Job, *, lease_ends_at: float, on_begin: Callable[[str], None] | None = None) -> None:
+        self._on_begin = on_begin
         self.job = job
         self.ref = JobRef(job_id=job.id, attempt=job.attempt)
         self.scope = anyio.CancelScope()
         self.stop_reason: StopReason | None = None
         self.lease_ends_at = lease_ends_at
         """By this process's clock (``anyio.current_time``); the engine's may end a little later."""
+        self.received_at = anyio.current_time()
         self.started_at: float | None = None
         """When its handler began to run; None while it waits for a slot."""
         self.running = False
@@ -61,6 +63,18 @@ class HeldJob:
     def key(self) -> tuple[str, int | None]:
         """Distinguishes attempts: the same job may come back while an older attempt still cleans up."""
         return (self.job.id, self.job.attempt)
+
+    def begin(self) -> None:
+        """Its handler begins to run now."""
+        self.started_at = anyio.current_time()
+        self.running = True
+        if self._on_begin is not None:
+            self._on_begin(self.job.job_type)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its handler has not begun."""
+        return self.started_at is None
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the handler at its next checkpoint. The first reason given stands."""

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFound
+from penstock.client.model import JobRef
 from penstock.worker.held import LOGGER, HeldJob, StopReason
 from penstock.worker.transport import WorkTransport
 
@@ -46,6 +47,7 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._held: dict[tuple[str, int | None], HeldJob] = {}
         self._some = anyio.Event()
+        self._hurry = anyio.Event()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -73,8 +75,23 @@ class LeaseKeeper:
             if not self._held:
                 self._some = anyio.Event()
                 await self._some.wait()
-            await anyio.sleep(look_s)
+            with anyio.move_on_after(look_s):
+                await self._hurry.wait()
+            self._hurry = anyio.Event()
             await self.run_once(anyio.current_time())
+
+    def renew_nowait(self) -> None:
+        """Send a heartbeat for every job at once, to learn soon which of them were given to others."""
+        now = anyio.current_time()
+        for held in self._held.values():
+            held.lease_ends_at = min(held.lease_ends_at, now)
+        self._hurry.set()
+
+    def lose(self, ref: JobRef, reason: StopReason) -> None:
+        """The engine said by itself that a job is not this worker's any more. Unknown ones: nothing."""
+        held = self._held.get((ref.job_id, ref.attempt))
+        if held is not None:
+            self._lost(held, reason)
 
     async def run_once(self, now: float) -> int:
         """Send the heartbeats that are due before the next look; how many those were."""

@@ -27,6 +27,9 @@ class WorkerMetrics(WorkerObserver):
             registry=registry,
             buckets=HANDLER_BUCKETS_S,
         )
+        self._running = Gauge(
+            "penstock_worker_handlers_running", "Handlers that run now.", ("job_type",), registry=registry
+        )
         self._results = Counter(
             "penstock_worker_results_total",
             "Results that the engine has answered.",
@@ -37,8 +40,13 @@ class WorkerMetrics(WorkerObserver):
             "penstock_worker_engine_reachable", "Whether the last poll was answered.", registry=registry
         )
 
+    def on_handler_started(self, job_type: str) -> None:
+        """See ``WorkerObserver``."""
+        self._running.labels(job_type).inc()
+
     def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
         """See ``WorkerObserver``."""
+        self._running.labels(job_type).dec()
         self._handlers.labels(job_type, end).observe(seconds)
 
     def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:

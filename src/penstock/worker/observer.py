@@ -6,6 +6,9 @@ from __future__ import annotations
 class WorkerObserver:
     """Does nothing; override what is of interest."""
 
+    def on_handler_started(self, job_type: str) -> None:
+        """A handler begins; ``on_handler_ended`` follows in any case."""
+
     def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
         """A handler has ended after so many seconds, waiting for a slot not included.
 

@@ -56,6 +56,7 @@ class Reporter(Generic[ReportT]):
         self._none = anyio.Event()
         self._none.set()
         self._backoff = Backoff()
+        self._refused_by: Unavailable | None = None
 
     def __len__(self) -> int:
         """How many reports are not settled yet."""
@@ -80,13 +81,14 @@ class Reporter(Generic[ReportT]):
                 await self._some.wait()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH_ITEMS))]
             self._in_flight = len(batch)
+            self._refused_by = None
             again = await self._deliver(batch)
             self._in_flight = 0
             self._waiting.extendleft(reversed(again))
             if not self._waiting:
                 self._none.set()
             if again:
-                await anyio.sleep(self._backoff.next_pause_s())
+                await anyio.sleep(self._backoff.next_pause_s(self._refused_by))
             else:
                 self._backoff.reset()
 
@@ -96,6 +98,7 @@ class Reporter(Generic[ReportT]):
             outcomes = await self._send([item.report for item in batch])
         except Unavailable as error:
             LOGGER.info("%d results wait for the engine: %s", len(batch), error)
+            self._refused_by = error
             return batch
         except ClientError as error:
             if len(batch) == 1:

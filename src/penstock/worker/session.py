@@ -1,23 +1,23 @@
-"""The live part of a worker: polls, runs handlers, keeps leases, delivers results, and drains in order.
+"""The live part of a worker: runs handlers, keeps leases, delivers results, and drains in order.
 
 One session is one run. It holds at most ``concurrency`` jobs, and for each type with a limit of its own up to that
-many more, which wait here with their leases kept. Order at the end: no new jobs → handlers finish within the grace
-→ those left are cancelled and clean up → results are delivered → what is still held goes back to the queue.
+many more, which wait here with their leases kept. Order at the end: no new jobs, those that have not begun go back
+→ handlers finish within the grace → those left are cancelled and clean up → results are delivered → what is still
+held goes back to the queue.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from penstock.client.backoff import Backoff
-from penstock.client.errors import ClientError, InternalError, Unavailable
-from penstock.client.model import Completion, Failure, Job, Outcome
+from penstock.client.errors import ClientError
+from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
 from penstock.worker.context import JobContext
+from penstock.worker.desk import Demand, DeskCalls, JobDesk
 from penstock.worker.execution import Report, run_handler
 from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import LOGGER, HeldJob, StopReason
@@ -29,9 +29,9 @@ from penstock.worker.transport import WorkTransport
 # After the grace: for the clean-up of cancelled handlers, and then for the last results and the release.
 CLEAN_UP_S = 5.0
 LAST_CALLS_S = 5.0
-# A poll that comes back empty sooner than this was not held by the engine: pause, so as not to spin.
-MIN_HELD_POLL_S = 0.5
 MAX_RELEASE_ITEMS = 200
+# A job that waits here for its turn for longer goes back: another worker may be free, and this one asks again.
+MAX_WAIT_S = 5.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +59,6 @@ class Statistics(msgspec.Struct, kw_only=True):
     held: int = 0
     running: int = 0
     unreported: int = 0
-
-
-class _Group:
-    """The job types that one poll asks for, and how many of their jobs may be held."""
-
-    def __init__(self, job_types: Sequence[str], limit: int) -> None:
-        self.job_types = job_types
-        self.limit = limit
-        self.active = 0
 
 
 class Session:
@@ -104,19 +95,22 @@ class Session:
             for handler in handlers.values()
             if handler.concurrency is not None
         }
-        self._groups = _groups_of(handlers, settings.concurrency)
-        self._active = 0
-        self._changed = anyio.Event()
-        self._draining = anyio.Event()
+        calls = DeskCalls(self._accept, self._on_news, self._leases.renew_nowait, observer.on_engine)
+        self._desk = JobDesk(settings.concurrency, self._has_room_for_results, calls)
+        self._desk.demands = _demands_of(self._desk, handlers, settings.concurrency)
         self._grace = anyio.CancelScope()
-        self.refusal: ClientError | None = None
+        self._jobs: TaskGroup
+
+    @property
+    def refusal(self) -> ClientError | None:
         """Why the engine gives this worker no jobs at all, once it said so; the worker is drained then."""
+        return self._desk.refusal
 
     def drain(self) -> None:
         """Take on no more jobs and end when those held are done, within the grace. Again: end the grace now."""
-        if self._draining.is_set():
+        if self._desk.draining:
             self._grace.cancel()
-        self._draining.set()
+        self._desk.drain()
 
     def refresh_statistics(self) -> None:
         """Bring the figures about this moment up to date."""
@@ -130,77 +124,46 @@ class Session:
             services.start_soon(self._leases.run)
             services.start_soon(self._completions.run)
             services.start_soon(self._failures.run)
+            services.start_soon(self._return_waiting)
             try:
                 await self._work()
             finally:
-                await self._give_back()
+                await self._give_back(self._leases.jobs())
                 services.cancel_scope.cancel()
 
     async def _work(self) -> None:
-        async with anyio.create_task_group() as jobs:
-            async with anyio.create_task_group() as polls:
-                for group in self._groups:
-                    polls.start_soon(self._poll, group, jobs)
-                await self._draining.wait()
-                polls.cancel_scope.cancel()
-            LOGGER.info("draining: %d jobs running", self._active)
-            self._grace.deadline = anyio.current_time() + self._settings.drain_grace_s
-            with self._grace:
-                await self._wait_inactive()
-            for held in self._leases.jobs():
-                held.stop(StopReason.STOPPING)
-            with anyio.move_on_after(CLEAN_UP_S):
-                await self._wait_inactive()
-            with anyio.move_on_after(LAST_CALLS_S):
-                await self._completions.wait_empty()
-                await self._failures.wait_empty()
-            # Before the task group waits for threads, which can't be ended from outside.
-            await self._give_back()
+        async with anyio.create_task_group() as self._jobs, anyio.create_task_group() as source:
+            source.start_soon(self._transport.run, self._desk)
+            await self._desk.wait_draining()
+            await self._drain()
+            source.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        LOGGER.info("draining: %d jobs held", self._desk.active)
+        await self._give_back([held for held in self._leases.jobs() if held.is_waiting])
+        self._grace.deadline = anyio.current_time() + self._settings.drain_grace_s
+        with self._grace:
+            await self._wait_inactive()
+        for held in self._leases.jobs():
+            held.stop(StopReason.STOPPING)
+        with anyio.move_on_after(CLEAN_UP_S):
+            await self._wait_inactive()
+        with anyio.move_on_after(LAST_CALLS_S):
+            await self._completions.wait_empty()
+            await self._failures.wait_empty()
+        # Before the task group waits for threads, which can't be ended from outside.
+        await self._give_back(self._leases.jobs())
 
     # -- taking on jobs
 
-    async def _poll(self, group: _Group, jobs: TaskGroup) -> None:
-        """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
-        outage = Backoff()
-        idle = Backoff(max_s=1.0)
-        away = False
-        while True:
-            room = await self._wait_room(group)
-            asked_at = anyio.current_time()
-            try:
-                received = await self._transport.receive(group.job_types, room)
-            except (Unavailable, InternalError) as error:
-                LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
-                away = True
-                self._observer.on_engine(reachable=False)
-                await anyio.sleep(outage.next_pause_s())
-                continue
-            except ClientError as error:
-                LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
-                self.refusal = error
-                self.drain()
-                return
-            if away:
-                LOGGER.info("the engine answers again")
-            away = False
-            self._observer.on_engine(reachable=True)
-            outage.reset()
-            for job in received:
-                self._accept(job, group, jobs)
-            if received or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
-                idle.reset()
-            else:
-                await anyio.sleep(idle.next_pause_s())
-
-    def _accept(self, job: Job, group: _Group, jobs: TaskGroup) -> None:
-        held = HeldJob(job, lease_ends_at=anyio.current_time() + self._settings.lease_s)
+    def _accept(self, job: Job, demand: Demand) -> None:
+        lease_ends_at = anyio.current_time() + self._settings.lease_s
+        held = HeldJob(job, lease_ends_at=lease_ends_at, on_begin=self._observer.on_handler_started)
         self._counts.received += 1
-        self._active += 1
-        group.active += 1
         self._leases.add(held)
-        jobs.start_soon(self._work_on, held, group)
+        self._jobs.start_soon(self._work_on, held, demand)
 
-    async def _work_on(self, held: HeldJob, group: _Group) -> None:
+    async def _work_on(self, held: HeldJob, demand: Demand) -> None:
         handler = self._handlers[held.job.job_type]
         context = JobContext(held, self._leases)
         slots = [self._slots]
@@ -209,9 +172,7 @@ class Session:
         try:
             report = await run_handler(handler, held, context, slots, self._pools)
         finally:
-            self._active -= 1
-            group.active -= 1
-            self._ring()
+            self._desk.done(demand)
         if held.started_at is not None:
             seconds = anyio.current_time() - held.started_at
             self._observer.on_handler_ended(handler.job_type, _end_of(held, report), seconds)
@@ -224,10 +185,14 @@ class Session:
 
     # -- letting go of jobs
 
+    def _on_news(self, ref: JobRef, reason: StopReason) -> None:
+        self._leases.lose(ref, reason)
+
     def _on_lost(self, held: HeldJob, reason: StopReason) -> None:
         self._counts.lost += 1
         held.log.warning("job lost: %s", reason)
         held.stop(reason)
+        self._transport.let_go(held.ref)
 
     def _on_settled(self, held: HeldJob, report: Report, outcome: Outcome) -> None:
         if outcome.outcome == "invalid" and isinstance(report, Completion):
@@ -237,7 +202,8 @@ class Session:
             self._failures.put_nowait(held, failure)
             return
         self._leases.remove(held)
-        self._ring()
+        self._transport.let_go(held.ref)
+        self._desk.ring()
         kind = "completion" if isinstance(report, Completion) else "failure"
         self._observer.on_result_settled(held.job.job_type, kind, outcome.outcome)
         if outcome.outcome not in ("ok", "already-completed"):
@@ -248,10 +214,10 @@ class Session:
         else:
             self._counts.failed += 1
 
-    async def _give_back(self) -> None:
-        """Return all held jobs to the queue. Those that can't be returned now come back when their lease ends."""
-        jobs = self._leases.jobs()
+    async def _give_back(self, jobs: Sequence[HeldJob]) -> None:
+        """Return held jobs to the queue. Those that can't be returned now come back when their lease ends."""
         for held in jobs:
+            held.stop(StopReason.STOPPING)
             self._leases.remove(held)
         with anyio.move_on_after(LAST_CALLS_S, shield=True):
             try:
@@ -262,30 +228,28 @@ class Session:
             except ClientError as error:
                 LOGGER.warning("%d jobs could not be given back, their leases will end: %s", len(jobs), error)
 
+    async def _return_waiting(self) -> None:
+        """Give back jobs whose turn does not come. There are some only where several limits share one worker."""
+        while True:
+            await anyio.sleep(MAX_WAIT_S / 2)
+            overdue = anyio.current_time() - MAX_WAIT_S
+            late = [held for held in self._leases.jobs() if held.is_waiting and held.received_at < overdue]
+            if late:
+                LOGGER.info("%d jobs go back: they have waited for %g s", len(late), MAX_WAIT_S)
+                await self._give_back(late)
+
     # -- room
 
     @property
     def _unreported(self) -> int:
         return len(self._completions) + len(self._failures)
 
-    def _room(self, group: _Group) -> int:
-        if self._unreported >= self._settings.max_unreported:
-            return 0
-        return min(self._settings.concurrency - self._active, group.limit - group.active)
-
-    async def _wait_room(self, group: _Group) -> int:
-        while (room := self._room(group)) <= 0:
-            await self._changed.wait()
-        return room
+    def _has_room_for_results(self) -> bool:
+        return self._unreported < self._settings.max_unreported
 
     async def _wait_inactive(self) -> None:
-        while self._active:
-            await self._changed.wait()
-
-    def _ring(self) -> None:
-        """Wake those who wait for room or for the end of the handlers."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        while self._desk.active:
+            await self._desk.wait_changed()
 
 
 def _end_of(held: HeldJob, report: Report | None) -> str:
@@ -297,11 +261,11 @@ def _end_of(held: HeldJob, report: Report | None) -> str:
     return "to-retry" if report is not None and report.retryable else "failed"
 
 
-def _groups_of(handlers: Mapping[str, Handler], concurrency: int) -> list[_Group]:
-    """One poll for all types without a limit of their own, one for each with one.
+def _demands_of(desk: JobDesk, handlers: Mapping[str, Handler], concurrency: int) -> list[Demand]:
+    """One demand for all types without a limit of their own, one for each with one.
 
     A type with a limit is not asked for while it is full, and a parked poll can't be changed: so it has its own.
     """
     shared = [job_type for job_type, handler in handlers.items() if handler.concurrency is None]
-    groups = [_Group([job_type], limit) for job_type, handler in handlers.items() if (limit := handler.concurrency)]
-    return [*groups, _Group(shared, concurrency)] if shared else groups
+    demands = [Demand(desk, [name], limit) for name, handler in handlers.items() if (limit := handler.concurrency)]
+    return [*demands, Demand(desk, shared, concurrency)] if shared else demands

@@ -1,16 +1,21 @@
-"""How a worker gets its jobs and reports about them: the interface, and the long poll over REST.
+"""How a worker gets its jobs and reports about them: the interface, and what its implementations share.
 
-One call is one exchange: pauses and repeats are the business of who calls. Other transports (the ``Work`` stream,
-Kafka) implement the same interface: ``receive`` states the demand, so each of them is held back by it.
+``LongPoll`` asks through REST, ``WorkStream`` (`stream.py`) is pushed jobs through gRPC; both hand them to the
+session's desk. One call is one exchange: repeating reports is the business of who calls.
 """
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
+import anyio
 import msgspec
 
+from penstock.client.backoff import Backoff
+from penstock.client.errors import ClientError, InternalError, Unavailable
 from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
 from penstock.client.operation import (
     CompleteJobs,
@@ -21,20 +26,33 @@ from penstock.client.operation import (
     ReleaseJobs,
     Transport,
 )
+from penstock.worker.desk import Demand, JobDesk
+from penstock.worker.held import LOGGER
 
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`).
 EXCHANGE_TIMEOUT_S = 15.0
 # A heartbeat that hangs must leave time for others within the same lease.
 MAX_HEARTBEAT_TIMEOUT_S = 10.0
+# A poll that comes back empty sooner than this was not held by the engine: pause, so as not to spin.
+MIN_HELD_POLL_S = 0.5
+MAX_IDLE_PAUSE_S = 1.0
+
+
+class WorkerIdentity(msgspec.Struct, frozen=True):
+    """Who holds the leases, and how long they are (seconds)."""
+
+    worker_id: str
+    lease_s: int
 
 
 class WorkTransport(Protocol):
-    """A worker's connection to the engine. All methods raise ``ClientError``; each may be repeated safely."""
+    """A worker's connection to the engine. Calls about jobs raise ``ClientError``; each may be repeated safely."""
 
-    async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
-        """Wait for jobs, lease at most ``max_jobs`` of them. An empty list after a while without any.
+    async def run(self, desk: JobDesk) -> None:
+        """Bring jobs to the desk, as its demands say, until the worker drains.
 
-        A cancelled call may leave jobs leased that nobody knows of; they come back at the end of their lease.
+        Called once per session, in a task of its own; cancelled at the very end, after the last results. Goes on
+        through outages by itself; a refusal for good goes to ``desk.refuse``.
         """
         ...
 
@@ -64,59 +82,133 @@ class WorkTransport(Protocol):
         """Give jobs back to the queue at once, without using up a retry."""
         ...
 
+    def let_go(self, job: JobRef) -> None:
+        """The worker has nothing more to report about a job: its result was settled, whatever the outcome, or it was
+        lost. Called once per job; not for those that are released. Doesn't wait."""
+        ...
 
-class LongPoll:
-    """Polls that the engine holds until there is a job, and batch calls for everything else.
+
+class PullTransport(ABC):
+    """A transport that asks for jobs: ``run`` in terms of ``receive``, one loop per demand."""
+
+    @abstractmethod
+    async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
+        """Wait for jobs, at most ``max_jobs``. An empty list after a while without any.
+
+        A cancelled call may leave jobs leased that nobody knows of; they come back at the end of their lease.
+
+        Raises:
+            Unavailable, InternalError: asked again after a pause.
+            ClientError: any other is a refusal for good.
+        """
+
+    async def run(self, desk: JobDesk) -> None:
+        """See ``WorkTransport``."""
+        async with anyio.create_task_group() as pulls:
+            for demand in desk.demands:
+                pulls.start_soon(self._pull, demand, desk)
+            await desk.wait_draining()
+            pulls.cancel_scope.cancel()
+
+    async def _pull(self, demand: Demand, desk: JobDesk) -> None:
+        """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
+        outage = Backoff()
+        idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
+        away = False
+        while True:
+            room = await demand.wait_room()
+            asked_at = anyio.current_time()
+            try:
+                received = await self.receive(demand.job_types, room)
+            except (Unavailable, InternalError) as error:
+                LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
+                away = True
+                desk.set_reachable(False)
+                await anyio.sleep(outage.next_pause_s(error if isinstance(error, Unavailable) else None))
+                continue
+            except ClientError as error:
+                LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
+                desk.refuse(error)
+                return
+            if away:
+                LOGGER.info("the engine answers again")
+            away = False
+            desk.set_reachable(True)
+            outage.reset()
+            demand.accept(received)
+            if received or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
+                idle.reset()
+            else:
+                await anyio.sleep(idle.next_pause_s())
+
+
+class EngineReports:
+    """The reports of a worker as calls of a client's transport, REST or gRPC.
 
     Args:
         transport: how to reach the engine; not closed by this.
-        worker_id: the holder of the leases; unique per running worker.
-        lease_s: length of a lease in seconds, 5 to 3600.
-        wait_s: how long the engine holds a poll, 0 to 60 seconds.
+        identity: the holder of the leases and their length, 5 to 3600 seconds.
     """
 
-    def __init__(self, transport: Transport, *, worker_id: str, lease_s: int, wait_s: int) -> None:
-        self._transport = transport
-        self._worker_id = worker_id
-        self._lease_s = lease_s
-        self._wait_s = wait_s
-
-    async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
-        """See ``WorkTransport``."""
-        poll = PollJobs(
-            worker_id=self._worker_id,
-            job_types=job_types,
-            max_jobs=max_jobs,
-            lease_s=self._lease_s,
-            wait_s=self._wait_s,
-        )
-        return await self._transport.call(poll, timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)
+    def __init__(self, transport: Transport, identity: WorkerIdentity) -> None:
+        self.transport = transport
+        self.identity = identity
 
     async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
         """See ``WorkTransport``."""
-        operation = CompleteJobs(worker_id=self._worker_id, results=results)
-        return await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+        operation = CompleteJobs(worker_id=self.identity.worker_id, results=results)
+        return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
     async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
         """See ``WorkTransport``."""
-        operation = FailJobs(worker_id=self._worker_id, results=results)
-        return await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+        operation = FailJobs(worker_id=self.identity.worker_id, results=results)
+        return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
     async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
         """See ``WorkTransport``."""
-        operation = HeartbeatJobs(worker_id=self._worker_id, jobs=jobs, lease_s=self._lease_s)
-        return await self._transport.call(operation, timeout_s=min(self._lease_s / 3, MAX_HEARTBEAT_TIMEOUT_S))
+        identity = self.identity
+        operation = HeartbeatJobs(worker_id=identity.worker_id, jobs=jobs, lease_s=identity.lease_s)
+        return await self.transport.call(operation, timeout_s=min(identity.lease_s / 3, MAX_HEARTBEAT_TIMEOUT_S))
 
     async def report(
         self, job: JobRef, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
         """See ``WorkTransport``."""
+        identity = self.identity
         operation = HeartbeatJob(
-            worker_id=self._worker_id, job=job, lease_s=self._lease_s, checkpoint=checkpoint, progress=progress
+            worker_id=identity.worker_id, job=job, lease_s=identity.lease_s, checkpoint=checkpoint, progress=progress
         )
-        await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+        await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
     async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
         """See ``WorkTransport``."""
-        operation = ReleaseJobs(worker_id=self._worker_id, jobs=jobs)
-        return await self._transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+        operation = ReleaseJobs(worker_id=self.identity.worker_id, jobs=jobs)
+        return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+
+    def let_go(self, job: JobRef) -> None:
+        """See ``WorkTransport``: of no interest here."""
+
+
+class LongPoll(EngineReports, PullTransport):
+    """Polls that the engine holds until there is a job.
+
+    Args:
+        transport: how to reach the engine; not closed by this.
+        identity: the holder of the leases and their length.
+        wait_s: how long the engine holds a poll, 0 to 60 seconds.
+    """
+
+    def __init__(self, transport: Transport, identity: WorkerIdentity, *, wait_s: int) -> None:
+        super().__init__(transport, identity)
+        self._wait_s = wait_s
+
+    async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
+        """See ``PullTransport``."""
+        poll = PollJobs(
+            worker_id=self.identity.worker_id,
+            job_types=job_types,
+            max_jobs=max_jobs,
+            lease_s=self.identity.lease_s,
+            wait_s=self._wait_s,
+        )
+        return await self.transport.call(poll, timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)

@@ -11,9 +11,10 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -23,13 +24,15 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from penstock.client.client import Client
 from penstock.client.errors import ClientError
+from penstock.client.operation import Transport
 from penstock.worker.handler import Handler, HandlerFunction
 from penstock.worker.held import LOGGER
 from penstock.worker.observer import WorkerObserver
 from penstock.worker.session import Session, Statistics, WorkerSettings
-from penstock.worker.transport import LongPoll, WorkTransport
+from penstock.worker.transport import LongPoll, WorkerIdentity, WorkTransport
 
 FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
+Connect = Callable[[WorkerIdentity], WorkTransport]
 
 CONCURRENCY = 16
 MAX_UNREPORTED = 1000
@@ -43,7 +46,8 @@ class Worker:
     """Takes jobs from an engine, runs their handlers, reports the results.
 
     Args:
-        engine: the engine's URL, a ``Client`` (not closed by the worker), or a ``WorkTransport``.
+        engine: the engine's URL, a ``Client`` (not closed by the worker), a ``WorkTransport``, or a function that
+            makes one for a ``WorkerIdentity``.
         worker_id: the holder of the leases; unique per running worker. Made from host, process and chance by default.
         concurrency: how many jobs are worked on at once.
         max_threads: how many synchronous handlers run at once; by default as many as ``concurrency``.
@@ -60,7 +64,7 @@ class Worker:
 
     def __init__(
         self,
-        engine: str | Client | WorkTransport,
+        engine: str | Client | WorkTransport | Connect,
         *,
         worker_id: str | None = None,
         concurrency: int = CONCURRENCY,
@@ -132,6 +136,11 @@ class Worker:
 
         return register
 
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What is registered, by job type."""
+        return dict(self._handlers)
+
     def statistics(self) -> Statistics:
         """What was done since the worker was made, and what it holds now: a copy."""
         if self._session is not None:
@@ -193,16 +202,18 @@ class Worker:
         When the engine refuses to give it jobs at all, the block is cancelled and raises what ``run`` would.
         """
         self._check_startable()
-        background = await anyio.create_task_group().__aenter__()
+        async with contextlib.AsyncExitStack() as stack:  # closes the group if the start is cancelled
+            background = await stack.enter_async_context(anyio.create_task_group())
 
-        async def run(*, task_status: TaskStatus[None]) -> None:
-            try:
-                await self.run(handle_signals=False, task_status=task_status)
-            except ClientError as error:  # raised at the end of the block, not inside a group
-                self._refusal = error
-                background.cancel_scope.cancel()
+            async def run(*, task_status: TaskStatus[None]) -> None:
+                try:
+                    await self.run(handle_signals=False, task_status=task_status)
+                except ClientError as error:  # raised at the end of the block, not inside a group
+                    self._refusal = error
+                    background.cancel_scope.cancel()
 
-        await background.start(run)
+            await background.start(run)
+            stack.pop_all()
         self._background = background
         return self
 
@@ -231,17 +242,34 @@ class Worker:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> WorkTransport:
         """The connection to the engine; closed with the stack if it is made here."""
-        if not isinstance(self._engine, str | Client):
-            return self._engine
-        client = self._engine
-        if isinstance(client, str):
-            client = await stack.enter_async_context(Client(client))
-        return LongPoll(client.transport, worker_id=self.worker_id, lease_s=self._settings.lease_s, wait_s=self._wait_s)
+        engine = self._engine
+        identity = WorkerIdentity(self.worker_id, self._settings.lease_s)
+        if isinstance(engine, str):
+            engine = await stack.enter_async_context(Client(engine))
+        if isinstance(engine, Client):
+            return _transport_over(engine.transport, identity, self._wait_s)
+        if not callable(engine):
+            return engine
+        transport = engine(identity)
+        if isinstance(transport, contextlib.AbstractAsyncContextManager):
+            await stack.enter_async_context(transport)
+        return transport
 
     def _forget_session(self) -> None:
         if self._session is not None:
             self._session.refresh_statistics()
         self._session = None
+
+
+def _transport_over(transport: Transport, identity: WorkerIdentity, wait_s: int) -> WorkTransport:
+    """The Work stream for a client over gRPC, else long polls."""
+    if "penstock.client.grpc" in sys.modules:  # h2 is loaded by who uses it
+        from penstock.client.grpc import GrpcTransport
+        from penstock.worker.stream import WorkStream
+
+        if isinstance(transport, GrpcTransport):
+            return WorkStream(transport, identity)
+    return LongPoll(transport, identity, wait_s=wait_s)
 
 
 async def _stop_on_signals(session: Session, *, task_status: TaskStatus[None]) -> None:

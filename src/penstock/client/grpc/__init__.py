@@ -1,0 +1,13 @@
+"""The client over gRPC: the same operations as over REST, on one HTTP/2 connection (h2 on anyio streams).
+
+``http2`` is the protocol's state machine, ``connection`` and ``call`` move its bytes, ``channel`` connects and connects
+again, ``exchange`` and ``definitions`` say what each operation looks like on this wire, ``status`` what an error means,
+``transport`` puts them together. Of the engine only the messages and their codec are used (``penstock.rpc.messages``,
+``worker_messages``, ``codec``), which are pure.
+"""
+
+from __future__ import annotations
+
+from penstock.client.grpc.transport import GrpcTransport
+
+__all__ = ["GrpcTransport"]

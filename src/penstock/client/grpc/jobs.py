@@ -1,0 +1,191 @@
+"""The gRPC calls about jobs. ``penstock.v1`` has them all but the poll. Pure, as `exchange.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.client.encoding import to_json
+from penstock.client.errors import BadRequest, ClientError, error_for
+from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
+from penstock.client.grpc.values import int32, json_text, name_of, only, there, variables_of
+from penstock.client.model import Completion, Failure, Job, JobRef, Lease, Outcome
+from penstock.client.operation import (
+    CompleteJob,
+    CompleteJobs,
+    FailJob,
+    FailJobs,
+    HeartbeatJob,
+    HeartbeatJobs,
+    PollJobs,
+    ReleaseJobs,
+)
+from penstock.rpc import messages as m
+from penstock.rpc import worker_messages as w
+
+MAX_UINT32 = 2**32 - 1
+
+
+def poll_jobs(operation: PollJobs) -> Exchange:
+    """See ``PollJobs``."""
+    request = m.PollJobsRequest(
+        worker_id=operation.worker_id,
+        job_types=list(operation.job_types),
+        max_jobs=int32(operation.max_jobs, "max_jobs"),
+        lease_seconds=int32(operation.lease_s, "lease_s"),
+    )
+    return Exchange(f"{ENGINE}PollJobs", request, m.PollJobsResponse, _read_polled)
+
+
+def _read_polled(answer: m.PollJobsResponse) -> list[Job]:
+    return [
+        Job(
+            id=item.id,
+            job_type=item.job_type,
+            instance_id=item.instance_id,
+            step_id=item.step_id,
+            step_execution_id=item.step_execution_id,
+            retries_remaining=item.retries_remaining,
+            variables=variables_of(item.variables),
+            lock_expires_at=item.lock_expires_at,
+            attempt=item.attempt or None,
+        )
+        for item in answer.jobs
+    ]
+
+
+def job_of(message: w.Job, worker_id: str) -> Job:
+    """A job that was pushed."""
+    return Job(
+        id=message.id,
+        job_type=message.job_type,
+        instance_id=message.instance_id,
+        step_id=message.step_id,
+        step_execution_id=message.id,
+        retries_remaining=message.retries_remaining,
+        variables=variables_of(message.variables),
+        lock_expires_at=message.lock_expires_at,
+        worker_id=worker_id,
+        created_at=message.created_at,
+        attempt=message.attempt or None,
+        checkpoint=msgspec.json.decode(message.checkpoint) if message.checkpoint else None,
+    )
+
+
+def completion_message(item: Completion) -> w.Completion:
+    """A completion as ``penstock.v1`` has it."""
+    return w.Completion(item.job_id, int32(item.attempt, "attempt"), json_text(item.variables))
+
+
+def failure_message(item: Failure) -> w.Failure:
+    """A failure as ``penstock.v1`` has it. A pause of less than a millisecond is one."""
+    pause_ms = 0 if not item.retry_after_s or item.retry_after_s < 0 else max(1, round(item.retry_after_s * 1000))
+    return w.Failure(
+        item.job_id,
+        int32(item.attempt, "attempt"),
+        item.retryable,
+        item.error_message,
+        min(pause_ms, MAX_UINT32),
+    )
+
+
+def release_message(item: JobRef) -> w.Release:
+    """A job that is given back."""
+    return w.Release(item.job_id, int32(item.attempt, "attempt"))
+
+
+def outcome_of(message: w.JobOutcome | w.HeartbeatOutcome) -> Outcome:
+    """An outcome in the words of REST."""
+    word = name_of(w.Outcome, message.outcome).lower().replace("_", "-")
+    return Outcome(job_id=message.job_id, outcome=word, reason=message.reason or None)
+
+
+def _read_outcomes(answer: Any) -> list[Outcome]:
+    return [outcome_of(item) for item in answer.results]
+
+
+def _error_of(outcome: Outcome) -> ClientError | None:
+    """The error that a single report of this outcome ends with."""
+    if outcome.outcome in ("ok", "already-completed"):
+        return None
+    reason = outcome.reason or outcome.outcome
+    return BadRequest(reason) if outcome.outcome == "invalid" else error_for(outcome.outcome, reason)
+
+
+def complete_job(operation: CompleteJob) -> Exchange:
+    """See ``CompleteJob``."""
+
+    def read(answer: w.CompleteJobsResponse) -> None:
+        error = _error_of(outcome_of(only(answer.results)))
+        if error is not None:
+            raise error
+
+    request = w.CompleteJobsRequest(operation.worker_id, [completion_message(operation.completion)])
+    return Exchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, read)
+
+
+def fail_job(operation: FailJob) -> Exchange:
+    """See ``FailJob``."""
+    fenced = operation.failure.attempt is not None
+
+    def read(answer: w.FailJobsResponse) -> None:
+        outcome = outcome_of(only(answer.results))
+        error = _error_of(outcome)
+        # Without an attempt a refused failure is no error, as over REST.
+        if error is not None and (fenced or outcome.outcome not in ("lease-lost", "cancelled")):
+            raise error
+
+    request = w.FailJobsRequest(operation.worker_id, [failure_message(operation.failure)])
+    return Exchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, read)
+
+
+def heartbeat_job(operation: HeartbeatJob) -> Exchange:
+    """See ``HeartbeatJob``."""
+
+    def given(value: object) -> bytes:
+        return b"" if value is None or value is msgspec.UNSET else to_json(value)
+
+    def read(answer: w.HeartbeatJobsResponse) -> Lease:
+        result: w.HeartbeatOutcome = only(answer.results)
+        error = _error_of(outcome_of(result))
+        if error is not None:
+            raise error
+        return Lease(lock_expires_at=there(result.lock_expires_at))
+
+    job = operation.job
+    beat = w.Heartbeat(
+        job.job_id,
+        int32(job.attempt, "attempt"),
+        int32(operation.lease_s, "lease_s"),
+        given(operation.checkpoint),
+        given(operation.progress),
+    )
+    request = w.HeartbeatJobsRequest(operation.worker_id, [beat])
+    return Exchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, read)
+
+
+def heartbeat_jobs(operation: HeartbeatJobs) -> Exchange:
+    """See ``HeartbeatJobs``."""
+    lease_s = int32(operation.lease_s, "lease_s")
+    beats = [w.Heartbeat(job.job_id, int32(job.attempt, "attempt"), lease_s) for job in operation.jobs]
+    request = w.HeartbeatJobsRequest(operation.worker_id, beats)
+    return Exchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, _read_outcomes)
+
+
+def complete_jobs(operation: CompleteJobs) -> Exchange:
+    """See ``CompleteJobs``."""
+    request = w.CompleteJobsRequest(operation.worker_id, [completion_message(item) for item in operation.results])
+    return Exchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, _read_outcomes)
+
+
+def fail_jobs(operation: FailJobs) -> Exchange:
+    """See ``FailJobs``."""
+    request = w.FailJobsRequest(operation.worker_id, [failure_message(item) for item in operation.results])
+    return Exchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, _read_outcomes)
+
+
+def release_jobs(operation: ReleaseJobs) -> Exchange:
+    """See ``ReleaseJobs``."""
+    request = w.ReleaseJobsRequest(operation.worker_id, [release_message(item) for item in operation.jobs])
+    return Exchange(f"{WORKER}ReleaseJobs", request, w.ReleaseJobsResponse, _read_outcomes)

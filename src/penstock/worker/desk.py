@@ -1,0 +1,153 @@
+"""Where transports leave jobs: how many more of which types the worker takes, and what the engine says about held ones.
+
+A session has one desk. The desk counts and wakes; it knows neither handlers nor wires, and never waits for a transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import anyio
+
+from penstock.client.errors import ClientError
+from penstock.client.model import Job, JobRef
+from penstock.worker.held import StopReason
+
+
+class DeskCalls(NamedTuple):
+    """What the session does about what arrives at its desk. None of them waits."""
+
+    accept: Callable[[Job, Demand], None]
+    lost: Callable[[JobRef, StopReason], None]
+    renew: Callable[[], None]
+    reachable: Callable[[bool], None]
+
+
+class Demand:
+    """The job types that are asked for together, and how many of their jobs may be held.
+
+    Types without a limit of their own share one demand; each type with one has its own.
+    """
+
+    def __init__(self, desk: JobDesk, job_types: Sequence[str], limit: int) -> None:
+        self.job_types = job_types
+        self._desk = desk
+        self._limit = limit
+        self._active = 0
+
+    @property
+    def room(self) -> int:
+        """How many more jobs the worker takes now; 0 while it drains."""
+        return max(0, min(self._desk.room, self._limit - self._active))
+
+    @property
+    def closed(self) -> bool:
+        """Whether no job is wanted any more."""
+        return self._desk.draining
+
+    async def wait_room(self) -> int:
+        """Wait until there is room; how much. For ever while the worker drains."""
+        while (room := self.room) <= 0:
+            await self._desk.wait_changed()
+        return room
+
+    def accept(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the worker. Those beyond the room wait there, with their leases kept."""
+        for job in jobs:
+            self._desk.accept(job, self)
+
+    def take_place(self) -> None:
+        """A job of this demand is worked on from now on."""
+        self._active += 1
+
+    def give_place(self) -> None:
+        """It is not any more."""
+        self._active -= 1
+
+
+class JobDesk:
+    """What a session offers its transport.
+
+    Args:
+        concurrency: how many jobs the worker takes at once.
+        is_open: False while the worker takes no jobs for another reason (too many results wait).
+        calls: what the session does with what arrives.
+    """
+
+    def __init__(self, concurrency: int, is_open: Callable[[], bool], calls: DeskCalls) -> None:
+        self._concurrency = concurrency
+        self._is_open = is_open
+        self._calls = calls
+        self._changed = anyio.Event()
+        self._draining = anyio.Event()
+        self.active = 0
+        """Jobs that are being worked on or wait for their turn."""
+        self.demands: Sequence[Demand] = ()
+        self.refusal: ClientError | None = None
+        """Why the engine gives this worker no jobs at all, once it said so."""
+
+    @property
+    def room(self) -> int:
+        """How many more jobs of any type the worker takes now."""
+        if self.draining or not self._is_open():
+            return 0
+        return self._concurrency - self.active
+
+    async def wait_changed(self) -> None:
+        """Wait until the room of some demand may have changed."""
+        await self._changed.wait()
+
+    def ring(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # -- jobs
+
+    def accept(self, job: Job, demand: Demand) -> None:
+        """Take a job on. See ``Demand.accept``."""
+        self.active += 1
+        demand.take_place()
+        self._calls.accept(job, demand)
+
+    def done(self, demand: Demand) -> None:
+        """A job that was accepted is not worked on any more."""
+        self.active -= 1
+        demand.give_place()
+        self.ring()
+
+    def lost(self, ref: JobRef, reason: StopReason) -> None:
+        """The engine says that a job is not this worker's any more: its handler is cancelled. Unknown ones: nothing."""
+        self._calls.lost(ref, reason)
+
+    def renew(self) -> None:
+        """Ask for all leases soon: after a break in the connection, to learn which jobs were given to others."""
+        self._calls.renew()
+
+    # -- the engine
+
+    def set_reachable(self, reachable: bool) -> None:
+        """Whether the engine gives jobs now; for metrics."""
+        self._calls.reachable(reachable)
+
+    def refuse(self, error: ClientError) -> None:
+        """The engine gives this worker no jobs at all: it drains, and ``Worker.run`` raises the error."""
+        self.refusal = error
+        self.drain()
+
+    # -- the end
+
+    @property
+    def draining(self) -> bool:
+        """Whether the worker takes on no more jobs."""
+        return self._draining.is_set()
+
+    async def wait_draining(self) -> None:
+        """Wait until the worker takes on no more jobs."""
+        await self._draining.wait()
+
+    def drain(self) -> None:
+        """Take on no more jobs."""
+        self._draining.set()
+        self.ring()

@@ -1,0 +1,306 @@
+"""The Work stream: jobs pushed over gRPC within the credit that the worker gives, results sent back on the same stream.
+
+One stream at a time; when it breaks it is opened again, with growing pauses, for as long as the worker runs. Results
+whose outcomes had not come then fail with ``Unavailable``: the reporter offers them again, and their attempt fences
+them, so none is lost or counts twice. Jobs that the worker still holds then are asked for at once (`desk.renew`),
+because an engine that lives puts the jobs of a broken stream back into the queue.
+
+Heartbeats, checkpoints and what is too large for the stream go as unary calls on the same connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from penstock.client.backoff import Backoff
+from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut, Unavailable
+from penstock.client.grpc import GrpcTransport
+from penstock.client.grpc.call import GrpcCall
+from penstock.client.grpc.jobs import completion_message, failure_message, job_of, outcome_of, release_message
+from penstock.client.grpc.unary import WORKER
+from penstock.client.model import Completion, Failure, JobRef, Outcome
+from penstock.rpc import worker_messages as w
+from penstock.rpc.codec import decode_message, encode_message
+from penstock.rpc.wire import DecodeError
+from penstock.worker.credit import CreditBook
+from penstock.worker.desk import Demand, JobDesk
+from penstock.worker.held import LOGGER, StopReason
+from penstock.worker.transport import EXCHANGE_TIMEOUT_S, EngineReports, WorkerIdentity
+
+# An engine takes messages of 4 MiB by default; many small ones cost more than a few of this size.
+MESSAGE_BYTES = 1024 * 1024
+# Tasks that have something for the next message get so many turns to say so.
+GATHER_TURNS = 2
+
+ResultMessage = w.Completion | w.Failure | w.Release
+
+
+class _Batch:
+    """Results that go out in one message and are answered together."""
+
+    def __init__(self, items: Sequence[ResultMessage]) -> None:
+        self.items = items
+        self.outcomes: list[Outcome] = []
+        self.error: ClientError | None = None
+        self.settled = anyio.Event()
+
+    def fail(self, error: ClientError) -> None:
+        """No answer will come."""
+        if not self.settled.is_set():
+            self.error = error
+            self.settled.set()
+
+    def answer(self, outcome: Outcome) -> None:
+        """The next item's outcome."""
+        self.outcomes.append(outcome)
+        if len(self.outcomes) == len(self.items):
+            self.settled.set()
+
+
+class _Stream:
+    """One open stream: what waits to be sent, and what waits for its answer."""
+
+    def __init__(self, call: GrpcCall, desk: JobDesk, identity: WorkerIdentity) -> None:
+        self._call = call
+        self._desk = desk
+        self._identity = identity
+        self._credit = CreditBook()
+        self._demands = {job_type: demand for demand in desk.demands for job_type in demand.job_types}
+        self._to_send: deque[_Batch] = deque()
+        self._unanswered: deque[_Batch] = deque()
+        self._news = anyio.Event()
+        self.answered = False
+        """Whether the engine has said anything."""
+
+    async def run(self) -> None:
+        """Send and receive until the stream ends, which always raises ClientError.
+
+        Raises:
+            ClientError: why it ended.
+        """
+        error: ClientError | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_desk)
+                tasks.start_soon(self._write)
+                try:
+                    await self._read()
+                except ClientError as raised:
+                    error = raised
+                tasks.cancel_scope.cancel()
+        finally:
+            for batch in (*self._unanswered, *self._to_send):
+                batch.fail(error or ConnectionFailed("the stream ended"))
+        if error is not None:
+            raise error
+
+    def put(self, batch: _Batch) -> None:
+        """Send a batch with the next message."""
+        self._to_send.append(batch)
+        self._news.set()
+
+    def drop(self, batch: _Batch) -> None:
+        """Nobody waits for the batch any more; what was not sent will not be."""
+        if batch in self._to_send:
+            self._to_send.remove(batch)
+
+    # -- out
+
+    async def _watch_desk(self) -> None:
+        while True:
+            await self._desk.wait_changed()
+            self._news.set()
+
+    async def _write(self) -> None:
+        first = w.WorkRequest(worker_id=self._identity.worker_id, lease_seconds=self._identity.lease_s)
+        first.credits = self._credit.changes(self._desk.demands)
+        await self._call.send(encode_message(first))
+        while True:
+            await self._news.wait()
+            for _ in range(GATHER_TURNS):
+                await anyio.lowlevel.checkpoint()
+            self._news = anyio.Event()
+            await self._send_what_is_there()
+
+    async def _send_what_is_there(self) -> None:
+        changes = self._credit.changes(self._desk.demands)
+        while changes or self._to_send:
+            message = w.WorkRequest(credits=changes)
+            if self._to_send:
+                batch = self._to_send.popleft()
+                self._unanswered.append(batch)
+                for item in batch.items:
+                    if isinstance(item, w.Completion):
+                        message.completions.append(item)
+                    elif isinstance(item, w.Failure):
+                        message.failures.append(item)
+                    else:
+                        message.releases.append(item)
+            await self._call.send(encode_message(message))
+            changes = []
+
+    # -- in
+
+    async def _read(self) -> None:
+        while (body := await self._call.receive()) is not None:
+            self.answered = True
+            try:
+                self._take(decode_message(body, w.WorkResponse))
+            except (DecodeError, msgspec.MsgspecError) as error:
+                raise InternalError(f"unreadable message on the Work stream: {error}") from error
+        raise ConnectionFailed("the engine ended the stream")
+
+    def _take(self, message: w.WorkResponse) -> None:
+        for job in message.jobs:
+            self._take_job(job)
+        for credit in message.credits:
+            self._credit.answered(credit)
+        for outcome in message.outcomes:
+            if not self._unanswered:
+                raise InternalError("the engine answered a result that was not sent")
+            self._unanswered[0].answer(outcome_of(outcome))
+            if self._unanswered[0].settled.is_set():
+                self._unanswered.popleft()
+        for loss in message.lease_losses:
+            self._desk.lost(JobRef(job_id=loss.job_id, attempt=loss.attempt), StopReason.LEASE_LOST)
+        for end in message.cancellations:
+            self._desk.lost(JobRef(job_id=end.job_id, attempt=end.attempt), StopReason.CANCELLED)
+        if message.jobs or message.credits:
+            self._news.set()
+
+    def _take_job(self, message: w.Job) -> None:
+        self._credit.used(message.job_type)
+        demand: Demand | None = self._demands.get(message.job_type)
+        if demand is None or self._desk.draining:  # on its way when the credit was taken back
+            self.put(_Batch([w.Release(message.id, message.attempt)]))
+        else:
+            demand.accept([job_of(message, self._identity.worker_id)])
+
+
+class WorkStream(EngineReports):
+    """A worker's connection over gRPC.
+
+    Args:
+        transport: how to reach the engine; not closed by this.
+        identity: the holder of the leases and their length.
+    """
+
+    def __init__(self, transport: GrpcTransport, identity: WorkerIdentity) -> None:
+        super().__init__(transport, identity)
+        self._channel = transport.channel
+        self._stream: _Stream | None = None
+        self._opened = anyio.Event()
+        self._refused = False
+
+    async def run(self, desk: JobDesk) -> None:
+        """See ``WorkTransport``."""
+        outage = Backoff()
+        away = False
+        while True:
+            stream: _Stream | None = None
+            try:
+                async with self._open(desk) as stream:
+                    if away:
+                        LOGGER.info("the stream to the engine is open again")
+                        desk.renew()
+                        away = False
+                    await stream.run()
+            except (Unavailable, InternalError) as error:
+                LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
+                away = True
+                desk.set_reachable(False)
+                if stream is not None and stream.answered:
+                    outage.reset()
+                await anyio.sleep(outage.next_pause_s())
+            except ClientError as error:
+                LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
+                desk.refuse(error)
+                self._refused = True
+                return
+
+    @asynccontextmanager
+    async def _open(self, desk: JobDesk) -> AsyncGenerator[_Stream]:
+        async with self._channel.open(f"{WORKER}Work") as call:
+            stream = self._stream = _Stream(call, desk, self.identity)
+            self._opened.set()
+            desk.set_reachable(True)
+            try:
+                yield stream
+            finally:
+                self._stream = None
+                self._opened = anyio.Event()
+
+    # -- reports
+
+    async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
+        """See ``WorkTransport``."""
+        if self._refused:
+            return await super().complete(results)
+        small: list[w.Completion] = []
+        outcomes: list[Outcome] = []
+        for result in results:
+            message = completion_message(result)
+            if len(message.variables) <= MESSAGE_BYTES:
+                small.append(message)
+            else:
+                # Over the size that an engine takes, a message would end the stream and all that is on it.
+                outcomes += await super().complete([result])
+        return outcomes + await self._report(small)
+
+    async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
+        """See ``WorkTransport``."""
+        if self._refused:
+            return await super().fail(results)
+        return await self._report([failure_message(result) for result in results])
+
+    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+        """See ``WorkTransport``."""
+        if self._stream is None:  # at the end of the worker
+            return await super().release(jobs)
+        return await self._report([release_message(job) for job in jobs])
+
+    async def _report(self, messages: Sequence[ResultMessage]) -> list[Outcome]:
+        """Send results on the stream, or on the next one if there is none, and wait for their outcomes."""
+        batches = [_Batch(part) for part in _parts(messages)]
+        stream: _Stream | None = None
+        try:
+            with anyio.fail_after(EXCHANGE_TIMEOUT_S):
+                while (stream := self._stream) is None:
+                    await self._opened.wait()
+                for batch in batches:
+                    stream.put(batch)
+                for batch in batches:
+                    await batch.settled.wait()
+        except TimeoutError as error:
+            if stream is None:
+                raise ConnectionFailed("there is no stream to the engine", maybe_applied=False) from error
+            raise TimedOut(f"no answer on the Work stream within {EXCHANGE_TIMEOUT_S:g} s") from error
+        finally:
+            for batch in batches:
+                if stream is not None:
+                    stream.drop(batch)
+        for batch in batches:
+            if batch.error is not None:
+                raise ConnectionFailed(f"the stream broke before the answer: {batch.error.reason}") from batch.error
+        return [outcome for batch in batches for outcome in batch.outcomes]
+
+
+def _parts(messages: Sequence[ResultMessage]) -> list[list[ResultMessage]]:
+    """Messages of a size that every engine takes. Items are alike: all completions, failures or releases."""
+    parts: list[list[ResultMessage]] = []
+    size_bytes = 0
+    for message in messages:
+        item_bytes = len(message.variables) if isinstance(message, w.Completion) else 0
+        if not parts or size_bytes + item_bytes > MESSAGE_BYTES:
+            parts.append([])
+            size_bytes = 0
+        parts[-1].append(message)
+        size_bytes += item_bytes
+    return parts

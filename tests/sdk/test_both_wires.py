@@ -1,0 +1,496 @@
+"""What client and worker do against a real engine, over REST and gRPC, under asyncio and Trio: one suite."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+import trio
+
+from penstock.client import (
+    BadRequest,
+    Client,
+    Completion,
+    Conflict,
+    Failure,
+    IdempotencyConflict,
+    Instance,
+    Job,
+    JobRef,
+    LeaseLost,
+    NotFound,
+    StartRequest,
+    SyncClient,
+)
+from penstock.client.builder import WorkflowBuilder
+from penstock.testing.faulty_network import FaultyProxy, tcp
+from penstock.worker import JobContext, NonRetryable, Retry, StopReason, Worker
+from tests import postgres
+from tests.sdk.loops import Run
+from tests.sdk.running_engine import RunningEngine
+
+
+class Wire(NamedTuple):
+    """How a test reaches the engine that all of this file share: names have to be its own."""
+
+    url: str
+    rest_url: str
+    is_exact: bool
+    """Whole numbers beyond 2^53 come back as they are when an instance is read."""
+
+    def one_task(self, **options: Any) -> tuple[dict[str, Any], str]:
+        """A definition with one job, and the job's type (also the definition's id)."""
+        name = f"one-{uuid.uuid4().hex[:8]}"
+        return WorkflowBuilder(name).service_task("work", name, retries=2, **options).end().document(), name
+
+
+@pytest.fixture(scope="module")
+def shared_engine(postgres_server: postgres.Server, tmp_path_factory: Any) -> Iterator[RunningEngine]:
+    with postgres_server.database(postgres.apply_schema) as dsn:
+        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "engine.log")
+        try:
+            running.start()
+            yield running
+        finally:
+            running.close()
+
+
+@pytest.fixture(params=["rest", "grpc"])
+def wire(request: pytest.FixtureRequest, shared_engine: RunningEngine) -> Wire:
+    over_rest = request.param == "rest"
+    return Wire(shared_engine.url if over_rest else shared_engine.grpc_url, shared_engine.url, over_rest)
+
+
+async def run_to_the_end(client: Client, definition_id: str, variables: dict[str, Any]) -> Instance:
+    started = await client.start_instance(definition_id, variables)
+    return await client.wait_until_ended(started.id, timeout_s=20)
+
+
+def ref_of(job: Job) -> JobRef:
+    return JobRef(job_id=job.id, attempt=job.attempt)
+
+
+def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, wire: Wire) -> None:
+    name = f"three-{uuid.uuid4().hex[:8]}"
+    builder = WorkflowBuilder(name).service_task("a", "a").service_task("b", "b", boundary=[], retries=1)
+    document = builder.decision("large", {"n > 1": "c", "true": "end"}).service_task("c", "c").end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            assert await client.is_ready()
+            first = await client.upload_definition(document)
+            again = await client.upload_definition(document)
+            changed = await client.upload_definition(document | {"name": "Three"})
+            assert (first.version, again.version, changed.version) == (1, 1, 2)
+            assert (changed.id, changed.name) == (name, "Three")
+            assert await client.get_definition(name, 1) == document | {"version": 1}
+            assert (await client.get_definition(name))["name"] == "Three"
+            page = await client.list_definitions(keyword=name.upper())
+            assert [(found.id, found.version, found.name) for found in page.items] == [(name, 2, "Three")]
+            assert page.total == 1
+            with pytest.raises(NotFound):
+                await client.get_definition(name, 3)
+
+    run(main)
+
+
+def test_whole_numbers_of_any_size_reach_workers_and_come_back(run: Run, wire: Wire) -> None:
+    variables = {"big": 10**40 + 7, "small": -(2**70), "list": [2**53 + 1], "null": None, "text": "ä€𝄞"}
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            started = await client.start_instance(name, variables, business_key=name)
+            assert started.variables == variables
+            worker = Worker(client)
+
+            @worker.handler(name)
+            async def work(seen: dict[str, Any]) -> dict[str, Any]:
+                assert seen == variables
+                return {"doubled": seen["big"] * 2}
+
+            async with worker:
+                ended = await client.wait_until_ended(started.id, timeout_s=20)
+            exact = variables | {"doubled": (10**40 + 7) * 2}
+            rounded = exact | {"big": 1e40, "list": [2.0**53], "doubled": 2e40}  # by a Struct of workflow.v1
+            assert ended.variables == (exact if wire.is_exact else rounded)
+            found = await client.list_instances(business_key=name, definition_id=name, status="COMPLETED")
+            assert [each.id for each in found.items] == [started.id]
+            assert [each.id async for each in client.iterate_instances(definition_id=name)] == [started.id]
+            assert (await client.list_instances(definition_id=name, status="FAILED")).items == []
+
+    run(main)
+
+
+def test_a_failure_is_retried_until_it_succeeds_or_no_retry_is_left(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        tries: Counter[str] = Counter()
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            worker = Worker(client)
+
+            @worker.handler(name)
+            async def work(context: JobContext, variables: dict[str, Any]) -> None:
+                tries[context.instance_id] += 1
+                assert context.attempt == tries[context.instance_id]
+                if tries[context.instance_id] < variables["succeeds_at"]:
+                    raise Retry("not yet", after=0.01)
+
+            async with worker:
+                lucky = await run_to_the_end(client, name, {"succeeds_at": 3})
+                unlucky = await run_to_the_end(client, name, {"succeeds_at": 4})
+                broken = await run_to_the_end(client, name, {"succeeds_at": "never"})
+        assert (lucky.status, tries[lucky.id]) == ("COMPLETED", 3)
+        assert (unlucky.status, unlucky.failure_reason, tries[unlucky.id]) == ("FAILED", "not yet", 3)
+        assert broken.status == "FAILED"
+        assert broken.failure_reason is not None
+        assert broken.failure_reason.startswith("TypeError")
+
+    run(main)
+
+
+def test_a_handler_that_refuses_ends_the_instance(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            worker = Worker(wire.url)
+
+            @worker.handler(name)
+            async def work() -> None:
+                raise NonRetryable("never")
+
+            async with worker:
+                ended = await run_to_the_end(client, name, {})
+            assert (ended.status, ended.failure_reason) == ("FAILED", "never")
+
+    run(main)
+
+
+def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            first = await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-1")
+            assert (await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-1")).id == first.id
+            with pytest.raises(IdempotencyConflict):
+                await client.start_instance(name, {"n": 2}, idempotency_key=f"{name}-1")
+            keyed = await client.start_instance(name, instance_key="k")
+            assert (await client.start_instance(name, instance_key="k")).id == keyed.id
+            good, bad = await client.start_instances(
+                [StartRequest(definition_id=name, definition_version=1), StartRequest(definition_id=f"{name}-x")]
+            )
+            assert good.unwrap().definition_version == 1
+            with pytest.raises(NotFound):
+                bad.unwrap()
+            with pytest.raises(NotFound):
+                await client.start_instance(name, version=9)
+
+    run(main)
+
+
+def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            started = await client.start_instance(name)
+            (first,) = await client.poll_jobs("w1", [name], wait_s=5)
+            (released,) = await client.release_jobs("w1", [ref_of(first)])
+            assert released.outcome == "ok"
+            (second,) = await client.poll_jobs("w2", [name], wait_s=5)
+            assert (second.id, second.attempt) == (first.id, (first.attempt or 0) + 1)
+            assert second.retries_remaining == first.retries_remaining
+            with pytest.raises(LeaseLost):
+                await client.complete_job(first.id, "w1", {"by": "w1"}, attempt=first.attempt)
+            with pytest.raises(LeaseLost):
+                await client.fail_job(first.id, "w1", "too late", attempt=first.attempt)
+            await client.fail_job(first.id, "w1", "too late")  # not fenced: refused, and no error
+            with pytest.raises(LeaseLost):
+                await client.heartbeat_job(first.id, "w1", attempt=first.attempt)
+            lease = await client.heartbeat_job(second.id, "w2", attempt=second.attempt, lease_s=90)
+            assert second.lock_expires_at is not None
+            assert lease.lock_expires_at > second.lock_expires_at
+            (stale,) = await client.complete_jobs("w1", [Completion(job_id=first.id, attempt=first.attempt)])
+            assert stale.outcome == "lease-lost"
+            failure = Failure(job_id=first.id, attempt=first.attempt, retryable=True, error_message="x")
+            (stale,) = await client.fail_jobs("w1", [failure])
+            assert stale.outcome == "lease-lost"
+            await client.complete_job(second.id, "w2", {"by": "w2"}, attempt=second.attempt)
+            await client.complete_job(second.id, "w2", {"by": "w2 again"}, attempt=second.attempt)
+            ended = await client.get_instance(started.id)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"by": "w2"})
+            with pytest.raises(NotFound):
+                await client.complete_job("1-1-1", "w2")
+
+    run(main)
+
+
+def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        running = anyio.Event()
+        reasons: list[object] = []
+        stopped = anyio.Event()
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            worker = Worker(client, lease_s=5)
+
+            @worker.handler(name)
+            async def work(context: JobContext) -> None:
+                running.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    reasons.append(context.stop_reason)
+                    stopped.set()
+
+            async with worker:
+                started = await client.start_instance(name)
+                await running.wait()
+                cancelled = await client.cancel_instance(started.id, reason="changed my mind")
+                assert (cancelled.status, cancelled.failure_reason) == ("CANCELLED", "changed my mind")
+                with pytest.raises(Conflict):
+                    await client.cancel_instance(started.id)
+                await stopped.wait()
+        assert reasons == [StopReason.CANCELLED]
+
+    run(main)
+
+
+def test_jobs_of_a_worker_that_stops_go_to_another_at_once(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        taken = anyio.Event()
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            slow = Worker(client, lease_s=3600, drain_grace_s=0)
+
+            @slow.handler(name)
+            async def hang() -> None:
+                taken.set()
+                await anyio.sleep_forever()
+
+            quick = Worker(client)
+
+            @quick.handler(name)
+            async def finish(context: JobContext) -> dict[str, Any]:
+                return {"retries": context.retries_remaining}
+
+            async with slow:
+                started = await client.start_instance(name)
+                await taken.wait()
+            async with quick:
+                ended = await client.wait_until_ended(started.id, timeout_s=10)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"retries": 2})
+
+    run(main)
+
+
+def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
+    name = f"approval-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).wait("papers").user_task("approve").wait("late").end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await client.upload_definition(flow)
+            started = await client.start_instance(name)
+            assert (started.status, started.current_step_ids) == ("WAITING", ["papers"])
+            with pytest.raises(NotFound):
+                await client.complete_user_task(started.id, "approve")
+            await rest.signal(started.id, "late", {"seal": True}, buffer=True)
+            kept = [(kept.step_id, kept.variables) for kept in await rest.list_signals(started.id)]
+            assert kept == [("late", {"seal": True})]
+            await client.signal(started.id, "papers", {"papers": 2}, idempotency_key=f"{name}-1")
+            await client.signal(started.id, "papers", {"papers": 2}, idempotency_key=f"{name}-1")
+            with pytest.raises(IdempotencyConflict):
+                await client.signal(started.id, "papers", {"papers": 3}, idempotency_key=f"{name}-1")
+            with pytest.raises(BadRequest):
+                await client.complete_user_task(started.id, "papers")
+            await client.complete_user_task(started.id, "approve", {"approved": True}, completed_by="ann")
+            ended = await client.get_instance(started.id)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"papers": 2, "approved": True, "seal": True})
+            kinds = [record.kind for record in await rest.get_audit(started.id)]
+            assert len(kinds) > 3
+            assert await rest.list_signals(started.id) == []
+            with pytest.raises(Conflict):
+                await client.complete_user_task(started.id, "approve")
+            steps = [(step.step_id, step.step_type, step.status) for step in await client.get_history(started.id)]
+            assert steps[:2] == [("papers", "WAIT", "COMPLETED"), ("approve", "USER_TASK", "COMPLETED")]
+
+    run(main)
+
+
+def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        reported, go_on = anyio.Event(), anyio.Event()
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await client.upload_definition(document)
+            worker = Worker(client)
+
+            @worker.handler(name)
+            async def work(context: JobContext) -> dict[str, Any]:
+                if context.checkpoint is None:
+                    await context.report(checkpoint={"page": 3}, progress="3 of 9")
+                    reported.set()
+                    await go_on.wait()
+                    raise Retry("the connection broke")
+                return {"went_on_from": context.checkpoint["page"]}
+
+            async with worker:
+                started = await client.start_instance(name)
+                await reported.wait()
+                assert (await rest.get_instance(started.id)).progress == {"work": "3 of 9"}
+                go_on.set()
+                ended = await client.wait_until_ended(started.id, timeout_s=20)
+            assert ended.variables == {"went_on_from": 3}
+
+    run(main)
+
+
+def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await client.upload_definition(document)
+            started = await client.start_instance(name)
+            (job,) = await client.poll_jobs("w", [name], wait_s=5)
+            (beat,) = await client.heartbeat_jobs("w", [ref_of(job)], lease_s=60)
+            assert beat.outcome == "ok"
+            await client.fail_job(job.id, "w", "broken", retryable=False, attempt=job.attempt)
+            (beat,) = await client.heartbeat_jobs("w", [ref_of(job)])
+            assert beat.outcome in ("cancelled", "lease-lost")
+            page = await rest.list_failed_jobs(job_type=name)
+            assert ([(found.id, found.reason) for found in page.items], page.total) == ([(job.id, "broken")], 1)
+            assert (await rest.list_failed_jobs(job_type=f"not-{name}")).items == []
+            assert (await rest.retry_instance(started.id)).status == "ACTIVE"
+            (again,) = await client.poll_jobs("w", [name], wait_s=5)
+            await client.complete_job(again.id, "w", attempt=again.attempt)
+            assert (await client.get_instance(started.id)).status == "COMPLETED"
+            with pytest.raises(Conflict):
+                await rest.retry_instance(started.id)
+
+    run(main)
+
+
+def test_a_script_needs_no_event_loop(wire: Wire) -> None:
+    document, name = wire.one_task()
+    with SyncClient(wire.url) as client:
+        client.upload_definition(document)
+        started = client.start_instance(name, {"n": 1})
+        (job,) = client.poll_jobs("script", [name], wait_s=5)
+        client.complete_job(job.id, "script", {"n": 2}, attempt=job.attempt)
+        assert client.wait_until_ended(started.id, timeout_s=5).variables == {"n": 2}
+        others = [client.start_instance(name).id for _ in range(2)]
+        assert [each.id for each in client.iterate_instances(definition_id=name)] == [*reversed(others), started.id]
+
+
+@pytest.mark.slow
+def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> None:
+    name = f"net-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).service_task("a", f"{name}-a").service_task("b", f"{name}-b").end()
+    url = urlsplit(wire.url)
+    proxy = FaultyProxy(tcp("127.0.0.1", url.port or 0))
+
+    async def blows() -> None:
+        for blow in (proxy.cut, proxy.cut_mid_message, proxy.half_close, proxy.refuse, proxy.black_hole) * 2:
+            while not proxy.open_links:
+                await trio.sleep(0.01)
+            blow()
+            await trio.sleep(0.2)
+            proxy.cut()
+            proxy.heal()
+
+    async def main() -> None:
+        with trio.fail_after(150):  # about 8 on a machine of its own
+            async with trio.open_nursery() as nursery, Client(wire.rest_url) as client:
+                port = await nursery.start(proxy.serve)
+                await client.upload_definition(flow)
+                worker = Worker(f"{url.scheme}://127.0.0.1:{port}", concurrency=40, lease_s=5)
+
+                @worker.handler(f"{name}-a")
+                @worker.handler(f"{name}-b", concurrency=10)
+                async def work(context: JobContext) -> dict[str, Any]:
+                    await anyio.sleep(0.01)
+                    return {context.step_id: context.attempt}
+
+                async with worker:
+                    nursery.start_soon(blows)
+                    results = await client.start_instances([StartRequest(definition_id=name)] * 300)
+                    for result in results:
+                        ended = await client.wait_until_ended(result.unwrap().id)
+                        history = await client.get_history(ended.id)
+                        assert [(step.step_id, step.status) for step in history] == [
+                            ("a", "COMPLETED"), ("b", "COMPLETED"), ("end", "COMPLETED")
+                        ]  # fmt: skip
+                        for step in history[:-1]:
+                            done = [attempt for attempt in step.attempts if attempt.status == "COMPLETED"]
+                            # One attempt counts, and what is merged is what that one returned.
+                            assert [attempt.attempt for attempt in done] == [ended.variables[step.step_id]]
+                proxy.heal()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert proxy.counts["connections cut"] >= 3
+    assert proxy.counts["connections half closed"] >= 1
+
+
+def test_many_jobs_of_types_with_and_without_limits_are_done_once_each(run: Run, wire: Wire) -> None:
+    name = f"mixed-{uuid.uuid4().hex[:8]}"
+    builder = WorkflowBuilder(name)
+    for step in ("a", "b", "c"):
+        builder.service_task(step, f"{name}-{step}")
+    seen: Counter[str] = Counter()
+    running = most = 0
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(builder.end().document())
+            worker = Worker(client, concurrency=20)
+
+            @worker.handler(f"{name}-a")
+            @worker.handler(f"{name}-c")
+            async def wide(context: JobContext) -> dict[str, Any]:
+                seen[context.id] += 1
+                return {context.step_id: context.id}
+
+            @worker.handler(f"{name}-b", concurrency=3)
+            async def narrow(context: JobContext) -> dict[str, Any]:
+                nonlocal running, most
+                seen[context.id] += 1
+                running += 1
+                most = max(most, running)
+                await anyio.sleep(0.001)
+                running -= 1
+                return {context.step_id: context.id}
+
+            started = [
+                result.unwrap() for result in await client.start_instances([StartRequest(definition_id=name)] * 60)
+            ]
+            async with worker:
+                for instance in started:
+                    ended = await client.wait_until_ended(instance.id, timeout_s=30)
+                    history = await client.get_history(instance.id)
+                    assert ended.variables == {step.step_id: step.id for step in history[:-1]}
+        assert (len(seen), set(seen.values())) == (180, {1})
+        assert 1 < most <= 3
+        assert worker.statistics().completed == 180
+
+    run(main)

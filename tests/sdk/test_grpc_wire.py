@@ -1,0 +1,575 @@
+"""The gRPC transport against a server that a test scripts: what breaks, what is sent again, what is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+import trio
+import trustme
+from h2.errors import ErrorCodes
+
+from penstock.client import (
+    BadRequest,
+    Client,
+    ClientError,
+    Completion,
+    Conflict,
+    ConnectionFailed,
+    IdempotencyConflict,
+    InternalError,
+    LeaseLost,
+    NotFound,
+    NotImplementedByEngine,
+    NotOverGrpc,
+    PayloadTooLarge,
+    TimedOut,
+    TooManyRequests,
+    Unavailable,
+    traceparent,
+)
+from penstock.client import operation as calls
+from penstock.client.builder import WorkflowBuilder
+from penstock.client.grpc import GrpcTransport
+from penstock.client.grpc.connection import GrpcLimits
+from penstock.client.grpc.exchange import WITHOUT_FORM, exchange_for
+from penstock.rpc import messages as m
+from penstock.rpc import worker_messages as w
+from penstock.rpc.codec import encode_message
+from tests.sdk.loops import Run
+from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
+from tests.sdk.test_contract import CALLS
+
+GET = "/workflow.v1.WorkflowEngine/GetInstance"
+TASK = "/workflow.v1.WorkflowEngine/CompleteUserTask"
+SIGNAL = "/workflow.v1.WorkflowEngine/SignalWait"
+START = "/penstock.v1.Worker/StartInstances"
+COMPLETE = "/penstock.v1.Worker/CompleteJobs"
+FOUND = m.GetInstanceResponse(m.WorkflowInstance(id="1f", definition_id="order", definition_version=3, status=1))
+STARTED = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables=b'{"n":1}', status=1))])
+DONE = m.CompleteUserTaskResponse()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedGrpc]:
+    with ScriptedGrpc() as running:
+        yield running
+
+
+def test_a_call_carries_its_deadline_metadata_and_trace(run: Run, server: ScriptedGrpc) -> None:
+    server.on(SIGNAL, answer(m.SignalWaitResponse()))
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    async def main() -> None:
+        transport = GrpcTransport(server.url, metadata={"Authorization": "Bearer x"})
+        async with Client(transport, exchange_timeout_s=7) as client:
+            with traceparent(trace):
+                await client.signal("1f", "wait", {"n": 1}, idempotency_key="k-1")
+            await client.signal("1f", "wait")
+
+    run(main)
+    first, second = server.calls
+    assert first.headers["authorization"] == second.headers["authorization"] == "Bearer x"
+    assert (first.headers["traceparent"], "traceparent" in second.headers) == (trace, False)
+    assert first.headers["idempotency-key"] == "k-1"
+    assert len(second.headers["idempotency-key"]) == 32
+    assert 6000 < int(first.headers["grpc-timeout"].removesuffix("m")) <= 7000
+    assert first.headers["content-type"] == "application/grpc"
+    assert first.messages(m.SignalWaitRequest) == [m.SignalWaitRequest("1f", "wait", b'{"n":1}')]
+
+
+def test_calls_at_once_share_one_connection(run: Run, server: ScriptedGrpc) -> None:
+    server.on(GET, answer(FOUND))
+
+    async def main() -> None:
+        async with Client(server.url) as client, anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(client.get_instance, "1f")
+
+    run(main)
+    assert (len(server.calls), len(server.connections)) == (50, 1)
+
+
+def test_no_more_calls_run_at_once_than_the_engine_allows(run: Run) -> None:
+    waiting: list[ScriptedCall] = []
+
+    def answer_by_three(call: ScriptedCall) -> None:
+        if call.ended:
+            waiting.append(call)
+        if len(waiting) == 3:
+            for each in waiting:
+                each.send(FOUND)
+                each.end()
+            waiting.clear()
+
+    with ScriptedGrpc(max_streams=3) as server:  # its h2 ends a connection on which there are more
+        server.on(GET, answer(FOUND), answer_by_three)
+
+        async def main() -> None:
+            async with Client(server.url, timeout_s=5) as client:
+                await client.get_instance("1f")  # the settings have come
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(30):
+                        tasks.start_soon(client.get_instance, "1f")
+
+        run(main)
+    assert (len(server.calls), len(server.connections)) == (31, 1)
+
+
+def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(run: Run, server: ScriptedGrpc) -> None:
+    server.on(GET, hang, hang, answer(FOUND))
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            with pytest.raises(TimedOut) as caught:
+                await client.call(calls.GetInstance(id="1f"), timeout_s=0.1)
+            assert caught.value.maybe_applied
+            with anyio.move_on_after(0.1) as scope:
+                await client.get_instance("1f")
+            assert scope.cancelled_caught
+            assert (await client.get_instance("1f")).id == "1f"
+            resets = [ErrorCodes.CANCEL, ErrorCodes.CANCEL, None]
+            await anyio.to_thread.run_sync(server.wait, lambda: [call.reset_with for call in server.calls] == resets)
+        assert len(server.connections) == 1
+
+    run(main)
+
+
+def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(run: Run, server: ScriptedGrpc) -> None:
+    server.on(START, drop, refuse(14), answer(STARTED))
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            started = await client.start_instance("order", {"n": 10**30})
+            assert (started.id, started.status, started.variables) == ("1f", "ACTIVE", {"n": 1})
+
+    run(main)
+    keys = {call.messages(w.StartInstancesRequest)[0].items[0].idempotency_key for call in server.calls[1:]}
+    assert (len(server.calls), len(server.connections), len(keys)) == (3, 2, 1)
+    assert keys != {""}
+
+
+def test_what_may_have_been_applied_is_not_repeated(run: Run, server: ScriptedGrpc) -> None:
+    server.on(TASK, drop, answer(DONE))
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.complete_user_task("1f", "approve")
+            assert caught.value.maybe_applied
+
+    run(main)
+    assert len(server.calls) == 1
+
+
+def _leave(call: ScriptedCall) -> None:
+    if call.ended:
+        call.goaway(0)  # this call was not looked at
+
+
+def _refuse_stream(call: ScriptedCall) -> None:
+    if call.ended:
+        call.reset(ErrorCodes.REFUSED_STREAM)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        _refuse_stream,
+        refuse(8, penstock_error="resource-exhausted"),
+        _leave,
+    ],
+    ids=["refused stream", "queue full", "shutting down"],
+)
+def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, server: ScriptedGrpc, first: object) -> None:
+    server.on(TASK, first, answer(DONE))  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            await client.complete_user_task("1f", "approve", {"ok": True}, completed_by="ann")
+
+    run(main)
+    assert len(server.calls) == 2
+    request = m.CompleteUserTaskRequest("ann", b'{"ok":true}', "1f", "approve")
+    assert server.calls[1].messages(m.CompleteUserTaskRequest) == [request]
+
+
+def test_an_engine_that_leaves_still_answers_its_calls_while_new_ones_go_elsewhere(
+    run: Run, server: ScriptedGrpc
+) -> None:
+    def leave_first(call: ScriptedCall) -> None:
+        if call.ended:
+            call.goaway(LAST_STREAM_ID)
+
+    server.on(GET, leave_first, answer(FOUND))
+
+    async def main() -> None:
+        transport = GrpcTransport(server.url)
+        async with Client(transport) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.get_instance, "1f")
+            await anyio.to_thread.run_sync(server.wait, lambda: server.calls and server.calls[0].ended)
+            while not transport.channel._connection.leaving:
+                await anyio.sleep(0.01)
+            assert (await client.get_instance("1f")).id == "1f"
+            old = server.calls[0]
+
+            def finish() -> None:
+                old.send(FOUND)
+                old.end()
+
+            old.connection.act(finish)
+
+    run(main)
+    assert len({call.connection for call in server.calls}) == 2
+
+
+def test_a_connection_that_was_closed_while_idle_is_not_used(run: Run, server: ScriptedGrpc) -> None:
+    server.on(TASK, answer(DONE))
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            await client.complete_user_task("1f", "approve")
+            server.connections[0].drop()
+            await anyio.sleep(0.05)  # for the FIN to cross the loopback
+            await client.complete_user_task("1f", "approve")
+
+    run(main)
+    assert (len(server.calls), len(server.connections)) == (2, 2)
+
+
+def test_a_silent_engine_is_pinged_and_given_up(run: Run, server: ScriptedGrpc) -> None:
+    limits = GrpcLimits(keepalive_idle_s=0.1, keepalive_timeout_s=0.2)
+    server.on(TASK, hang)
+
+    async def main() -> None:
+        async with Client(GrpcTransport(server.url, limits=limits)) as client:
+            with anyio.move_on_after(1) as scope:  # it hangs, but answers its pings
+                await client.complete_user_task("1f", "approve")
+            assert scope.cancelled_caught
+            assert server.pings >= 2
+            server.silent = True
+            with pytest.raises(ConnectionFailed, match="silent"):
+                await client.complete_user_task("1f", "approve")
+
+    run(main)
+
+
+def test_messages_larger_than_every_window_go_both_ways(run: Run, server: ScriptedGrpc) -> None:
+    text = "x" * 3_000_000
+
+    def echo(call: ScriptedCall) -> None:
+        if not call.ended:
+            return
+        (request,) = call.messages(w.StartInstancesRequest)
+        body = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables=request.items[0].variables))])
+        pump(call, body)
+
+    def pump(call: ScriptedCall, body: w.StartInstancesResponse) -> None:
+        data = encode_message(body)
+        data = b"\0" + len(data).to_bytes(4, "big") + data
+        call.send()
+        h2 = call.connection.h2
+        while data:
+            size = min(h2.local_flow_control_window(call.stream_id), h2.max_outbound_frame_size, len(data))
+            if size:
+                h2.send_data(call.stream_id, data[:size])
+                data = data[size:]
+            call.connection.flush()
+            if not size:
+                h2.receive_data(call.connection.sock.recv(65536))
+        call.end()
+
+    server.on(START, echo)
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            assert (await client.start_instance("order", {"text": text})).variables == {"text": text}
+
+    run(main)
+
+
+def test_an_answer_over_the_limit_fails_its_call_only(run: Run, server: ScriptedGrpc) -> None:
+    large = m.GetInstanceResponse(m.WorkflowInstance(id="1f", failure_reason="x" * 2000))
+    server.on(GET, answer(large), answer(FOUND))
+
+    async def main() -> None:
+        async with Client(GrpcTransport(server.url, limits=GrpcLimits(max_message_bytes=1000))) as client:
+            with pytest.raises(PayloadTooLarge, match="max_message_bytes"):
+                await client.get_instance("1f")
+            assert (await client.get_instance("1f")).id == "1f"
+
+    run(main)
+    assert len(server.connections) == 1
+
+
+def _compressed(call: ScriptedCall) -> None:
+    if call.ended:
+        call.send(FOUND, compressed=True)
+
+
+def _no_status(call: ScriptedCall) -> None:
+    if call.ended:
+        headers = [(":status", "200"), ("content-type", "text/html")]
+        call.connection.h2.send_headers(call.stream_id, headers, end_stream=True)
+
+
+def _proxy(call: ScriptedCall) -> None:
+    if call.ended:
+        call.connection.h2.send_headers(call.stream_id, [(":status", "502")], end_stream=True)
+
+
+def _cut(call: ScriptedCall) -> None:
+    if call.ended:
+        call.send()
+        call.connection.h2.send_data(call.stream_id, b"\0\0\0\0\x09abc")
+        call.end()
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (refuse(3), BadRequest),
+        (refuse(5), NotFound),
+        (refuse(9), Conflict),
+        (refuse(9, penstock_error="idempotency-conflict"), IdempotencyConflict),
+        (refuse(10), LeaseLost),
+        (refuse(8), TooManyRequests),
+        (refuse(12), NotImplementedByEngine),
+        (refuse(13), InternalError),
+        (refuse(14), Unavailable),
+        (refuse(4), TimedOut),
+        (refuse(77), InternalError),
+        (refuse(9, penstock_error="a-code-from-the-future"), InternalError),
+        (answer(), InternalError),
+        (answer(FOUND, FOUND), InternalError),
+        (answer(b"\xff"), InternalError),
+        (_compressed, InternalError),
+        (_no_status, InternalError),
+        (_proxy, Unavailable),
+        (_cut, InternalError),
+    ],
+)
+def test_every_condition_has_its_exception(
+    run: Run, server: ScriptedGrpc, script: object, kind: type[ClientError]
+) -> None:
+    server.on(GET, script)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with Client(server.url, timeout_s=0.5) as client:
+            with pytest.raises(ClientError) as caught:
+                await client.get_instance("1f")
+        assert type(caught.value) is kind
+
+    run(main)
+
+
+def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(run: Run) -> None:
+    async def main() -> None:
+        async with Client("grpc://127.0.0.1:1", timeout_s=0.2) as client:
+            assert not await client.is_ready()
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.get_instance("1f")
+        assert not caught.value.maybe_applied
+
+    run(main)
+
+
+def test_tls_with_its_own_authority(run: Run) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(tls)
+    tls.set_alpn_protocols(["h2"])
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with ScriptedGrpc(tls=tls) as server:
+        server.on(GET, answer(FOUND))
+
+        async def main() -> None:
+            async with Client(GrpcTransport(server.url, ssl_context=trusting)) as client:
+                assert (await client.get_instance("1f")).id == "1f"
+            suspicious = GrpcTransport(server.url)
+            with pytest.raises(ConnectionFailed, match="certificate") as caught:
+                await suspicious.call(calls.GetInstance(id="1f"), timeout_s=20)
+            assert not caught.value.maybe_applied
+
+        run(main)
+
+
+def test_tls_without_http2_is_told(run: Run) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(tls)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with ScriptedGrpc(tls=tls) as server:
+
+        async def main() -> None:
+            transport = GrpcTransport(server.url, ssl_context=trusting)
+            with pytest.raises(ConnectionFailed, match="ALPN"):
+                await transport.call(calls.GetInstance(id="1f"), timeout_s=20)
+
+        run(main)
+
+
+class _CancelAt(trio.abc.Instrument):
+    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope, step: int) -> None:
+        self._task, self._scope, self.left = task, scope, step
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self._task:
+            if self.left == 0:
+                self._scope.cancel()
+            self.left -= 1
+
+
+async def test_a_call_cancelled_at_any_step_leaves_a_usable_client(server: ScriptedGrpc) -> None:
+    server.on(START, answer(STARTED))
+    cancelled = step = 0
+    while True:
+        async with Client(server.url) as client:
+            with trio.CancelScope() as scope:
+                at = _CancelAt(trio.lowlevel.current_task(), scope, step)
+                trio.lowlevel.add_instrument(at)
+                try:
+                    await client.start_instance("order", {"n": step})
+                finally:
+                    trio.lowlevel.remove_instrument(at)
+            cancelled += scope.cancelled_caught
+            with trio.fail_after(10):
+                assert (await client.start_instance("order")).id == "1f"
+        if at.left >= 0:  # the call ended before that step: all of them were tried
+            break
+        step += 1
+    assert cancelled > 5
+
+
+async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> None:
+    """The first of several waiting calls reads; cancelled at any step, another takes over."""
+    server.on(GET, answer(FOUND))
+    for step in range(30):
+        async with Client(server.url) as client:
+            ended: list[str] = []
+            await client.get_instance("1f")
+            connection = server.connections[-1]
+            connection.act(lambda connection=connection: connection.h2.ping(b"readable"))  # found by the next call
+
+            async def ask(client: Client = client, ended: list[str] = ended) -> None:
+                ended.append((await client.get_instance("1f")).id)
+
+            async def ask_cancelled(step: int = step, client: Client = client) -> None:
+                with trio.CancelScope() as scope:
+                    at = _CancelAt(trio.lowlevel.current_task(), scope, step)
+                    trio.lowlevel.add_instrument(at)
+                    try:
+                        await client.get_instance("1f")
+                    finally:
+                        trio.lowlevel.remove_instrument(at)
+
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask_cancelled)
+                    for _ in range(3):
+                        nursery.start_soon(ask)
+            assert ended == ["1f"] * 3
+
+
+# ------------------------------------------------------------------------------------------------ what has a form
+
+
+def test_every_operation_has_its_form_or_is_known_to_have_none() -> None:
+    for operation in CALLS:
+        if isinstance(operation, calls.UploadDefinition):
+            operation = calls.UploadDefinition(document=b'{"id":"d"}')
+        if isinstance(operation, WITHOUT_FORM):
+            with pytest.raises(NotOverGrpc, match=type(operation).__name__):
+                exchange_for(operation)
+        else:
+            assert exchange_for(operation).path.startswith("/")
+
+
+def test_a_definition_that_would_mean_something_else_is_refused_with_every_reason() -> None:
+    builder = WorkflowBuilder("d").service_task("a", "a", timeout="PT5S").wait("b", duration="PT1S")
+    document = (
+        builder.decision("c", {"z > 1": "a", "a > 1": "b"}).transformation("t", {"y": 1, "x": 2}).end().document()
+    )
+    with pytest.raises(NotOverGrpc) as caught:
+        exchange_for(calls.UploadDefinition(document=msgspec.json.encode(document)))
+    for part in ("steps[0] has timeout", "steps[1] has duration", "steps[2].conditionalNextSteps", "steps[3].transf"):
+        assert part in caught.value.reason
+    with pytest.raises(BadRequest, match="surprise"):
+        exchange_for(calls.UploadDefinition(document=b'{"id":"d","surprise":1}'))
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(10**400), [{"deep": 2**63 + 1}]])
+def test_a_number_that_a_struct_would_round_is_refused(value: object) -> None:
+    with pytest.raises(NotOverGrpc, match="rounded"):
+        exchange_for(calls.Signal(instance_id="1f", step_id="s", variables={"n": value}))
+
+
+def test_a_number_that_fits_a_struct_is_sent() -> None:
+    made = exchange_for(calls.Signal(instance_id="1f", step_id="s", variables={"n": 2**60, "m": [2**53, -1.5]}))
+    assert made.request == m.SignalWaitRequest("1f", "s", b'{"n":1152921504606846976,"m":[9007199254740992,-1.5]}')
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [(3, LeaseLost), (5, NotFound), (6, BadRequest), (7, Unavailable), (42, InternalError)],
+)
+def test_the_outcome_of_a_single_report_is_an_exception(
+    run: Run, server: ScriptedGrpc, outcome: int, kind: type[ClientError]
+) -> None:
+    server.on(COMPLETE, answer(w.CompleteJobsResponse([w.JobOutcome("j", 1, outcome, "because")])))
+
+    async def main() -> None:
+        async with Client(server.url, timeout_s=0.3) as client:
+            with pytest.raises(kind, match="because"):
+                await client.complete_job("j", "w", {"n": 10**30}, attempt=1)
+
+    run(main)
+    sent = server.calls[0].messages(w.CompleteJobsRequest)
+    assert sent == [w.CompleteJobsRequest("w", [w.Completion("j", 1, b'{"n":1' + b"0" * 30 + b"}")])]
+
+
+@pytest.mark.parametrize("url", ["grpc://", "grpc://host/path", "localhost:9090"])
+def test_a_wrong_url_is_told_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match=r"grpc"):
+        Client(url)
+
+
+def test_metadata_that_can_not_be_sent_is_told_at_once() -> None:
+    for name, value in (("grpc-timeout", "1"), (":path", "x"), ("x", "ä"), ("x", "a\nb")):
+        with pytest.raises(ValueError, match="metadata"):
+            GrpcTransport("grpc://localhost", metadata={name: value})
+
+
+def test_completions_keep_their_own_form() -> None:
+    made = exchange_for(
+        calls.CompleteJobs(worker_id="w", results=[Completion(job_id="a"), Completion(job_id="b", attempt=2)])
+    )
+    assert made.request == w.CompleteJobsRequest("w", [w.Completion("a"), w.Completion("b", 2)])
+
+
+def test_calls_cancelled_by_asyncio_itself_leave_a_usable_client(server: ScriptedGrpc) -> None:
+    """``asyncio.wait_for`` and the like know nothing of anyio's shields."""
+    server.on(START, answer(STARTED))
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            cancelled = 0
+            for step in range(40):
+                call = asyncio.create_task(client.start_instance("order", {"text": "x" * 100_000}))
+                for _ in range(step):
+                    await asyncio.sleep(0)
+                cancelled += call.cancel()
+                await asyncio.wait([call])
+                async with asyncio.timeout(10):
+                    assert (await client.start_instance("order")).id == "1f"
+            assert cancelled > 5
+
+    asyncio.run(main())

@@ -1,0 +1,149 @@
+"""What README and the SDK's pages show is run: programs as programs, pieces in one event loop after each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from penstock.client import Client, SyncClient
+from penstock.client.builder import WorkflowBuilder
+from penstock.testing.postgres import Server, apply_schema
+from penstock.worker import Worker
+from tests.sdk.running_engine import REPOSITORY, RunningEngine
+
+ORDER = {"orderId": "A-7", "amount": 25, "items": ["book"]}
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    with postgres_server.database(apply_schema) as dsn:
+        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "log")
+        try:
+            running.start()
+            with SyncClient(running.url) as client:
+                client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")
+            yield running
+        finally:
+            running.close()
+
+
+def at(engine: RunningEngine, source: str) -> str:
+    """The source with the addresses of the test's engine in place of the usual ones."""
+    return source.replace("http://127.0.0.1:8080", engine.url).replace("grpc://127.0.0.1:9090", engine.grpc_url)
+
+
+def worker_blocks() -> list[Any]:
+    """Every block that is a worker as a whole program."""
+    found = [(page, source) for page in ("README.md", "docs/worker.md") for source in blocks(page)]
+    programs = [(page, source) for page, source in found if "worker.main()" in source and "order.validate" in source]
+    assert len(programs) >= 2
+    return [pytest.param(source, id=f"{page}-{number}") for number, (page, source) in enumerate(programs)]
+
+
+@pytest.mark.parametrize("source", worker_blocks())
+def test_a_worker_that_is_shown_does_its_step_and_ends_on_ctrl_c(
+    engine: RunningEngine, source: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "validate.py"
+    program.write_text(at(engine, source))
+    with SyncClient(engine.url) as client:
+        started = client.start_instance("order-fulfilment", ORDER)
+        command = [sys.executable, "-W", "error", str(program)]
+        process = subprocess.Popen(command, env={"PYTHONPATH": str(REPOSITORY / "src")})
+        try:
+            moved: list[str] = []
+
+            async def watch(watcher: Client) -> None:
+                with anyio.fail_after(30):
+                    while (now := await watcher.get_instance(started.id)).current_step_ids == ["validate-order"]:
+                        await anyio.sleep(0.05)
+                moved.extend(now.current_step_ids)
+                assert now.variables["valid"] is True
+
+            client.run(watch)
+            assert moved == ["reserve-stock"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_first_worker_of_the_guide_runs(engine: RunningEngine, backend: str) -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(compile(at(engine, blocks("docs/worker.md")[0]), "docs/worker.md", "exec", dont_inherit=True), names)
+    worker: Worker = names["worker"]
+
+    async def main() -> None:
+        async with Client(engine.url) as client, worker:
+            await client.upload_definition(WorkflowBuilder("pay").service_task("charge", "payment.charge").end())
+            for amount, status in ((5, "COMPLETED"), (0, "FAILED")):
+                started = await client.start_instance("pay", {"orderId": "7", "amount": amount})
+                ended = await client.wait_until_ended(started.id, timeout_s=20)
+                assert ended.status == status
+                if amount:
+                    assert ended.variables["paymentId"].startswith("p-")
+                else:
+                    assert ended.failure_reason == "nothing to charge: 0"
+
+    anyio.run(main, backend=backend)
+
+
+def test_the_options_of_a_connection_are_shown_as_they_are(engine: RunningEngine) -> None:
+    (source,) = [source for source in blocks("docs/worker.md") if "GrpcTransport(" in source]
+    names: dict[str, Any] = {}
+    exec(compile(at(engine, source), "docs/worker.md", "exec", dont_inherit=True), names)
+
+    async def main() -> None:
+        async with names["client"] as client:
+            assert await client.is_ready()
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("over", ["http://127.0.0.1:8080", "grpc://127.0.0.1:9090"])
+def test_the_clients_page_runs_from_top_to_bottom(
+    engine: RunningEngine, backend: str, over: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, *pieces = blocks("docs/client.md")
+    program = at(
+        engine,
+        first.replace("http://127.0.0.1:8080", over).replace(
+            "anyio.run(main)", f"anyio.run(main, backend={backend!r})"
+        ),
+    )
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env={"PYTHONPATH": str(REPOSITORY / "src")}, check=True
+    )
+    assert "COMPLETED {'amount': 2500, 'approved': True}" in capfd.readouterr().out
+
+    async def main() -> None:
+        async with Client(at(engine, over)) as client:
+            for piece in pieces:
+                names: dict[str, Any] = {"client": client}
+                code = compile(at(engine, piece), "docs/client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True)
+                if "SyncClient" in piece:
+                    await anyio.to_thread.run_sync(exec, code, names)
+                elif (coroutine := eval(code, names)) is not None:
+                    await coroutine
+
+    anyio.run(main, backend=backend)
+    shown = capfd.readouterr().out
+    assert "COMPLETED P-7" in shown
+    assert "steps[0].jobType: " in shown
