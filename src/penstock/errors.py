@@ -78,13 +78,11 @@ class TooManyRequests(PenstockError):
     code = "resource-exhausted"
 
 
-class NotImplementedYet(PenstockError):
-    """The request is valid but uses what this engine can't run."""
-
-    code = "not-implemented"
-
-
 class Unavailable(PenstockError):
     """The engine can't answer now: the database is away or the engine drains. Try again."""
 
     code = "unavailable"
+
+
+class BrokerUnavailable(Unavailable):
+    """No Kafka broker can be reached or used; the reason names them. The engine does not start without one."""

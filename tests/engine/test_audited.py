@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from penstock.engine.vocabulary import Release
 from penstock.errors import LeaseLost
-from penstock.testing.definitions import definition, end, linear, service
+from penstock.testing.definitions import definition, end, linear, service, step, timer
 from tests.engine.driver import Driver
+from tests.shapes import gateway, joining, task, user
 
 
 async def test_a_heartbeat_never_shortens_a_lease(driver: Driver) -> None:
@@ -48,3 +51,60 @@ async def test_a_poll_of_several_types_starves_none(driver: Driver) -> None:
             await driver.start(name)
     seen = {(await driver.one("a", "b")).job_type for _ in range(4)}
     assert seen == {"a", "b"}
+
+
+@pytest.mark.parametrize("before", ["FAILED", "LEASE_EXPIRED", "RELEASED"])
+@pytest.mark.parametrize("after", ["skipped", "interrupted", "late", "late failure", "late retry", "back again"])
+async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Driver, before: str, after: str) -> None:
+    """The step was closed from elsewhere while its job waited for the next attempt; or by a result after the lease."""
+    instance = await driver.run(
+        definition(
+            gateway("fork", "x", "u"),
+            task("x", "join", retryCount=5, boundaryEvents=[timer("join", "PT5H", interrupting=True)]),
+            user("u", "end"),
+            joining("join", "end"),
+            end(),
+        )
+    )
+    job = await driver.one("x", lease=10)
+    if before == "FAILED":
+        await driver.fail(job)
+    elif before == "LEASE_EXPIRED":
+        assert await driver.expire(11) == 1
+    else:
+        await driver.engine.jobs.release_many([Release(job_id=job.id, worker_id="w1", attempt=1)])
+    told = [(1, before)]
+    if after == "skipped":
+        await driver.finish_task(instance, "u")
+    elif after == "interrupted":
+        assert await driver.due(5 * 3600) == 1
+    elif before == "LEASE_EXPIRED" and after == "late":
+        await driver.complete(job)
+        told = [(1, "COMPLETED")]
+    elif before == "LEASE_EXPIRED" and after == "back again":
+        await driver.heartbeat(job)
+        told = [(1, "RUNNING")]
+    elif before == "LEASE_EXPIRED":
+        await driver.fail(job, "late", retryable=after == "late retry")
+        told = [(1, "FAILED")]
+    (item,) = [item for item in await driver.history(instance) if item.step_id == "x"]
+    assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == told
+    records = await driver.engine.instances.audit(instance)
+    assert [record.detail for record in records if record.kind == "JOB_DISPATCHED"] == ["attempt 1"]
+    ends = {"skipped": "STEP_SKIPPED", "interrupted": "STEP_INTERRUPTED"}
+    if after in ends:
+        assert [record.actor for record in records if record.kind == ends[after]] == [None]
+
+
+@pytest.mark.parametrize("wait_for", [{"duration": "${x}"}, {"until": "${x}"}])
+@pytest.mark.parametrize("value", [None, True, [1], {"a": 1}, -1, ""])
+async def test_a_wait_for_no_time_at_all_says_what_it_was_given(
+    driver: Driver, wait_for: dict[str, str], value: object
+) -> None:
+    body = definition(step("w", "WAIT", nextStep="end", **wait_for), end())
+    view = await driver.view(await driver.run(body, {"x": value}))
+    assert view.status == "FAILED"
+    assert "None" not in (view.failure_reason or "None")
+    assert "int" not in (view.failure_reason or "")
+    expected = "is negative" if value == -1 and "duration" in wait_for else msgspec.json.encode(value).decode()
+    assert expected.replace('""', "''") in (view.failure_reason or "")

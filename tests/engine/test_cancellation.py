@@ -26,9 +26,9 @@ from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
 from tests.waiting import wait_until
 
-STEPS_MAX = 400
+STEPS_MAX = 800
 """More is an endless loop."""
-ROUNDS = 3
+ROUNDS = 2
 """Sockets answer at other moments each time: what one round passes over, another one meets."""
 
 Operation = Callable[[], Awaitable[Any]]

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from penstock.engine import ids
 from penstock.engine.items import DeadLetterItem
 from penstock.engine.vocabulary import Job
 from penstock.errors import LeaseLost
@@ -162,6 +163,20 @@ async def test_heartbeats_extend_a_lease_only_up_to_the_steps_timeout(driver: Dr
     again = await driver.one("a", lease=20)
     assert (again.attempt, again.id) == (2, job.id)
     assert await left(driver) == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize(("timeout", "lease", "asked", "length"), [("PT1M", 20, 3600, 60), ("PT2H", 600, 10, 600)])
+async def test_the_engine_watches_for_the_end_that_a_heartbeat_really_set(
+    driver: Driver, timeout: str, lease: int, asked: int, length: int
+) -> None:
+    """A job with a time limit came back as late as its worker's last wish for more was long."""
+    await driver.run(definition(task("a", timeout=timeout), end()))
+    job = await driver.one("a", lease=lease)
+    await driver.heartbeat(job, lease_seconds=asked)
+    key = ids.read_job(job.id)
+    watched = driver.engine.polls.leases.find(key.token, key.seq)
+    assert watched is not None
+    assert watched.ends_at - trio.current_time() == pytest.approx(length, abs=2)
 
 
 async def test_no_lease_is_longer_than_the_steps_timeout(driver: Driver) -> None:

@@ -22,3 +22,17 @@ async def test_a_linear_workflow_runs_to_its_end(driver: Driver) -> None:
     path = await driver.path(instance.id)
     assert [status for _, status in path] == ["COMPLETED"] * 4
     assert driver.rows("SELECT count(*) FROM token")[0] == (0,)
+
+
+async def test_the_end_is_an_item_of_the_history_though_it_has_no_row_of_its_own(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    instance = await driver.start("linear")
+    await driver.complete(await driver.one("work"))
+    assert driver.rows("SELECT step, end_step FROM history") == [(0, 1)]
+    job, end = await driver.history(instance.id)
+    assert (end.step_id, end.step_type, end.status, end.attempt_number) == ("end", "END", "COMPLETED", 1)
+    assert end.started_at == end.ended_at == job.ended_at
+    assert end.attempts is None
+    assert end.id != job.id
+    trail = [record.step_id for record in await driver.engine.instances.audit(instance.id) if record.step_id]
+    assert trail == [job.step_id, job.step_id, "end"]

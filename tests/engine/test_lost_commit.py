@@ -190,6 +190,42 @@ async def test_a_narrow_start_that_hands_its_first_job_over(
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
+TAKEN_ONCE = """
+CREATE SEQUENCE once;
+CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN IF nextval(''once'') = 1 THEN {change}; END IF; RETURN NEW; END';
+CREATE TRIGGER taken BEFORE INSERT ON token FOR EACH ROW EXECUTE FUNCTION taken()
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "NEW.attempt := 2; NEW.claimed_by := ''other''",
+        "NEW.attempt := 2",
+        "NEW.claimed_by := ''other''",
+        "NEW.lease_until := NEW.entered_at",
+        "NEW.entered_at := NEW.entered_at + interval ''1 s''",
+    ],
+)
+async def test_a_first_job_that_others_had_meanwhile_is_not_handed_over(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery, change: str
+) -> None:
+    """Between a lost COMMIT and the look at it the lease may have ended, and another worker may have the job."""
+    await cut_driver.upload(linear(1))
+    with psycopg.connect(cut_driver.dsn, autocommit=True) as connection:
+        for statement in TAKEN_ONCE.format(change=change).split(";\n"):
+            connection.execute(statement.encode())
+    jobs = await parked_poll(cut_driver, nursery, "work")
+    view = await losing(proxy, committed, lambda: cut_driver.start("linear", {"x": MARK}))
+    if committed:
+        assert not jobs
+        assert len(cut_driver.engine.polls.waiters) == 1
+        view = await cut_driver.start("linear")
+    job = await delivered(cut_driver, jobs)
+    assert (job.instance_id, job.attempt, job.worker_id) == (view.id, 1, "parked")
+
+
 async def test_a_wide_start(cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery) -> None:
     await cut_driver.upload(fork(1, 1))
     jobs = await parked_poll(cut_driver, nursery, "work")

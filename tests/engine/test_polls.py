@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import trio
 import trio.testing
 
@@ -142,3 +143,42 @@ async def test_two_engines_never_hand_out_one_job_twice(make_driver: MakeDriver)
         for number in range(6):
             nursery.start_soon(take, (one, two)[number % 2], f"w{number}")
     assert len(taken) == len(set(taken)) == 60
+
+
+async def test_a_claim_passes_by_jobs_that_a_transaction_holds_and_takes_the_next_oldest(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    started = [(await driver.start("linear")).id for _ in range(4)]
+    with psycopg.connect(driver.dsn) as other:
+        other.execute(
+            "SELECT id FROM token WHERE instance_id = ANY(%s) FOR NO KEY UPDATE", [[int(id, 16) for id in started[:2]]]
+        )
+        with trio.fail_after(10):
+            jobs = await driver.poll("work", n=1) + await driver.poll("work", n=10)
+    assert [job.instance_id for job in jobs] == started[2:]
+    assert [job.instance_id for job in await driver.poll("work")] == started[:2]
+
+
+async def test_queue_rows_of_executions_that_are_over_go_and_hold_nothing_up(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    started = (await driver.start("linear")).id
+    driver.rows(
+        "INSERT INTO ready (job_type, seq, token_id) SELECT r.job_type, -n, r.token_id FROM ready r,"
+        " generate_series(1, 5) AS n RETURNING 1"
+    )
+    jobs = await driver.poll("work", n=10)
+    assert [job.instance_id for job in jobs] == [started]
+    assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_a_poll_is_not_sent_away_when_what_was_counted_has_been_taken_by_another_engine(
+    make_driver: MakeDriver,
+) -> None:
+    one, two = make_driver(1), make_driver(2)
+    for job_type in ("a", "b"):
+        await one.upload(definition(service(job_type, "end", job_type=job_type), end(), definition_id=job_type))
+        for _ in range(3):
+            await one.start(job_type)
+    assert len(await one.poll("a", n=1)) == 1  # counts three, and takes one
+    assert one.engine.polls.queue.waiting(["a"]) == {"a": 2}
+    assert len(await two.poll("a", n=10)) == 2
+    assert [job.job_type for job in await one.poll("a", "b", n=2)] == ["b", "b"]

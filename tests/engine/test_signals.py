@@ -178,6 +178,19 @@ async def test_only_so_many_signals_are_kept(driver: Driver, monkeypatch: pytest
     assert values(await kept(driver, instance)) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+async def test_only_so_many_bytes_are_kept(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "SIGNALS_FULL_BYTES", 1_000)
+    instance = await driver.run(LATER)
+    for n in range(2):  # one may be of any size
+        await driver.signal(instance, "w", {"n": n, "text": "x" * (900 + 1_000 * n)}, buffer=True)
+    with pytest.raises(Conflict, match="1000 bytes"):
+        await driver.signal(instance, "w", {"n": 2}, buffer=True)
+    assert [value["n"] for value in values(await kept(driver, instance))] == [0, 1]
+    await driver.complete(await driver.one("x"))
+    assert [value["n"] for value in values(await kept(driver, instance))] == [1]
+    assert await driver.open_steps(instance) == ["next"]
+
+
 @pytest.mark.parametrize("ending", ["end", "narrow end", "cancel"])
 async def test_kept_signals_go_with_their_instance(driver: Driver, ending: str) -> None:
     body = definition(task("x", "end", boundaryEvents=[timer("w", interrupting=True)]), wait("w"), end())

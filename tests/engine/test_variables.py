@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
 
+from penstock.engine.vocabulary import Release
 from penstock.testing.definitions import definition, end, linear, service, step
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
@@ -100,3 +102,27 @@ async def test_a_job_always_has_the_latest_variables_of_all_branches(make_driver
     assert variables_of(b2) == {"x": "a2", "y": 1}
     await driver.complete(b2)
     assert variables_of(await driver.one("last")) == {"x": "a2", "y": 1}
+
+
+NOISE = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(200))
+
+
+@pytest.mark.parametrize("big", [NOISE, "x" * 20_000], ids=["as they are", "compressed by PostgreSQL"])
+async def test_many_bytes_of_variables_are_whole_whether_the_engine_knows_them_or_reads_them(
+    make_driver: MakeDriver, big: str
+) -> None:
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(3))
+    views = [await one.start("linear", {"big": big, "n": n}) for n in range(2)]
+    for job in await one.poll("work", n=2):  # reads them: one statement for both
+        assert variables_of(job)["big"] == big
+        await one.complete(job, {"first": job.instance_id})
+    known, unknown = await one.one("work"), await two.one("work", worker="w2")
+    for job, view in ((known, views[0]), (unknown, views[1])):
+        assert job.instance_id == view.id
+        assert variables_of(job) == {"big": big, "n": views.index(view), "first": view.id}
+    await two.complete(unknown, {"second": 2, "big": 1})
+    assert variables_of(await one.one("work")) == {"big": 1, "n": 1, "first": views[1].id, "second": 2}
+    await one.engine.jobs.release_many([Release(job_id=known.id, worker_id=known.worker_id, attempt=known.attempt)])
+    again = await two.one("work", worker="w2")
+    assert (again.attempt, variables_of(again)) == (2, variables_of(known))

@@ -18,6 +18,7 @@ from penstock.http.hypercorn_seam import HypercornServer
 from tests.http.raw import RawClient
 
 DEADLINE_SECONDS = 20
+REFUSAL_HEADERS = [(b"access-control-allow-origin", b"*")]
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Running:
 
     async def until(self, holds: Callable[[Statistics], bool]) -> None:
         """Wait for a state of the server."""
-        while not holds(self.server.statistics()):  # noqa: ASYNC110 - counters announce nothing; `running` bounds it
+        while not holds(self.server.statistics()):
             await trio.sleep(0.002)
 
     async def refuses_new_connections(self) -> None:
@@ -81,7 +82,7 @@ def serve_either(request: pytest.FixtureRequest) -> Serve:
     def serve(
         app: App, sockets: list[socket.socket] | None = None, **limits: float
     ) -> AbstractAsyncContextManager[Running]:
-        return running(kind(Limits(**limits)), app, sockets)
+        return running(kind(Limits(**limits), refusal_headers=REFUSAL_HEADERS), app, sockets)
 
     return serve
 

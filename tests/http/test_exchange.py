@@ -159,6 +159,7 @@ async def test_a_body_over_the_limit_is_a_413(serve_either: Serve, framed: str) 
         async with http.client() as client:
             reply = await client.ask(request)
             assert (reply.status, reply.json()["error"]) == (413, "payload-too-large")
+            assert ("access-control-allow-origin", "*") in reply.headers
             assert reply.json()["reason"] == reply.json()["message"]
             assert await client.reads_end()
         async with http.client() as client:

@@ -55,9 +55,12 @@ class Played:
         """One of the two, at random."""
         return self.source.choice(self.engines)
 
-    async def play(self) -> None:
+    async def begin(self) -> str:
         await self.engines[0].upload(self.body)
-        self.instance = (await self.engine.start(f"game-{self.seed}", START_VARIABLES)).id
+        return (await self.engine.start(str(self.body["id"]), START_VARIABLES)).id
+
+    async def play(self) -> None:
+        self.instance = await self.begin()
         self.game = TokenGame(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC)
         await self.compare()
         drawing = Seeded(self.source)

@@ -49,7 +49,17 @@ BAD_COMPLETIONS = [
     (b'{"jobId":"bad","variables":{"n":"\\u0000"}}', "bad", "variables.n: has a NUL character"),
     (b'{"jobId":"bad","variables":{"n":1e999}}', "bad", "variables: the number 1e999 is outside"),
     (b'{"jobId":"bad","variables":{"n":"\\ud800"}}', "bad", "body: not JSON, or with a lone surrogate"),
-    (b'{"jobId":"bad","variables":{"n":"\xff"}}', "bad", "body: not JSON, or with a lone surrogate"),
+    (b'{"jobId":"bad","variables":{"n":"\xff"}}', "bad", "body: not UTF-8"),
+    (b'{"jobId":"bad","variables":{"n":' + b"[" * 3_000 + b"]" * 3_000 + b"}}", "bad", "body: nested too deeply"),
+    (b'{"variables":{"n":' + b'{"a":' * 3_000 + b"1" + b"}" * 3_000 + b'},"jobId":"bad"}', "bad", "body: nested too"),
+    (b'{"jobId":"bad","attempt":"x","n":' + b"7" * 5_000 + b"}", "bad", "attempt: expected int | null, got str"),
+    (
+        b'{"jobId":"bad","variables":{"n":' + b"7" * 5_000 + b"}}",
+        "bad",
+        "variables: has a whole number of more than 1000",
+    ),
+    (b"[" * 3_000 + b"]" * 3_000, "", "body: expected object, got array"),
+    (b"7" * 5_000, "", "body: number out of range"),
     (b'{"jobId":"bad","attempt":"one"}', "bad", "attempt: expected int | null, got str"),
     (b'{"jobId":"","variables":{}}', "", "jobId: is required"),
     (b'{"jobId":7}', "", "jobId: expected str | null, got int"),
@@ -109,6 +119,30 @@ async def test_failures_keep_their_texts_whatever_is_in_them(rest: Rest, engine:
     ]
     assert [item["outcome"] for item in answer.json["results"]] == ["ok", "ok", "invalid", "ok"]
     assert answer.json["results"][2]["reason"] == "retryable: expected bool | null, got int"
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/fail", "/v1/jobs/j/fail"])
+async def test_an_error_text_is_kept_however_deep_it_is(rest: Rest, engine: ScriptedEngine, path: str) -> None:
+    engine.on("jobs.fail_many", all_ok)
+    message = b"[" * 3_000 + b'"' + b"\xff" + b'"' + b"]" * 3_000
+    body = b'{"jobId":"j","retryable":true,"errorMessage":' + message + b',"workerId":"w"}'
+    alone = path.endswith("j/fail")
+    answer = await rest.post(path, body if alone else b'{"workerId":"w","results":[' + body + b"]}")
+    assert answer.status == (204 if alone else 200)
+    passed = engine.one("jobs.fail") if alone else engine.one("jobs.fail_many")[0]
+    assert (passed.job_id, passed.retryable) == ("j", True)
+    assert passed.error_message == "[" * 3_000 + '"\ufffd"' + "]" * (4_096 - 3_005)
+
+
+async def test_several_bad_items_of_each_kind_leave_their_neighbours_alone(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.start_batch", [StartResult(instance=instance())])
+    deep = b'{"definitionId":"d","variables":{"n":' + b"[" * 5_000 + b"]" * 5_000 + b"}}"
+    wide = b'{"definitionId":"d","variables":{"n":' + b"1" * 5_000 + b"}}"
+    body = b'{"items":[' + deep + b"," + wide + b',{"definitionId":"d"},{"definitionId":3}]}'
+    results = (await rest.post("/v1/instances/batch", body)).json["results"]
+    assert [result.get("reason", "started")[:25] for result in results] == [
+        "body: nested too deeply", "variables: has a whole nu", "started", "definitionId: expected st",
+    ]  # fmt: skip
 
 
 async def test_heartbeats_answer_with_the_new_end_or_an_outcome(rest: Rest, engine: ScriptedEngine) -> None:
@@ -179,6 +213,12 @@ async def test_starts_are_passed_on_and_bad_ones_answered_in_their_place(rest: R
         ("/v1/jobs/complete", b'{"results":[]}', "workerId: is required"),
         ("/v1/jobs/complete", b'{"workerId":1,"results":[]}', "workerId: expected str | null, got int"),
         ("/v1/jobs/complete", b'{"workerId":"w","results":[}', "body: not JSON: "),
+        ("/v1/jobs/complete", b'{"workerId":"w","results":[{"jobId":"a"},{"jobId":}]}', "body: not JSON: "),
+        (
+            "/v1/jobs/complete",
+            b'{"workerId":"w","results":[{"jobId":"a"},' + b"[" * 3_000 + b"]}",
+            "results[1]: expected object, got array",
+        ),
         ("/v1/jobs/fail", b'{"workerId":"w"}', "results: is required"),
         ("/v1/jobs/release", b'{"workerId":"w","results":[]}', "jobs: is required"),
         ("/v1/jobs/heartbeat", b'{"jobs":[{}]}', "workerId: is required"),

@@ -161,6 +161,13 @@ async def test_the_jobs_of_a_client_that_left_go_to_the_next(
     assert (job.instance_id, job.attempt) == (started.id, 1)
 
 
+async def test_a_browser_may_read_why_the_server_refused(driver: RestDriver, raw: Raw) -> None:
+    await raw.send("POST", "/v1/instances", b"", "Content-Length: 99999999", "Origin: https://a.example")
+    status, headers, body = await raw.answer()
+    assert (status, json.loads(body)["error"]) == (413, "payload-too-large")
+    assert headers["access-control-allow-origin"] == "*"
+
+
 # -- additions on jobs
 
 
@@ -205,6 +212,20 @@ async def test_batches_complete_and_fail_and_release_many_at_once(driver: RestDr
     answers = (await driver.call("POST", "/v1/jobs/heartbeat", body))["results"]
     assert [item["outcome"] for item in answers] == ["ok", "cancelled"]
     assert answers[0]["lockExpiresAt"].endswith("Z")
+
+
+@pytest.mark.parametrize("wish", [10**400, -(10**400), 1e308, 10**4000])
+async def test_a_pause_of_any_length_may_be_asked_for(driver: RestDriver, name: str, wish: float) -> None:
+    await driver.upload(linear(1, definition_id=name, job_type=name, retry_count=2))
+    for path in ("/v1/jobs/{}/fail", "/v1/jobs/fail"):
+        started = await driver.start(name)
+        (job,) = await driver.poll(name)
+        item = {"jobId": job.id, "retryable": True, "retryAfterSeconds": wish}
+        body = {"workerId": "w", **item} if "{}" in path else {"workerId": "w", "results": [item]}
+        answer = await driver.call("POST", path.format(job.id), body)
+        assert answer is None or answer["results"] == [{"jobId": job.id, "outcome": "ok"}]
+        assert (await driver.instance(started.id)).status == "ACTIVE"
+        await driver.cancel(started.id)
 
 
 async def test_a_heartbeat_keeps_the_lease_and_what_it_brings(driver: RestDriver, name: str) -> None:

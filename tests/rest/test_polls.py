@@ -155,7 +155,9 @@ async def test_jobs_for_a_client_that_a_server_knows_to_be_gone_are_given_back(
     engine.on("jobs.poll", [job("1f-1-0", attempt=4)])
     rest.extensions["penstock.peer_gone"] = lambda: True
     answer = await poll(rest, 9)
-    assert answer.status == 0  # not answered: a worker that only half closed would work on it without a lease
+    # a worker that only half closed its connection still reads: no job, which it would do without a lease, and no 500,
+    # which is what the server says for an application that does not answer (found by `python -m chaos`)
+    assert (answer.status, answer.json) == (200, {"jobs": []})
     (released,) = engine.one("jobs.release_many")
     assert (released.job_id, released.worker_id, released.attempt) == ("1f-1-0", "w", 4)
 

@@ -25,8 +25,8 @@ EXPECTED = {
     errors.UnsupportedFormat: 415,
     errors.TooManyRequests: 429,
     errors.PenstockError: 500,
-    errors.NotImplementedYet: 501,
     errors.Unavailable: 503,
+    errors.BrokerUnavailable: 503,
 }
 
 

@@ -326,9 +326,9 @@ async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> No
 
 async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
     dead = DeadJob(id="1f-1-0", job_type="charge", instance_id="1f", step_id="pay", failed_at=NOON, reason="boom")
-    engine.on("jobs.failed", DeadJobPage(items=[dead], page=1, page_size=5))
-    answer = await rest.get("/v1/jobs?status=FAILED&page=1&pageSize=5")
-    assert engine.one("jobs.failed") == (1, 5)
+    engine.on("jobs.failed", DeadJobPage(items=[dead], page=1, page_size=5, total=6))
+    answer = await rest.get("/v1/jobs?status=FAILED&page=1&pageSize=5&jobType=a%2Fb")
+    assert engine.one("jobs.failed") == (1, 5, "a/b")
     assert answer.json == {
         "items": [
             {
@@ -342,9 +342,33 @@ async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> Non
         ],
         "page": 1,
         "pageSize": 5,
+        "total": 6,
     }
     for query in ("", "?status=LOCKED"):
         assert (await rest.get(f"/v1/jobs{query}")).error[:2] == (400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/instances?businessKey", "/v1/definitions?keyword", "/v1/jobs?status=FAILED&jobType"]
+)
+async def test_a_query_that_is_no_utf_8_is_refused(rest: Rest, engine: ScriptedEngine, path: str) -> None:
+    status, code, reason = (await rest.get(f"{path}=a%ff")).error
+    assert (status, code) == (400, "bad-request")
+    assert reason.endswith(": not UTF-8")
+    assert not engine.calls
+
+
+async def test_a_percent_sign_may_be_searched_for(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.list", InstancePage(items=[], total=0))
+    assert (await rest.get("/v1/instances?businessKey=a%25ff%C3%A4")).status == 200
+    assert engine.one("instances.list")[2] == "a%ffä"
+
+
+async def test_instances_are_found_by_the_longest_business_key(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.list", InstancePage(items=[], total=0))
+    assert (await rest.get(f"/v1/instances?businessKey={'k' * 512}")).status == 200
+    assert engine.one("instances.list")[2] == "k" * 512
+    assert (await rest.get(f"/v1/instances?businessKey={'k' * 513}")).error[:2] == (400, "bad-request")
 
 
 async def test_an_unknown_instance_is_404_everywhere(rest: Rest, engine: ScriptedEngine) -> None:

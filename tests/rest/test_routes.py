@@ -9,6 +9,7 @@ import trio
 
 from penstock.log import trace_id
 from penstock.rest.app import RestApp
+from penstock.rest.cors import Cors
 from tests.rest.scripted import Rest, ScriptedEngine, instance
 
 # -- paths and methods
@@ -143,6 +144,12 @@ async def test_origins_can_be_chosen() -> None:
     assert ours.headers["vary"] == "Origin"
     theirs = await rest.send("OPTIONS", "/v1/instances", headers={"Origin": "https://b.example", **asked})
     assert theirs.headers == {"vary": "Origin"}
+
+
+def test_answers_without_a_known_origin_name_none_of_those_that_were_chosen() -> None:
+    assert Cors(("*", "https://a.example"), ()).unasked == ((b"access-control-allow-origin", b"*"),)
+    assert Cors(("https://a.example",), ()).unasked == ()
+    assert Cors((), ()).unasked == ()
 
 
 async def test_origins_can_be_none() -> None:

@@ -23,6 +23,7 @@ from penstock.rpc.codec import WireCodec
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server, Statistics
+from tests.rpc.go_client import build
 from tests.rpc.raw import RawClient, client_on
 from tests.rpc.services import Engine, GeneratedWorker
 from tests.waiting import wait_until
@@ -124,6 +125,12 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
         yield Google(*(importlib.import_module(name) for name in modules))
     finally:
         sys.path.remove(str(target))
+
+
+@pytest.fixture(scope="session")
+def go_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go client, built in a temporary directory."""
+    return build(tmp_path_factory.mktemp("go") / "client")
 
 
 @pytest.fixture(scope="session")

@@ -357,6 +357,30 @@ def test_nesting_is_taken_to_the_limit_and_not_beyond() -> None:
         decode_struct(encode_struct(nested(33)))
 
 
+@pytest.mark.parametrize("kind", [dict, list])
+def test_what_the_engine_nests_deeper_is_written_as_text(google: Google, kind: type) -> None:
+    """REST takes 100 levels; a client's library would refuse the whole answer."""
+    for levels in (5, 31, 32, 33, 60, 99):
+        value: Any = 7
+        for _ in range(levels - 1):
+            value = {"k": value} if kind is dict else [value]
+        variables = {"deep": value, "other": [1]}
+        job = m.Job("1-2-3", variables=msgspec.json.encode(variables))
+        data = encode_message(m.PollJobsResponse([job]))
+        read = from_struct(google.workflow.PollJobsResponse.FromString(data).jobs[0].variables)
+        assert json.loads(decode_message(data, m.PollJobsResponse).jobs[0].variables) == read
+        assert read["other"] == [1]
+        assert (read == variables) == (levels <= 32)
+        inner = read["deep"]
+        while not isinstance(inner, (int, str)):
+            (inner,) = inner.values() if isinstance(inner, dict) else inner
+        if isinstance(inner, str):
+            inner = json.loads(inner)
+            while not isinstance(inner, int):
+                (inner,) = inner.values() if isinstance(inner, dict) else inner
+        assert inner == 7
+
+
 def test_what_is_no_json_is_a_programmers_error() -> None:
     with pytest.raises(TypeError):
         encode_struct({"k": object()})

@@ -18,17 +18,10 @@ import trio
 from penstock.rpc.health import Health
 from penstock.rpc.methods import service_names
 from penstock.rpc.reflection import Reflection
-from tests.rpc import go_client
 from tests.rpc.conftest import ROOT, running
 from tests.rpc.services import Engine
 
 pytestmark = [pytest.mark.go, pytest.mark.slow]
-
-
-@pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client, built in a temporary directory."""
-    return go_client.build(tmp_path_factory.mktemp("go") / "client")
 
 
 async def output_of(*command: str) -> dict[str, Any]:
@@ -37,13 +30,13 @@ async def output_of(*command: str) -> dict[str, Any]:
     return result
 
 
-async def test_a_go_client_finds_all_as_the_contract_says(client: Path) -> None:
+async def test_a_go_client_finds_all_as_the_contract_says(go_client: Path) -> None:
     names = service_names(Engine().__mapping__())
     health = Health(names)
     health.set_serving(True)
     with trio.fail_after(60):
         async with running(more=[health, Reflection(names | {"grpc.health.v1.Health"})]) as run:
-            seen = await output_of(str(client), "scenario", f"127.0.0.1:{run.port}")
+            seen = await output_of(str(go_client), "scenario", f"127.0.0.1:{run.port}")
             await run.until(lambda now: now.calls_running == 0)
             assert run.engine.cancelled == 1
             assert run.server.statistics().counts.floods == run.server.statistics().counts.broken == 0
@@ -58,16 +51,16 @@ async def test_a_go_client_finds_all_as_the_contract_says(client: Path) -> None:
     }  # fmt: skip
 
 
-async def test_sigterm_under_load_breaks_no_call_and_exits_0(client: Path) -> None:
+async def test_sigterm_under_load_breaks_no_call_and_exits_0(go_client: Path) -> None:
     """Callers on persistent connections see answers, then refused connections; nothing in between."""
     with trio.fail_after(60):
         for _ in range(3):
-            seen = await load_until_sigterm(client)
+            seen = await load_until_sigterm(go_client)
             assert seen["ok"] > 100
             assert set(seen["failures"]) == {"refused connection"}, seen["failures"]
 
 
-async def load_until_sigterm(client: Path) -> dict[str, Any]:
+async def load_until_sigterm(go_client: Path) -> dict[str, Any]:
     """What forty callers saw of a server that is told to end while they call."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     seen: dict[str, Any] = {}
@@ -80,7 +73,7 @@ async def load_until_sigterm(client: Path) -> dict[str, Any]:
 
         async def call_on() -> None:
             load = ["-c", "40", "-conns", "10", "-d", "1s", "-job", "2 ms"]
-            seen.update(await output_of(str(client), "load", f"127.0.0.1:{port}", *load))
+            seen.update(await output_of(str(go_client), "load", f"127.0.0.1:{port}", *load))
 
         nursery.start_soon(call_on)
         assert await anext(lines) == "busy"

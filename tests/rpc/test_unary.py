@@ -57,7 +57,7 @@ async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:
     [
         ("BadRequest", 3), ("NotFound", 5), ("Conflict", 9), ("LeaseLost", 10), ("JobCancelled", 9),
         ("IdempotencyConflict", 9), ("DispatchModeConflict", 9), ("UnsupportedFormat", 3), ("PayloadTooLarge", 3),
-        ("TooManyRequests", 8), ("NotImplementedYet", 12), ("Unavailable", 14), ("PenstockError", 13),
+        ("TooManyRequests", 8), ("Unavailable", 14), ("PenstockError", 13),
         ("group", 10),
     ],
 )  # fmt: skip

@@ -28,7 +28,8 @@ def check(dsn: str, load: Load) -> None:
         ).fetchall()
         assert doubled == []
         missing = connection.execute(
-            "SELECT instance_id FROM history WHERE kind = 1 GROUP BY 1 HAVING count(*) <> %s", (STEPS + 1,)
+            "SELECT instance_id FROM history WHERE kind = 1 GROUP BY 1 HAVING count(*) <> %s OR count(end_step) <> 1",
+            (STEPS,),
         ).fetchall()
         assert missing == []
         done = connection.execute("SELECT instance_id, token_id, seq FROM history WHERE kind = 1").fetchall()

@@ -198,3 +198,33 @@ async def test_many_leases_that_end_at_once_are_returned_in_batches(
     assert await sweep(engine) == 20
     assert states(engine) == [(0, 1)] * 20
     assert_invariants(database_dsn)
+
+
+async def test_leases_that_ended_are_found_however_many_others_will_end_soon(start_local: StartLocal) -> None:
+    """More than one scan takes: those are watched by whoever granted them."""
+    engine = await start_local(services=False)
+    engine.rows(
+        "INSERT INTO token (id, instance_id, seq, step, entered_at, state, attempt, claimed_by, lease_until)"
+        " SELECT n, n, 1, 0, penstock_now(), 1, 1, 'w', penstock_now() + '5 s'"
+        " FROM generate_series(1, 10000) n RETURNING 1"
+    )
+    await engine.run(linear(1))
+    await engine.one("work")
+    engine.rows("UPDATE token SET lease_until = penstock_now() - interval '1 s' WHERE id > 10000 RETURNING 1")
+    other = await start_local(services=False)
+    await other.sweeper.scan_once()
+    assert await other.sweeper.run_once(trio.current_time()) == 1
+    assert engine.rows("SELECT state FROM token WHERE id > 10000") == [(0,)]
+    engine.rows("DELETE FROM token WHERE id <= 10000 RETURNING 1")
+
+
+async def test_a_heartbeat_of_a_later_attempt_is_watched_as_that(start_local: StartLocal) -> None:
+    """The engine still has the lease of the attempt before, which ended elsewhere."""
+    engine, other = await start_local(services=False), await start_local(services=False)
+    await engine.run(linear(1))
+    await engine.one("work")
+    assert await other.expire(31) == 1
+    await engine.heartbeat(await other.one("work", worker="next"))
+    engine.clock.advance(31)
+    assert await sweep(engine) == 1
+    assert states(engine) == [(0, 2)]

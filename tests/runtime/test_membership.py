@@ -13,7 +13,7 @@ from penstock.errors import Conflict
 from penstock.runtime import membership
 from penstock.runtime.membership import Membership
 from penstock.store.database import Database
-from penstock.testing.definitions import definition, end, linear, step
+from penstock.testing.definitions import definition, end, fork, linear, service, step
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.waiting import wait_until
@@ -223,23 +223,40 @@ async def test_a_number_that_was_given_away_is_replaced(
     assert a.rows("SELECT count(*) FROM engine") == [(2,)]
 
 
-async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: StartLocal) -> None:
+@pytest.mark.parametrize("kind", ["narrow", "wide", "branches", "keyed", "later branches"])
+async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: StartLocal, kind: str) -> None:
     """What the leased rows are there to prevent: the key refuses the clash, new ids are taken."""
     a, b = await start_local(services=False), await start_local(services=False)
     b.engine.ids.number = a.engine.ids.number
     for ids in (a.engine.ids, b.engine.ids):
         ids._clock_ms = lambda: 1_800_000_000_000
-    await a.upload(linear(1))
+    forked = fork(1, 1)
+    first = {
+        "narrow": service("first", "end"),
+        "wide": step("first", "USER_TASK", nextStep="end"),
+        "branches": forked["steps"][0],
+        "keyed": step("first", "USER_TASK", nextStep="end"),
+        "later branches": service("first", forked["steps"][0]["id"], job_type="first"),
+    }[kind]
+    others = forked["steps"] if kind == "later branches" else forked["steps"][1:] if kind == "branches" else [end()]
+    await a.upload(definition(first, *others, definition_id="clashing"))
     started: list[str] = []
 
     async def start(engine: LocalEngine) -> None:
-        started.append((await engine.start("linear")).id)
+        keys = {"idempotency_key": f"k{len(tried)}", "instance_key": f"i{len(tried)}"} if kind == "keyed" else {}
+        tried.append(kind)
+        started.append((await engine.start("clashing", **keys)).id)
+        if kind == "later branches":
+            await engine.complete(await engine.one("first"))
 
+    tried: list[str] = []
     async with trio.open_nursery() as nursery:
         for engine in (a, b) * 20:
             nursery.start_soon(start, engine)
     assert len(set(started)) == 40
     assert a.rows("SELECT count(*) FROM instance") == [(40,)]
+    branches = [(80,)] if "branches" in kind else [(0,)]
+    assert a.rows("SELECT count(*) FROM token WHERE id <> instance_id") == branches
 
 
 def test_a_wake_up_names_its_types_or_all_of_them() -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -42,7 +42,7 @@ def postmaster_pid(data_dir: Path) -> int:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
 
 
@@ -87,6 +87,9 @@ async def engine(data_dir: Path) -> AsyncGenerator[tuple[trio.Process, str]]:
 
 
 def running_servers(data_dir: Path) -> list[str]:
-    alive_ones = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and alive(int(entry.name))]
-    commands = [(entry / "cmdline").read_bytes().replace(b"\0", b" ").decode() for entry in alive_ones]
+    commands: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and alive(int(entry.name)):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+                commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return [command for command in commands if str(data_dir) in command and "postgres" in command.split(" ")[0]]

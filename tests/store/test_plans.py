@@ -62,8 +62,9 @@ FILL = {
           CASE WHEN j / 2 % 10000 = 17 THEN 2 ELSE 1 END,
           CASE WHEN j % 2 = 0 THEN 0 WHEN j / 2 % 1000 = 7 THEN 2 ELSE 1 END, '{{"in": 1}}',
           CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j""",
-    "abnormal_end": """INSERT INTO abnormal_end (status, instance_id)
-        SELECT 2, {base} + 4 * k + 2 FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
+    "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type)
+        SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END
+        FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
 }
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 1, "{}", None)
@@ -147,6 +148,12 @@ def facts_keys(leased: list[Claimed]) -> list[JobKey]:
     return [JobKey(job.instance, job.token, job.seq) for job in leased] + closed
 
 
+async def failed(connection: TrioConnection, job_type: str | None) -> list[Any]:
+    wrapped = cast(Any, InTransaction(connection))
+    found, total = await jobs.failed_jobs(wrapped, job_type, limit=5, offset=0, count_max=5)
+    return [*found, *range(total)]
+
+
 def starts(n: int) -> list[NarrowStart]:
     return [NarrowStart((1 << 42) + k, 1, b"{}", f"new-{k}", 1, None, None) for k in range(n)]
 
@@ -211,6 +218,8 @@ CASES = {
     "list FAILED": Case(found(status="FAILED", limit=20), 20, 300),
     "list FAILED of a definition": Case(found(status="FAILED", definitions=[1], limit=20), 20, 300),
     "list FAILED by business key": Case(found(status="FAILED", business_key="order-10035"), 0, 20),
+    "failed jobs": Case(lambda c, _: failed(c, None), 5, 150),  # counted; their history is not there
+    "failed jobs of an unknown type": Case(lambda c, _: failed(c, "none"), 0, 60),
     "list ACTIVE": Case(found(status="ACTIVE"), 50, 1000),
     "list ACTIVE of a definition": Case(found(status="ACTIVE", definitions=[1]), 50, 1000),
     "list ACTIVE of a rare definition": Case(found(status="ACTIVE", definitions=[2], limit=2), 2, 2500),
@@ -290,6 +299,34 @@ def test_a_call_scans_no_table_and_keeps_to_its_blocks_on_few_rows_and_on_a_mill
         assert found.rows == CASES[name].rows
         assert found.scans == {}
         assert found.blocks <= CASES[name].blocks
+
+
+@pytest.mark.parametrize(
+    ("filters", "total"),
+    [
+        ({"status": "WAITING"}, 5_000),  # too few for 10,001, among a million open ones
+        ({"status": "WAITING", "definitions": [2]}, 0),
+        ({"status": "WAITING", "business_key": "order-10034"}, 0),
+        ({"status": "ACTIVE"}, 10_001),
+        ({"status": "ACTIVE", "definitions": [2]}, 100),
+    ],
+)
+def test_a_list_of_open_instances_takes_seconds_at_most(big_dsn: str, filters: dict[str, Any], total: int) -> None:
+    query = {"definitions": None, "business_key": None, "limit": 20, "offset": 0, "count_max": 10_001, **filters}
+
+    async def run() -> tuple[list[int], int]:
+        async with await connect(big_dsn) as connection:
+            with trio.fail_after(15):
+                found, counted = await instances.find_page(connection, **query)
+            assert connection.pgconn.transaction_status == 0
+            assert found == sorted(found, reverse=True)
+            expected = {**query, "by_scan": True}
+            del expected["count_max"]
+            assert await instances.find_ids(connection, **expected) == found
+            return found, counted
+
+    found, counted = trio.run(run)
+    assert (len(found), counted) == (min(20, total), total)
 
 
 def test_the_counters_show_a_sequential_scan(big_dsn: str) -> None:

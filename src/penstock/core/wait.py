@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+import msgspec
+
 from penstock.core.definition import Step
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
 from penstock.core.expression import Expression
@@ -30,7 +32,7 @@ def wait_ends_at(step: Step, variables: Mapping[str, object] | None, now: dateti
     if step.until is not None:
         value = _value(step.until, variables, now)
         if not isinstance(value, str):
-            raise WaitError(f"wait `until` must be RFC 3339 text, got {type(value).__name__}")
+            raise WaitError(f"wait `until` must be RFC 3339 text, not {_shown(value)}")
         try:
             return parse_timestamp(value)
         except TimestampError as error:
@@ -47,7 +49,11 @@ def _value(source: object, variables: Mapping[str, object] | None, now: datetime
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WaitError(f"wait `duration` must be a number of seconds or ISO 8601 text, got {type(value).__name__}")
+        raise WaitError(f"wait `duration` must be a number of seconds or ISO 8601 text, not {_shown(value)}")
     if value < 0:
         raise WaitError("wait `duration` is negative")
     return float(value)
+
+
+def _shown(value: object) -> str:
+    return msgspec.json.encode(value)[:100].decode(errors="replace")

@@ -8,6 +8,7 @@ from penstock.core.definition import StepType
 from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.views import FROM_ELSEWHERE
 from penstock.engine.vocabulary import AuditRecord, InstanceView
 from penstock.store.instances import HistoryEntry
 from penstock.store.wide import AuditEntry
@@ -41,13 +42,13 @@ def audit_records(
     steps = loaded.definition.steps
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
     records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id)]
-    ended = {(entry.token, entry.seq, entry.attempt) for entry in history if entry.kind is not None}
+    dispatched: set[tuple[int, int, int]] = set()  # after an attempt its job has it still, until the next one begins
     for entry in history:
-        if entry.kind is None and (entry.token, entry.seq, entry.attempt) in ended:
-            continue  # waits for its next attempt: the last one is recorded by its own row
+        attempt = (entry.token, entry.seq, entry.attempt)
         execution = ids.show_job(id, entry.token, entry.seq)
         step = steps[entry.step]
-        if entry.claimed_at is not None and step.type is StepType.SERVICE_TASK:
+        if entry.claimed_at is not None and attempt not in dispatched and step.type is StepType.SERVICE_TASK:
+            dispatched.add(attempt)
             records.append(
                 AuditRecord(
                     at=entry.claimed_at,
@@ -65,7 +66,7 @@ def audit_records(
                     kind=_KINDS[HistoryKind(entry.kind)],
                     step_id=step.id,
                     step_execution_id=execution,
-                    actor=entry.worker,
+                    actor=None if entry.kind in FROM_ELSEWHERE else entry.worker,
                     detail=entry.reason,
                 )
             )

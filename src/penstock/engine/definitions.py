@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from datetime import datetime
 
-from penstock.core.definition import Definition, StepType
+from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
 from penstock.core.parsing import parse_definition
+from penstock.core.topic import topic_problem
 from penstock.engine.paging import page_bounds
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSummary, StoredDefinition
 from penstock.errors import NotFound
@@ -44,17 +46,28 @@ class LoadedDefinition:
 class Definitions:
     """The operations on definitions. All are idempotent."""
 
-    def __init__(self, database: Database, metrics: Metrics, *, cache_max_items: int, audit: bool) -> None:
+    def __init__(
+        self, database: Database, metrics: Metrics, *, cache_max_items: int, audit: bool, need_topics: bool = False
+    ) -> None:
+        """``need_topics``: jobs go through Kafka, so each job type must be able to name a topic."""
         self._database = database
         self._metrics = metrics
         self._audit = audit
         self._cache_max_items = cache_max_items
+        self._need_topics = need_topics
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
         self.job_type_ids: dict[str, int] = {}
+        self.on_uploaded: Callable[[Collection[str]], None] = lambda job_types: None
+        """Called with the job types of every version that is new."""
 
     async def upload(self, definition: Definition) -> DefinitionSummary:
-        """Store a definition; the same content as that of an existing version gives that version again."""
+        """Store a definition; the same content as that of an existing version gives that version again.
+
+        Raises InvalidDefinition in Kafka mode for a job type that can't be a topic's name.
+        """
+        if self._need_topics:
+            _check_topics(definition)
         async with self._database.connection() as connection:
             types = await self._job_types(connection, definition)
             row, new = await store.save(
@@ -68,6 +81,7 @@ class Definitions:
         self._keep(LoadedDefinition(row, definition, types))
         if new:
             self._metrics.definitions_uploaded.inc()
+            self.on_uploaded(types)
         return DefinitionSummary(
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )
@@ -154,3 +168,13 @@ class Definitions:
             for row in rows
         ]
         return DefinitionPage(items=items, page=page, page_size=page_size, total=total)
+
+
+def _check_topics(definition: Definition) -> None:
+    problems = [
+        Problem(f"steps[{step.index}].jobType", problem)
+        for step in definition.steps
+        if step.type is StepType.SERVICE_TASK and (problem := topic_problem(step.job_type or ""))
+    ]
+    if problems:
+        raise InvalidDefinition(problems)

@@ -44,6 +44,7 @@ class Engine:
             metrics,
             cache_max_items=settings.definition_cache_max_items,
             audit=settings.audit_log_enabled,
+            need_topics=settings.through_kafka,
         )
         self.polls = Polls(database, self.definitions, settings, metrics, cache)
         self.timers = Timers(database, self._fire)

@@ -16,7 +16,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.store.batch import Item, halves
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, REPEATABLE, Database, DatabaseError, DataError, first_line
+from penstock.store.database import AWAY, CLASH, REPEATABLE, Database, DatabaseError, DataError, first_line, is_id_taken
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
@@ -43,10 +43,10 @@ async def apply_safely(
         try:
             async with database.connection() as connection:
                 await apply(connection, pending, again)
-        except REPEATABLE as error:
+        except (*REPEATABLE, CLASH) as error:
             metrics.db_retries[error.sqlstate or "unknown"].inc()
             repeats += 1
-            if repeats > REPEATS_MAX:
+            if repeats > REPEATS_MAX or not (isinstance(error, REPEATABLE) or is_id_taken(error)):
                 await _divide(database, metrics, name, pending, apply, error, again)
         except AWAY as error:
             again = True

@@ -7,6 +7,7 @@ refuses the clash and the caller takes new ids. Must not read the database.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -18,6 +19,9 @@ _NUMBER_BITS, _COUNTER_BITS = 10, 12
 _COUNTER_MAX = (1 << _COUNTER_BITS) - 1
 _MAX = (1 << 63) - 1
 _TEXT_MAX_CHARS = 64
+# One text for each number: no leading zeros, signs, blanks, underscores or upper case, all of which int() takes.
+_NUMBER = "(0|[1-9a-f][0-9a-f]{0,15})"
+_JOB = re.compile(f"{_NUMBER}-{_NUMBER}-{_NUMBER}").fullmatch  # a third of the time of three times int()
 
 
 class IdSource:
@@ -60,10 +64,12 @@ def show_job(instance: int, token: int, seq: int) -> str:
 
 def read_job(text: str) -> JobKey:
     """The three numbers of a job id; NotFound for whatever never was one."""
-    parts = text.split("-") if len(text) <= _TEXT_MAX_CHARS else ()
-    if len(parts) != 3:
-        raise NotFound(f"job '{text[:_TEXT_MAX_CHARS]}' is unknown")
-    return JobKey(*(_hex(part, "job", text) for part in parts))
+    found = _JOB(text)
+    if found is not None:
+        key = JobKey(int(found[1], 16), int(found[2], 16), int(found[3], 16))
+        if max(key) <= _MAX:
+            return key
+    raise NotFound(f"job '{text[:_TEXT_MAX_CHARS]}' is unknown")
 
 
 def _hex(part: str, what: str, text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from penstock.engine import ids
 from penstock.engine.audit import audit_records
@@ -154,9 +153,15 @@ class Instances:
             found: list[int] = []
             total = 0
             if keys is None or keys:
-                wanted = partial(store.find_ids, connection, definitions=keys, status=status, business_key=business_key)
-                found = await wanted(limit=size, offset=offset)
-                total = len(await wanted(limit=limit + 1, offset=0))
+                found, total = await store.find_page(
+                    connection,
+                    definitions=keys,
+                    status=status,
+                    business_key=business_key,
+                    limit=size,
+                    offset=offset,
+                    count_max=limit + 1,
+                )
             items = await view_instances(connection, self._definitions, found)
             if total <= limit:
                 return InstancePage(items=items, total=total)

@@ -161,7 +161,7 @@ class TaskItem(WideItem):
             text = f"step '{self.step_id[:256]}' is unknown"
             raise Conflict(text) if signal else NotFound(text)
         if step.type is not self.kind:
-            raise BadRequest(f"step '{step.id}' is a {step.type.value}, not a {self.kind.value}")
+            raise BadRequest(f"step '{step.id}' has the type {step.type.value}, not {self.kind.value}")
         token = _oldest(locked.tokens, step)
         if token is None:
             return self.not_open(locked, step)
@@ -216,6 +216,8 @@ class FoldItem(WideItem):
     """Move the variable deltas of an instance into its overlay. No event: done by statements alone."""
 
     __slots__ = ("_done",)
+
+    repeatable = True
 
     def __init__(self, instance: int, done: Callable[[], None]) -> None:
         super().__init__(instance)

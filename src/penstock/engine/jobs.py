@@ -37,7 +37,7 @@ from penstock.engine.wide import WideLane
 from penstock.errors import BadRequest, DispatchModeConflict, JobCancelled, LeaseLost, NotFound, PenstockError
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
-from penstock.settings import DispatchMode, Settings
+from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
@@ -115,7 +115,7 @@ class Jobs:
         Cancel-safe: what was leased to a cancelled poll goes back to the queue at once. Raises BadRequest.
         """
         settings = self._settings
-        if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+        if settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
@@ -200,11 +200,14 @@ class Jobs:
         """Give jobs back to the queue; no retry is spent. ``lease-lost`` for those the caller does not hold."""
         return await _each(requests, self._release_outcome)
 
-    async def failed(self, page: int, page_size: int) -> DeadJobPage:
-        """Jobs that failed for good and failed their instance, newest first."""
+    async def failed(self, page: int, page_size: int, job_type: str | None = None) -> DeadJobPage:
+        """Jobs that failed for good and failed their instance, newest first; of one type or of any."""
         page_size, offset = page_bounds(page, page_size)
+        limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
-            rows = await store.failed_jobs(connection, page_size, offset)
+            rows, total = await store.failed_jobs(
+                connection, job_type, limit=page_size, offset=offset, count_max=limit + 1
+            )
             items: list[DeadJob] = []
             for row in rows:
                 step = (await self._definitions.by_key(connection, row.definition)).definition.steps[row.step]
@@ -219,7 +222,7 @@ class Jobs:
                         worker_id=row.worker,
                     )
                 )
-        return DeadJobPage(items=items, page=page, page_size=page_size)
+        return DeadJobPage(items=items, page=page, page_size=page_size, total=total, total_is_estimate=total > limit)
 
     # -- one item
 
@@ -362,7 +365,7 @@ class Jobs:
             lease = GrantedLease(row.instance, row.token, row.seq, row.attempt, row.step, None, "", ends_at)
             self._polls.leases.grant(lease)
         else:
-            self._polls.leases.extend(row.token, row.seq, ends_at)
+            self._polls.leases.extend(row.token, row.seq, row.attempt, ends_at)
 
     async def _beat(self, items: list[BeatItem]) -> None:
         await apply_safely(self._database, self._metrics, "heartbeat", items, self._beat_batch)
@@ -377,7 +380,7 @@ class Jobs:
             if row is None:
                 refused.append(item)
                 continue
-            self._watch(row, trio.current_time() + item.extension.lease_s)
+            self._watch(row, trio.current_time() + row.left_s)
             item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
         if refused:
             found = await store.facts(
@@ -406,8 +409,12 @@ async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list
 
 
 def _bounded(seconds: float | None) -> float | None:
-    """A worker's wish as a pause that can be kept: gRPC also brings NaN and the infinities."""
-    return None if seconds is None or math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+    """A worker's wish as a pause that can be kept: gRPC also brings NaN and the infinities, JSON whole numbers beyond
+    any float."""
+    if seconds is None:
+        return None
+    pause_s = min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+    return None if math.isnan(pause_s) else pause_s
 
 
 def _outcome(job_id: str, verdict: Verdict) -> ItemOutcome:

@@ -25,6 +25,7 @@ class GrantedLease(msgspec.Struct):
     worker: str
     ends_at: float
     looks: int = 0  # how often the sweep found it neither over nor gone
+    dispatched: bool = False  # through Kafka: nobody's lease, but a deadline
 
 
 class LeaseBook:
@@ -50,11 +51,11 @@ class LeaseBook:
         """Forget a lease: the job was completed, failed or given back."""
         return self._leases.pop((token, seq), None)
 
-    def extend(self, token: int, seq: int, ends_at: float) -> None:
-        """A heartbeat moved the end."""
+    def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
+        """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
         lease = self._leases.get((token, seq))
         if lease is not None:
-            lease.ends_at, lease.looks = ends_at, 0
+            lease.ends_at, lease.looks, lease.attempt, lease.dispatched = ends_at, 0, attempt, False
             heapq.heappush(self._ends, (ends_at, token, seq))
 
     def take_due(self, now: float, limit: int) -> list[GrantedLease]:

@@ -62,6 +62,7 @@ class NarrowLane:
     ) -> None:
         self._database = database
         self._metrics = metrics
+        self._to_outbox = settings.through_kafka
         self._polls = polls
         self._cache = cache
         self._fold = fold
@@ -145,7 +146,7 @@ class NarrowLane:
                 )
             )
         with self._metrics.db_transaction_seconds["complete"].time():
-            return await store.complete_narrow(connection, rows)
+            return await store.complete_narrow(connection, rows, to_outbox=self._to_outbox)
 
     def _moved(self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
@@ -185,14 +186,18 @@ class NarrowLane:
     async def _find_lost(self, connection: TrioConnection, items: list[NarrowCompletion]) -> None:
         """An earlier try may have been committed unheard: jobs it handed off are found under their new execution.
 
+        That execution has to follow from this very completion. Another attempt may have come in between, and the worker
+        that our poll is of may have got the job elsewhere.
+
         Completions it applied need nothing here: sent again they are refused, and the judgement finds them closed.
         """
         handed = {item.job.token: item for item in items if item.waiter is not None and not item.settled}
         if not handed:
             return
+        tried = [(item.job.token, item.job.seq, item.call.worker, item.call.attempt) for item in handed.values()]
         overs: list[HandOver] = []
         known: dict[int, bytes] = {}
-        for token, seq, worker, entered_at, lease_until in await store.fresh_leases(connection, list(handed)):
+        for token, seq, worker, entered_at, lease_until in await store.fresh_leases(connection, tried):
             item = handed[token]
             waiter = item.waiter
             if waiter is not None and seq > item.job.seq and worker == waiter.worker:

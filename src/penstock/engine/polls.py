@@ -18,6 +18,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import apply_safely
 from penstock.engine.leases import GrantedLease, LeaseBook
+from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.variables import VariablesCache
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter, Waiters
@@ -67,6 +68,14 @@ class HandOver(NamedTuple):
     lease_until: datetime
 
 
+class _ClaimPlan(NamedTuple):
+    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type."""
+
+    slots: list[store.Slot]
+    holders: dict[tuple[int, int], Waiter]
+    reserved: dict[str, int]
+
+
 class Polls:
     """Everything about getting jobs to workers."""
 
@@ -82,7 +91,7 @@ class Polls:
         self.leases = LeaseBook()
         self.draining = False
         self.on_queued: Callable[[str], None] = lambda job_type: None
-        self._empty: dict[str, tuple[int, float]] = {}
+        self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self._wake = trio.Event()
         self._parked = trio.Event()
         self._turn = 0
@@ -107,7 +116,7 @@ class Polls:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled, what it was given goes back at once."""
         deadline = trio.current_time() + wait_s
         try:
-            if wait_s <= 0 or not self.known_empty(waiter.types):
+            if wait_s <= 0 or not self.queue.known_empty(waiter.types):
                 await self._look(waiter)
             if waiter.jobs or wait_s <= 0 or self.draining or len(self.waiters) >= self._settings.poll_max_parked:
                 waiter.closed = True
@@ -132,9 +141,9 @@ class Polls:
     async def _look(self, waiter: Waiter) -> None:
         """Claim from the queue; once more when this engine queued a job of the type meanwhile."""
         while True:
-            versions = [self.waiters.queued_version.get(name, 0) for name in waiter.types]
+            versions = [self.queue.version(name) for name in waiter.types]
             await self.claims.submit(ClaimItem(waiter), within_s=self._settings.outage_wait_seconds)
-            if waiter.jobs or versions == [self.waiters.queued_version.get(name, 0) for name in waiter.types]:
+            if waiter.jobs or versions == [self.queue.version(name) for name in waiter.types]:
                 return
 
     def park(self, waiter: Waiter) -> None:
@@ -142,21 +151,8 @@ class Polls:
         self.waiters.park(waiter)
         self._parked.set()
 
-    def known_empty(self, types: Sequence[str]) -> bool:
-        """Whether a probe saw no job of these types lately, and none was queued here since."""
-        now = trio.current_time()
-        for name in types:
-            seen = self._empty.get(name)
-            if (
-                seen is None
-                or seen[0] != self.waiters.queued_version.get(name, 0)
-                or now - seen[1] > self._settings.ready_probe_interval_seconds
-            ):
-                return False
-        return True
-
     def _wake_if_stale(self, types: Sequence[str]) -> None:
-        if not self.known_empty(types):
+        if not self.queue.known_empty(types):
             self._wake.set()
 
     def give_back(self, jobs: Sequence[Job]) -> None:
@@ -173,17 +169,19 @@ class Polls:
 
     def queued(self, job_type: str) -> None:
         """A job of that type was committed to the queue by this engine."""
-        self.waiters.note_queued(job_type)
+        self.queue.note_queued(job_type)
         self.on_queued(job_type)
-        if self.waiters.parked_for(job_type):
+        if self.waiters.idle_for(job_type):
             self._wake.set()
 
     def hint(self, job_types: Sequence[str]) -> None:
         """Another engine says that it queued jobs of these types."""
+        known = self.queue.waiting(job_types)
         for name in job_types:
-            self._empty.pop(name, None)
-            if self.waiters.parked_for(name):
-                self._wake.set()
+            if name not in known:  # else more of what there is enough of: a count that is thrown away costs a probe
+                self.queue.forget(name)
+                if self.waiters.is_wanted(name):
+                    self._wake.set()
 
     async def wait_probe(self) -> None:
         """Wait until `probe_once` has something to do."""
@@ -199,12 +197,11 @@ class Polls:
         types = self.waiters.types()
         if not types:
             return 0
-        versions = {name: self.waiters.queued_version.get(name, 0) for name in types}
         async with self._database.connection() as connection:
-            counts = await self._probe(connection, types, versions)
+            counts = await self._probe(connection, types)
         sent: list[ClaimItem] = []
         for name, count in counts.items():
-            for waiter in self.waiters.parked_for(name):
+            for waiter in self.waiters.idle_for(name):
                 if count <= 0:
                     break
                 if waiter.room > 0:
@@ -216,21 +213,13 @@ class Polls:
             await item.wait_answer()
         return len(sent)
 
-    async def _probe(
-        self, connection: TrioConnection, types: Sequence[str], versions: dict[str, int]
-    ) -> dict[str, int]:
+    async def _probe(self, connection: TrioConnection, types: Sequence[str]) -> dict[str, int]:
+        versions = {name: self.queue.version(name) for name in types}
         await self._definitions.resolve_job_types(connection, list(types))
         names = {self._definitions.job_type_ids[name]: name for name in types if name in self._definitions.job_type_ids}
         found = await store.probe_ready(connection, list(names), self._settings.batch_max_items) if names else {}
-        now = trio.current_time()
         counts = {names[id]: count for id, count in found.items()}
-        for name in types:
-            if name in counts:
-                self._empty.pop(name, None)
-            else:
-                self._empty[name] = (versions[name], now)
-        if len(self._empty) > 100_000:  # made-up job types of pollers must not pile up
-            self._empty.clear()
+        self.queue.note_probed(versions, counts)
         return counts
 
     # -- batches
@@ -239,35 +228,41 @@ class Polls:
         await apply_safely(self._database, self._metrics, "claim", items, self._claim_batch)
 
     async def _claim_batch(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
-        types = list(dict.fromkeys(name for item in items for name in item.waiter.types))
-        versions = {name: self.waiters.queued_version.get(name, 0) for name in types}
-        counts = await self._probe(connection, types, versions)
-        slots: list[store.Slot] = []
-        holders: dict[tuple[int, int], Waiter] = {}
-        ordinals: dict[int, int] = {}
-        try:
-            for item in items:
-                self._reserve(item.waiter, counts, slots, holders, ordinals)
-            if slots:
-                with self._metrics.db_transaction_seconds["claim"].time():
-                    claimed = await store.claim(connection, slots)
-                for row in claimed:
-                    await self._deliver_claimed(connection, holders[row.job_type, row.ordinal], row)
-                    del holders[row.job_type, row.ordinal]
-        finally:
-            for waiter in holders.values():
-                self.waiters.give_up(waiter)
+        waiters = [item.waiter for item in items]
+        types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
+        if not await self._claim_for(connection, waiters, types, self.queue.waiting(types)):
+            await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], types, {})
         for item in items:
             item.answer(None)
 
-    def _reserve(
-        self,
-        waiter: Waiter,
-        counts: dict[str, int],
-        slots: list[store.Slot],
-        holders: dict[tuple[int, int], Waiter],
-        ordinals: dict[int, int],
-    ) -> None:
+    async def _claim_for(
+        self, connection: TrioConnection, waiters: Sequence[Waiter], types: Sequence[str], counts: dict[str, int]
+    ) -> bool:
+        """Claim for polls, after a probe unless ``counts`` is enough for all of them. False: what was counted is gone,
+        and somebody got nothing."""
+        plan = _ClaimPlan([], {}, {})
+        try:
+            for waiter in waiters:
+                self._reserve(waiter, counts, plan)
+            probed = any(waiter.room > 0 for waiter in waiters)
+            if probed:
+                counts = await self._probe(connection, types)
+                for name, number in plan.reserved.items():
+                    counts[name] = counts.get(name, 0) - number
+                for waiter in waiters:
+                    self._reserve(waiter, counts, plan)
+            if plan.slots:
+                with self._metrics.db_transaction_seconds["claim"].time():
+                    claimed = await store.claim(connection, plan.slots)
+                for name, number in plan.reserved.items():
+                    self.queue.note_claimed(name, number)
+                await self._deliver_claimed(connection, plan, claimed)
+        finally:
+            for waiter in plan.holders.values():
+                self.waiters.give_up(waiter)
+        return probed or all(waiter.jobs for waiter in waiters)
+
+    def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: _ClaimPlan) -> None:
         # from another type each time: with one that never runs dry the others would starve
         first = self._turn % len(waiter.types)
         self._turn += 1
@@ -277,29 +272,46 @@ class Polls:
             if id is None or wanted <= 0:
                 continue
             counts[name] -= wanted
-            for _ in range(wanted):
-                ordinal = ordinals[id] = ordinals.get(id, 0) + 1
-                slots.append(store.Slot(id, ordinal, waiter.worker, waiter.lease_s))
-                holders[id, ordinal] = waiter
-                waiter.reserved += 1
+            before = plan.reserved.get(name, 0)
+            for ordinal in range(before + 1, before + wanted + 1):
+                plan.slots.append(store.Slot(id, ordinal, waiter.worker, waiter.lease_s))
+                plan.holders[id, ordinal] = waiter
+            plan.reserved[name] = before + wanted
+            waiter.reserved += wanted
 
-    async def _deliver_claimed(self, connection: TrioConnection, waiter: Waiter, row: store.Claimed) -> None:
-        loaded = await self._definitions.by_key(connection, row.definition)
-        over = HandOver(
-            waiter,
-            loaded,
-            row.instance,
-            row.token,
-            row.seq,
-            row.step,
-            row.attempt,
-            row.failures,
-            row.entered_at,
-            row.claimed_at,
-            row.lease_until,
-        )
-        self._metrics.job_pickup_seconds.observe((row.claimed_at - row.entered_at).total_seconds())
-        self.deliver(over, row.variables.encode(), row.checkpoint)
+    async def _deliver_claimed(
+        self, connection: TrioConnection, plan: _ClaimPlan, claimed: Sequence[store.Claimed]
+    ) -> None:
+        overs: list[HandOver] = []
+        known: dict[int, bytes] = {}
+        checkpoints: dict[tuple[int, int], str] = {}
+        for row in claimed:
+            waiter = plan.holders[row.job_type, row.ordinal]
+            loaded = await self._definitions.by_key(connection, row.definition)
+            overs.append(
+                HandOver(
+                    waiter,
+                    loaded,
+                    row.instance,
+                    row.token,
+                    row.seq,
+                    row.step,
+                    row.attempt,
+                    row.failures,
+                    row.entered_at,
+                    row.claimed_at,
+                    row.lease_until,
+                )
+            )
+            found = self._cache.find(row.token, row.seq) if row.variables is None else row.variables.encode()
+            if found is not None:
+                known[row.token] = found
+            if row.checkpoint is not None:
+                checkpoints[row.token, row.seq] = row.checkpoint
+            self._metrics.job_pickup_seconds.observe((row.claimed_at - row.entered_at).total_seconds())
+        for row in claimed:  # from here on `deliver_all` answers for them
+            del plan.holders[row.job_type, row.ordinal]
+        await self.deliver_all(connection, overs, known, checkpoints)
 
     def deliver(self, over: HandOver, variables: bytes, checkpoint: str | None = None) -> None:
         """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
@@ -339,13 +351,20 @@ class Polls:
         if not self.waiters.deliver(over.waiter, job):
             self.give_back([job])
 
-    async def deliver_all(self, connection: TrioConnection, overs: Sequence[HandOver], known: dict[int, bytes]) -> None:
-        """Deliver jobs handed off at birth; variables not in ``known`` (by token) are read in one statement."""
+    async def deliver_all(
+        self,
+        connection: TrioConnection,
+        overs: Sequence[HandOver],
+        known: dict[int, bytes],
+        checkpoints: dict[tuple[int, int], str] | None = None,
+    ) -> None:
+        """Deliver committed jobs; variables not in ``known`` (by token) and ``checkpoints`` (None) are read."""
         missing = sorted({over.instance for over in overs if over.token not in known})
-        retried = [over.token for over in overs if over.attempt > 1]
+        retried = [over.token for over in overs if over.attempt > 1] if checkpoints is None else []
         try:
             read = await store.variables(connection, missing) if missing else {}
-            checkpoints = await store.checkpoints(connection, retried) if retried else {}
+            if checkpoints is None:
+                checkpoints = await store.checkpoints(connection, retried) if retried else {}
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for over in overs:
                 self.waiters.give_up(over.waiter)
@@ -362,13 +381,17 @@ class Polls:
 
     async def _release_batch(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
-        freed = await store.give_back(connection, [item.lease for item in items])
+        leases = [item.lease for item in items]
+        freed = await store.give_back(connection, leases, to_outbox=self._settings.through_kafka)
         for item in items:
             job_type = freed.get((item.lease.token, item.lease.seq))
             if job_type is not None:
                 lease = self.leases.drop(item.lease.token, item.lease.seq)
+                name = self._definitions.job_type_name(job_type)
                 if lease is not None and lease.loaded is not None:
                     self.queued(lease.loaded.definition.steps[lease.step].job_type or "")
+                elif name is not None:
+                    self.queued(name)
                 else:
                     self._wake.set()
             item.answer(job_type is not None or again)

@@ -28,6 +28,7 @@ from penstock.settings import Settings
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
 from penstock.store.batch import Batcher, Item
+from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, IdTaken, TryAgain
 from penstock.store.definitions import latest_keys
@@ -41,7 +42,9 @@ START_SCOPE = "start"
 class StartItem(Item[InstanceView]):
     """One start. ``view`` is the planned answer of a wide one until its transaction is known to be committed."""
 
-    __slots__ = ("id", "loaded", "planned", "request", "waiter", "xid")
+    __slots__ = ("id", "loaded", "planned", "request", "sent", "waiter")
+
+    repeatable = False
 
     def __init__(self, request: StartRequest) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class StartItem(Item[InstanceView]):
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
         self.planned: InstanceView | None = None
-        self.xid: str | None = None
+        self.sent: Sent | None = None
 
     @property
     def keyed(self) -> bool:
@@ -164,7 +167,7 @@ class Starts:
             )
         try:
             with self._metrics.db_transaction_seconds["start"].time():
-                begun = await store.start_narrow(connection, rows)
+                begun = await store.start_narrow(connection, rows, to_outbox=self._settings.through_kafka)
         except IdTaken:
             # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
             # for under its id at the next try.
@@ -221,9 +224,9 @@ class Starts:
             return
         found = await store.started(connection, list(tried))
         overs: list[HandOver] = []
-        for id, row in found.items():
+        for id, (row, holder) in found.items():
             item = tried[id]
-            if item.waiter is not None and row.lease_until is None:
+            if item.waiter is not None and (row.lease_until is None or holder != item.waiter.worker):
                 self._polls.waiters.give_up(item.waiter)
                 item.waiter = None
             self._begun(item, row, overs)
@@ -268,7 +271,7 @@ class Starts:
             if created:
                 await self._wide.commit(connection, effects, now, xid, created, extra)
         except BaseException:
-            self._wide.undo(effects, xid)
+            self._wide.undo(effects)
             raise
         self._metrics.instances_started.inc(len(created))
         for item in created:  # first of all: what follows may fail, and must not start the instance again

@@ -22,7 +22,6 @@ from penstock.engine.polls import ClaimItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
-from penstock.settings import DispatchMode
 from penstock.store import jobs as store
 
 CREDIT_MAX_JOBS: Final = 100_000
@@ -57,7 +56,7 @@ class JobStream:
         self._unsent_jobs = 0
         self._unsent_bytes = 0
         self._held: dict[str, int] = {}  # the attempt by job id: with the worker
-        self._reported: dict[str, int] = {}  # its result came and is being dealt with
+        self._reported: set[tuple[str, int]] = set()  # with their attempts: a result came and is being dealt with
         self._open = True
 
     # -- credit
@@ -67,7 +66,7 @@ class JobStream:
 
         Raises BadRequest, and DispatchModeConflict while jobs are dispatched through Kafka.
         """
-        if self._engine.settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+        if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; there is no credit")
         slots = self._slots.get(job_type)
         if slots is None:
@@ -103,18 +102,18 @@ class JobStream:
         if not slots.parked:
             slots.parked = True
             self._polls.park(slots)
-        if slots.claiming or self._polls.known_empty(slots.types):
+        if slots.asking or self._polls.queue.known_empty(slots.types):
             return
-        slots.claiming = True
+        slots.asking = True
         slots.got_jobs = False
         slots.version = self._version(slots)
         try:
             self._polls.claims.submit_nowait(_SlotClaim(slots), within_s=self._engine.settings.outage_wait_seconds)
         except TooManyRequests:  # the probe comes by
-            slots.claiming = False
+            slots.asking = False
 
     def _version(self, slots: _Slots) -> int:
-        return self._polls.waiters.queued_version.get(slots.types[0], 0)
+        return self._polls.queue.version(slots.types[0])
 
     # -- for the slots
 
@@ -128,37 +127,39 @@ class JobStream:
 
     def note_claimed(self, slots: _Slots, failed: bool) -> None:
         """A look into the queue is over: look again while it seems to have more. Else the probe does, in time."""
-        slots.claiming = False
+        slots.asking = False
         if not failed and (slots.got_jobs or slots.version != self._version(slots)):
             self._seek(slots)
 
     # -- jobs
 
     def take_nowait(self, max_jobs: int, max_bytes: int) -> list[Job]:
-        """Jobs that came, at most ``max_jobs``, and of so many bytes of variables (one more than fit, at least one).
+        """Jobs that came, at most ``max_jobs``, and of so many bytes of variables (at least one job).
 
         They are held from now on.
         """
         taken: list[Job] = []
         size_bytes = 0
         was_full = self.is_full
-        while self._filled and len(taken) < max_jobs and size_bytes < max_bytes:
+        while self._filled:
             slots = next(iter(self._filled))
             count = 0
             for job in slots.jobs:
-                if len(taken) >= max_jobs or size_bytes >= max_bytes:
+                job_bytes = memoryview(job.variables).nbytes
+                if taken and (len(taken) >= max_jobs or size_bytes + job_bytes > max_bytes):
                     break
                 count += 1
                 taken.append(job)
-                size_bytes += memoryview(job.variables).nbytes
+                size_bytes += job_bytes
                 self._held[job.id] = job.attempt
             slots.take(count)
-            if not slots.jobs:
-                del self._filled[slots]
-            if slots.parked:  # behind the others who wait for this type
+            if slots.parked and count:  # behind the others who wait for this type
                 slots.parked = False
                 self._polls.waiters.unpark(slots)
             self._unsent_jobs -= count
+            if slots.jobs:
+                break  # there is no more room
+            del self._filled[slots]
         if taken:
             self._unsent_bytes -= size_bytes
             for slots in list(self._slots.values()) if was_full else {self._slots[job.job_type]: None for job in taken}:
@@ -170,17 +171,23 @@ class JobStream:
         """Whether jobs were taken and have no settled result."""
         return bool(self._held or self._reported)
 
-    def note_reported(self, job_id: str) -> None:
-        """A result for the job came."""
-        attempt = self._held.pop(job_id, None)
-        if attempt is not None:
-            self._reported[job_id] = attempt
+    def note_reported(self, job_id: str, attempt: int) -> int | None:
+        """A result for the job came, of this attempt (0: whichever the worker holds). The attempt that it settles.
 
-    def note_settled(self, job_id: str, *, final: bool) -> None:
+        None when the worker does not hold that one: the result can change nothing about what is given back.
+        """
+        held = self._held.get(job_id)
+        if held is None or attempt not in (0, held):
+            return None
+        del self._held[job_id]
+        self._reported.add((job_id, held))
+        return held
+
+    def note_settled(self, job_id: str, attempt: int, *, final: bool) -> None:
         """The result was dealt with; not ``final``: the worker still has the job."""
-        attempt = self._reported.pop(job_id, None)
-        if attempt is not None and not final:
-            self._held[job_id] = attempt
+        self._reported.discard((job_id, attempt))
+        if not final:
+            self._held.setdefault(job_id, attempt)
 
     async def find_lost(self) -> list[LostJob]:
         """Jobs of which the worker lost the lease; they are not held any more. Asks the database only about those
@@ -199,7 +206,8 @@ class JobStream:
             verdict = judge(Call(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
             if verdict is Verdict.APPLY and facts.state is TokenState.LOCKED:
                 continue  # extended through another engine
-            if self._held.pop(job_id, None) is not None:
+            if self._held.get(job_id) == attempt:
+                del self._held[job_id]
                 lost.append(LostJob(job_id, attempt, verdict is Verdict.CANCELLED))
         return lost
 
@@ -224,7 +232,7 @@ class JobStream:
     def close(self) -> None:
         """Give everything that has no settled result back to the queue, in the background. Idempotent."""
         self.stop()
-        for job_id, attempt in (self._held | self._reported).items():
+        for job_id, attempt in (*self._held.items(), *self._reported):
             key = ids.read_job(job_id)
             self._polls.release_nowait(key, store.Lease(key.token, key.seq, attempt, self.worker))
         self._held.clear()
@@ -234,13 +242,12 @@ class JobStream:
 class _Slots(Waiter):
     """The credit of one job type: ``max_jobs`` counts free, reserved and filled slots."""
 
-    __slots__ = ("claiming", "counted", "got_jobs", "parked", "stream", "version")
+    __slots__ = ("counted", "got_jobs", "parked", "stream", "version")
 
     def __init__(self, stream: JobStream, job_type: str) -> None:
         super().__init__(stream.worker, (job_type,), 0, stream.lease_s)
         self.stream = stream
         self.parked = False
-        self.claiming = False
         self.got_jobs = False
         self.version = 0
         self.counted = 0

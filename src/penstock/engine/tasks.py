@@ -27,6 +27,8 @@ from penstock.store.wide import LockedInstance, Statement
 
 SIGNALS_MAX = 1_000
 """Signals that may be kept for one instance."""
+SIGNALS_FULL_BYTES = 4_194_304
+"""With so many bytes kept for it an instance takes no further signal: whoever locks it reads them all."""
 
 
 class SignalItem(TaskItem):
@@ -67,8 +69,11 @@ class SignalItem(TaskItem):
     def not_open(self, locked: LockedInstance, step: Step) -> Event:
         if not self.buffer or locked.instance.status is not InstanceStatus.ACTIVE:
             return super().not_open(locked, step)
-        if sum(len(kept) for kept in locked.signals.values()) >= SIGNALS_MAX:
+        kept = [output for signals in locked.signals.values() for _, output in signals]
+        if len(kept) >= SIGNALS_MAX:
             raise Conflict(f"{SIGNALS_MAX} signals are kept for this instance already")
+        if sum(map(len, kept)) >= SIGNALS_FULL_BYTES:
+            raise Conflict(f"signals of {SIGNALS_FULL_BYTES} bytes are kept for this instance already")
         self._kept = step.index
         raise WritesOnly
 

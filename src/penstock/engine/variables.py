@@ -13,6 +13,10 @@ import msgspec
 FOLD_MIN_DELTAS = 64
 """An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear."""
 
+ENTRY_BYTES = 350
+"""What an entry of the cache takes besides the variables: key, table and object headers. Without it, `{}` of every job
+that another engine completed would be kept for ever."""
+
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -40,14 +44,18 @@ class VariablesCache:
             return
         self._forget((token, seq))
         self._kept[token, seq] = variables
-        self._bytes += len(variables)
+        self._bytes += len(variables) + ENTRY_BYTES
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest)
+            self._bytes -= len(oldest) + ENTRY_BYTES
 
     def take(self, token: int, seq: int) -> bytes | None:
         """The variables of an execution that is about to close; they are dropped."""
         return self._forget((token, seq))
+
+    def find(self, token: int, seq: int) -> bytes | None:
+        """The variables of an open execution, if they are known."""
+        return self._kept.get((token, seq))
 
     def statistics(self) -> tuple[int, int]:
         """Entries and bytes."""
@@ -56,5 +64,5 @@ class VariablesCache:
     def _forget(self, key: tuple[int, int]) -> bytes | None:
         old = self._kept.pop(key, None)
         if old is not None:
-            self._bytes -= len(old)
+            self._bytes -= len(old) + ENTRY_BYTES
         return old

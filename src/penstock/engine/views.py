@@ -13,6 +13,8 @@ from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceView, r
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 
+FROM_ELSEWHERE = (HistoryKind.SKIPPED, HistoryKind.INTERRUPTED)
+"""Ends in which the worker, if there was one, had no part."""
 _CLOSED_STATUS = {
     HistoryKind.COMPLETED: "COMPLETED",
     HistoryKind.FAILED: "FAILED",
@@ -105,13 +107,18 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
 
 
 def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[AttemptView]:
-    """The attempts of one execution. An open row whose attempt has ended is a job that waits for its next one."""
-    ended = {part.attempt for part in parts if part.kind is not None}
-    return [
-        _attempt(part)
-        for part in parts
-        if part.attempt > 0 and (part.kind is not None or (part.claimed_at is not None and part.attempt not in ended))
-    ]
+    """The attempts of one execution, each once.
+
+    After one has ended, the job waits for its next one: what then closes the step from elsewhere is no part of it. A
+    result that comes late, after the lease, is; and its worker may have come back and hold the job again.
+    """
+    shown: dict[int, store.HistoryEntry] = {}
+    for part in parts:
+        if part.attempt == 0 or (part.kind is None and part.claimed_at is None):
+            continue
+        if part.attempt not in shown or part.kind not in FROM_ELSEWHERE:
+            shown[part.attempt] = part
+    return [_attempt(part) for part in shown.values()]
 
 
 def _attempt(part: store.HistoryEntry) -> AttemptView:

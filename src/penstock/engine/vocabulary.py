@@ -235,11 +235,13 @@ class DeadJob(Answer, frozen=True, kw_only=True):
 
 
 class DeadJobPage(Answer, frozen=True, kw_only=True):
-    """One page of failed jobs, newest first."""
+    """One page of failed jobs, newest first. ``total`` is exact up to 10,000."""
 
     items: list[DeadJob]
     page: int
     page_size: int
+    total: int
+    total_is_estimate: bool = False
 
 
 # -- user tasks and signals

@@ -16,7 +16,7 @@ from penstock.engine.vocabulary import Job
 class Waiter:
     """One poll. ``types`` are names; a name without an id yet is looked up by the probe."""
 
-    __slots__ = ("_task", "closed", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
+    __slots__ = ("_task", "asking", "closed", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
 
     def __init__(self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float) -> None:
         self.worker = worker
@@ -26,6 +26,7 @@ class Waiter:
         self.jobs: list[Job] = []
         self.reserved = 0
         self.closed = False  # takes no new reservation
+        self.asking = False  # its own claim is queued or under way, and followed by another if jobs came meanwhile
         self._task: trio.lowlevel.Task | None = None
 
     @property
@@ -61,8 +62,6 @@ class Waiters:
     def __init__(self) -> None:
         self._parked: dict[str, OrderedDict[Waiter, None]] = {}
         self._count = 0
-        self.queued_version: dict[str, int] = {}
-        """Grows whenever this engine puts a job of that type into the queue."""
 
     def __len__(self) -> int:
         return self._count
@@ -117,16 +116,16 @@ class Waiters:
         """The job types somebody waits for."""
         return list(self._parked)
 
-    def parked_for(self, job_type: str) -> list[Waiter]:
-        """The polls that wait for a type, oldest first."""
-        return list(self._parked.get(job_type, ()))
+    def is_wanted(self, job_type: str) -> bool:
+        """Whether somebody waits for the type."""
+        return job_type in self._parked
+
+    def idle_for(self, job_type: str) -> list[Waiter]:
+        """The polls that wait for a type, oldest first, without those who look into the queue themselves."""
+        return [waiter for waiter in self._parked.get(job_type, ()) if not waiter.asking]
 
     def wake_all(self) -> None:
         """Let every parked poll look again (drain)."""
         for parked in list(self._parked.values()):
             for waiter in list(parked):
                 waiter.wake()
-
-    def note_queued(self, job_type: str) -> None:
-        """This engine committed a job of that type to the queue."""
-        self.queued_version[job_type] = self.queued_version.get(job_type, 0) + 1

@@ -1,7 +1,7 @@
 """The wide lane: everything that needs the whole instance. Lock, read, `core.advance`, write, commit.
 
 Items say what they want (`WideItem.decide`), `advance` decides what it means, the store writes it. At most one item
-per instance in a batch. A COMMIT whose answer was lost is looked up by its transaction id before anyone is answered.
+per instance in a batch. A COMMIT whose answer was lost is looked up (`store.commits`) before anyone is answered.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import wide as store
 from penstock.store.batch import Batcher, Item
+from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, TryAgain
 from penstock.store.jobs import JobKey, Known
@@ -58,7 +59,10 @@ class WritesOnly(Exception):
 class WideItem(Item[Any]):
     """Something to do with one instance."""
 
-    __slots__ = ("instance", "job", "planned", "timer", "worker", "xid")
+    __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
+
+    repeatable = False
+    """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class WideItem(Item[Any]):
         self.worker = worker
         self.timer = timer
         self.planned: object = None
-        self.xid: str | None = None
+        self.sent: Sent | None = None
 
     async def prepare(self, connection: TrioConnection) -> None:
         """What has to be read first, under the instance's lock. Raises as `decide`."""
@@ -138,7 +142,9 @@ class WideLane:
         self._polls = polls
         self._ids = ids
         self._timer_armed = timer_armed
-        self._unheard: dict[str, Effects] = {}
+        self._unheard: dict[Sent, Effects] = {}
+        self.chance: Callable[[], float] = random.random
+        """A number in [0, 1) for the jitter of back-offs; tests make it a constant."""
         self.batcher: Batcher[WideItem] = Batcher(
             "wide",
             self._apply,
@@ -224,7 +230,7 @@ class WideLane:
                 extra += store.fold(effects.long_runs())
                 await self.commit(connection, effects, scene.now, scene.xid, decided, extra)
         except BaseException:
-            self.undo(effects, scene.xid)
+            self.undo(effects)
             raise
         for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
@@ -279,7 +285,7 @@ class WideLane:
                 now=now,
                 new_id=self._ids.next,
                 positions=positions,
-                jitter=random.random(),
+                jitter=self.chance(),
                 next_known=next_known,
                 may_chain=may_chain,
                 max_automatic_steps=self._settings.max_automatic_steps,
@@ -385,43 +391,50 @@ class WideLane:
     ) -> None:
         """Write and commit. When the answer is lost, ``items`` and effects wait to be resolved by the next try."""
         changes = [change for change, _ in effects.changes]
-        writes = store.statements(changes, now, audit=self._settings.audit_log_enabled, extra=extra)
+        writes = store.statements(
+            changes,
+            now,
+            audit=self._settings.audit_log_enabled,
+            to_outbox=self._settings.through_kafka,
+            extra=extra,
+        )
+        sent = Sent(xid, changes, repeatable=all(item.repeatable for item in items))
         for item in items:
-            item.xid = xid
-        self._unheard[xid] = effects
+            item.sent = sent
+        self._unheard[sent] = effects
         try:
-            await connection.roundtrip([*writes, (SQL["commit"], ())])
+            await connection.roundtrip([*writes, *sent.writes, (SQL["commit"], ())])
         except DatabaseError:
             if not connection.closed:  # refused by the server: surely rolled back
-                del self._unheard[xid]
+                del self._unheard[sent]
             raise
-        del self._unheard[xid]
+        del self._unheard[sent]
 
     async def resolve_unheard(self, connection: TrioConnection, items: list[Any]) -> None:
         """Look what became of transactions whose COMMIT was not answered, and answer the items of committed ones."""
         # only their own: other lanes have theirs under way
-        for xid in {item.xid for item in items if item.xid in self._unheard}:
-            outcome = await store.committed(connection, xid)
+        for sent in {item.sent for item in items if item.sent in self._unheard}:
+            outcome = await sent.committed(connection)
             if outcome is None:
-                raise TryAgain(f"transaction {xid} has not ended yet")
-            effects = self._unheard.pop(xid)
+                raise TryAgain(f"transaction {sent.xid} has not ended yet")
+            effects = self._unheard.pop(sent)
             if outcome:
                 for item in items:
-                    if item.xid == xid:
+                    if item.sent is sent:
                         item.answer(item.planned)
                 await self.committed(connection, effects, None)
             else:
                 self.forget(effects)
 
-    def undo(self, effects: Effects, xid: str) -> None:
+    def undo(self, effects: Effects) -> None:
         """The transaction failed: give up what it reserved, unless it may have been committed unheard."""
-        if effects is not self._unheard.get(xid):
+        if not any(effects is each for each in self._unheard.values()):
             self.forget(effects)
 
     def abandon(self, items: list[Any]) -> None:
         """Nobody asks any more what became of the transactions of these items."""
         for item in items:
-            effects = self._unheard.pop(item.xid, None)
+            effects = self._unheard.pop(item.sent, None)
             if effects is not None:
                 self.forget(effects)
 

@@ -282,7 +282,7 @@ class Connection:
         body = error_object(refusal.code, refusal.reason)
         head = encode_head(
             refusal.status,
-            [(b"content-type", b"application/json")],
+            [(b"content-type", b"application/json"), *self._server.refusal_headers],
             self.date_line(),
             method="GET",
             http_version="1.1",

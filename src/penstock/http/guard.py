@@ -8,6 +8,8 @@ for them for ever. A last send that can't be cancelled gets through.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from penstock.http.asgi import App, Headers, Message, Receive, Scope, Send
@@ -24,8 +26,9 @@ _BODILESS = (204, 304)
 class Shared:
     """What the guards of one server have in common: limits, totals, and how far the drain is."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, refusal_headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.limits = limits
+        self.refusal_headers = refusal_headers
         self.body_budget = BodyBudget(limits.max_request_memory_bytes)
         self.closing = False
         """Answers carry ``connection: close``."""
@@ -57,7 +60,7 @@ class Guard:
         if self.shared.refusing and scope["http_version"] == "2":
             await answer.send_error(503, "unavailable", "the server is shutting down; try again")
             return
-        body = _Body(self.shared, receive)
+        body = _Body(self.shared, scope, receive)
         self._begin()
         try:
             await self._call(scope, body, answer)
@@ -113,11 +116,13 @@ async def _decline(scope: Scope, receive: Receive, send: Send) -> None:
 class _Body:
     """A request's body, read before the application is called, within limits."""
 
-    def __init__(self, shared: Shared, receive: Receive) -> None:
+    def __init__(self, shared: Shared, scope: Scope, receive: Receive) -> None:
         self._shared = shared
         self._receive = receive
         self._data = bytearray()
         self._given = False
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        self._announced_bytes = int(announced) if announced.isdigit() else 0
 
     async def read(self) -> bool:
         """False when the client went away. Raises Refusal."""
@@ -125,6 +130,9 @@ class _Body:
         budget = self._shared.body_budget
         started_at = trio.current_time()
         more = True
+        if self._announced_bytes > limits.max_body_bytes:  # known without a byte of it
+            await self._discard(more=more)
+            raise self._too_large()
         with trio.CancelScope() as scope:
             while more:
                 earned = len(self._data) / limits.min_body_bytes_per_second
@@ -138,7 +146,7 @@ class _Body:
                 budget.used_bytes += len(piece)
                 refusal: Refusal | None = None
                 if len(self._data) > limits.max_body_bytes:
-                    refusal = Refusal(413, "payload-too-large", f"the body is over {limits.max_body_bytes} bytes")
+                    refusal = self._too_large()
                 elif budget.used_bytes > budget.max_bytes:
                     refusal = Refusal(503, "unavailable", "too many large requests at once; try again later")
                 if refusal is not None:
@@ -149,6 +157,9 @@ class _Body:
             self._shared.timed_out_total += 1
             raise Refusal(408, "request-timeout", "the body of the request took too long to arrive")
         return True
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, "payload-too-large", f"the body is over {self._shared.limits.max_body_bytes} bytes")
 
     async def _discard(self, *, more: bool) -> None:
         """Let the client send the rest: hypercorn resets a connection that it closes with input unread, and the
@@ -224,7 +235,7 @@ class _Answer:
         return {**start, "headers": headers}
 
     async def send_error(self, status: int, code: str, reason: str) -> None:
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json"), *self._shared.refusal_headers]
         if self._http1 and status != 500:
             headers.append((b"connection", b"close"))
         body = error_object(code, reason)

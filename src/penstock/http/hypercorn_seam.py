@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any, cast
 
 import trio
@@ -45,11 +46,18 @@ class HypercornServer:
     """Serves one application. For one ``serve`` only. Over TLS the client chooses HTTP/2 by ALPN if ``http2``; a
     plain connection may always speak it (prior knowledge, or an h2c offer without a body)."""
 
-    def __init__(self, limits: Limits | None = None, *, tls: TlsFiles | None = None, http2: bool = True) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        tls: TlsFiles | None = None,
+        http2: bool = True,
+        refusal_headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.limits = limits or Limits()
         self._config = _config(self.limits, tls, http2=http2)
         self._ssl_context = _ssl_context(self._config)
-        self._shared = Shared(self.limits)
+        self._shared = Shared(self.limits, refusal_headers)
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
         self._open_sockets = 0

@@ -7,6 +7,7 @@ TLS are ``hypercorn_seam``. Nothing that a client sends may end more than its ow
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 import trio
 
@@ -25,8 +26,10 @@ log = get_logger(__name__)
 class HttpServer:
     """Serves one application on any number of listening sockets. For one ``serve`` only."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, refusal_headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.limits = limits or Limits()
+        self.refusal_headers = refusal_headers
+        """Of every answer that the server gives itself."""
         self.body_budget = BodyBudget(self.limits.max_request_memory_bytes)
         self.date = DateHeader()
         self.requests_total = 0

@@ -133,6 +133,9 @@ class Metrics:
         self.relay_batch_seconds = self._histogram(
             "workflow_engine_dispatch_relay_batch_latency_seconds", "Publishing one batch", LATENCY_BUCKETS
         )
+        self.dispatch_seconds = self._histogram(
+            "penstock_dispatch_latency_seconds", "From a job's row in the outbox to the broker's ack", PICKUP_BUCKETS
+        )
         self.relay_leader = self._gauge("workflow_engine_dispatch_relay_leader", "1 where the relay runs")
         self.producer_errors: Family[str, Counter] = Family(
             self._counter("workflow_engine_kafka_producer_errors", "Errors of the Kafka producer", "code")

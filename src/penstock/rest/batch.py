@@ -1,17 +1,17 @@
 """Batch bodies: one bad item never fails its neighbours.
 
-The whole body is decoded at once; only when that is refused, item by item, 20 times as dear. Must not know what the
-items mean.
+The whole body is decoded at once; only when that is refused, item by item, 20 times as dear. A body that is no JSON is
+refused whole: nobody knows where its items end. Must not know what the items mean.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from penstock.errors import BadRequest
-from penstock.rest.codec import Body, decoder, mend_error_text, required, tolerant_tree
+from penstock.rest.codec import Body, decoder, mended, required
+from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
 
 ITEMS_MAX_COUNT: Final = 10_000
 """Of one call. Half of what may wait for all batches together."""
@@ -69,12 +69,11 @@ class BatchReader(Generic[T]):
             items = cast("list[T | BadItem] | None", getattr(whole, self._field))
             worker_id = cast("str | None", getattr(whole, "worker_id", None))
         except BadRequest:
-            tree = tolerant_tree(body)
-            found = None if tree is None else tree.get(self._field)
-            if tree is None or not isinstance(found, list):
+            fields, parts = _cut(body, self._field)
+            if parts is None:
                 raise
-            items = [self._read_alone(item) for item in cast("list[object]", found)]
-            named = tree.get("workerId")
+            items = [self._read_alone(part) for part in parts]
+            named = value_of(fields.get("workerId", "null"))
             if self._has_worker and not isinstance(named, str):
                 raise
             worker_id = cast("str | None", named)
@@ -84,14 +83,26 @@ class BatchReader(Generic[T]):
             raise BadRequest(f"{self._field}: has {len(items)} items, more than {ITEMS_MAX_COUNT}")
         return Batch(required(worker_id, "workerId") if self._has_worker else "", items)
 
-    def _read_alone(self, item: object) -> T | BadItem:
+    def _read_alone(self, part: str) -> T | BadItem:
         job_id = ""
-        if isinstance(item, dict):
-            fields = cast("dict[str, object]", item)
-            mend_error_text(fields)
-            named = fields.get("jobId")
-            job_id = named if isinstance(named, str) else ""
+        body = bytes_of(part)
+        if part.startswith("{"):
+            try:
+                fields, _ = cut_object(part)
+            except Uncuttable:
+                pass
+            else:
+                named = value_of(fields.get("jobId", "null"))
+                job_id = named if isinstance(named, str) else ""
+                body = mended(fields)
         try:
-            return self._read_item(json.dumps(item).encode())
+            return self._read_item(body)
         except BadRequest as error:
             return BadItem(job_id.encode(errors="replace").decode(), error.reason)
+
+
+def _cut(body: bytes, field: str) -> tuple[dict[str, str], list[str] | None]:
+    try:
+        return cut_object(text_of(body), field)
+    except Uncuttable:
+        return {}, None

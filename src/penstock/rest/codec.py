@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import field
 
 from penstock.engine.payload import PayloadLimits, check_json_value, check_variables, clean_text
 from penstock.errors import BadRequest
+from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
 
 ERROR_MESSAGE_MAX_BYTES: Final = 4_096
 ATTEMPT_MAX: Final = 2_147_483_647
@@ -199,26 +200,22 @@ def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
         try:
             return read(body)
         except BadRequest:
-            tree = tolerant_tree(body)
-            if tree is None or "errorMessage" not in tree:
+            try:
+                fields, _ = cut_object(text_of(body))
+            except Uncuttable:
+                fields = {}
+            if "errorMessage" not in fields:
                 raise
-            mend_error_text(tree)
-            return read(json.dumps(tree).encode())
+            return read(mended(fields))
 
     return read_mended
 
 
-def tolerant_tree(body: bytes) -> dict[str, object] | None:
-    """A JSON object that strict readers refuse for what stands in its texts; None when it is none. What is wrong stays
-    wrong when the tree is written again: bytes that are not UTF-8 are lone surrogates in it."""
-    try:
-        tree = cast(object, json.loads(body.decode("utf-8", "surrogateescape"), strict=False))
-    except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, object]", tree) if isinstance(tree, dict) else None
-
-
-def mend_error_text(holder: dict[str, object]) -> None:
-    """Clean the `errorMessage` of a failure, if it has one."""
-    if "errorMessage" in holder:
-        holder["errorMessage"] = error_text(holder["errorMessage"])
+def mended(fields: Mapping[str, str]) -> bytes:
+    """The JSON object of these parts, its `errorMessage` cleaned if it has one."""
+    parts = dict(fields)
+    if "errorMessage" in parts:
+        found = value_of(parts["errorMessage"])
+        text = parts["errorMessage"] if found is None and parts["errorMessage"] != "null" else error_text(found)
+        parts["errorMessage"] = json.dumps(clean_text(text, ERROR_MESSAGE_MAX_BYTES))
+    return bytes_of("{" + ",".join(f"{json.dumps(name)}:{part}" for name, part in parts.items()) + "}")

@@ -24,6 +24,11 @@ class Cors:
             (b"access-control-max-age", b"%d" % PREFLIGHT_MAX_AGE_SECONDS),
         )
 
+    @property
+    def unasked(self) -> Headers:
+        """For an answer to a request that was not read as far as its `Origin`."""
+        return ((b"access-control-allow-origin", b"*"),) if self._any else ()
+
     def headers(self, origin: bytes | None) -> Headers:
         """For any answer to a request with this `Origin`."""
         if origin is None:

@@ -7,6 +7,7 @@ from quart import Blueprint, Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.rest.codec import CancelBody, optional_decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, query_number, query_text, respond
@@ -37,7 +38,7 @@ class InstanceRoutes:
         page = await self._instances.list(
             query_text(request, "definitionId"),
             query_text(request, "status"),
-            query_text(request, "businessKey"),
+            query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
             query_number(request, "page"),
             query_number(request, "pageSize"),
         )

@@ -45,8 +45,7 @@ from penstock.rest.codec import (
     retry_delay,
     whole,
 )
-from penstock.rest.exchange import NO_CONTENT, Call, ClientGone, Receive, Reply
-from penstock.settings import DispatchMode
+from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
 
 UNWATCHED_SECONDS: Final = 0.1
 """A long poll begins with this time in which nobody looks whether the client is still there: the look-out costs 35 µs
@@ -77,7 +76,7 @@ class JobRoutes:
 
     async def poll(self, call: Call) -> Reply:
         """``POST /v1/jobs/poll``"""
-        if self._engine.settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+        if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
         body = _read_poll(call.body)
         if not body.job_types:
@@ -93,8 +92,8 @@ class JobRoutes:
         jobs = await self._engine.jobs.poll(request)
         if jobs and wait_s and call.peer_gone_nowait():
             await self._give_back(jobs)
-            raise ClientGone
-        if not jobs and wait_s > UNWATCHED_SECONDS:
+            jobs = []  # a client that only closed its sending side still reads: without an answer it would get a 500
+        elif not jobs and wait_s > UNWATCHED_SECONDS:
             longer = msgspec.structs.replace(request, wait_seconds=wait_s - UNWATCHED_SECONDS)
             jobs = await self._poll_watched(longer, call.receive)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))

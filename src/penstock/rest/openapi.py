@@ -74,7 +74,7 @@ def _parameter(parameter: Parameter) -> Json:
     return {
         "name": parameter.name,
         "in": parameter.place,
-        "required": parameter.place == "path",
+        "required": parameter.required or parameter.place == "path",
         "description": parameter.description,
         "schema": parameter.schema,
     }

@@ -84,6 +84,8 @@ class Parameter(NamedTuple):
     place: str
     description: str
     schema: Schema = STRING
+    required: bool = False
+    """Those of the path always are."""
 
 
 class Operation(NamedTuple):
@@ -148,7 +150,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     # -- definitions
     Operation(
         "POST", "/v1/definitions", "uploadDefinition", "definitions", "Upload a definition",
-        "The same content as the latest version's gives that version again, changed content the next one. Every "
+        "The same content for an id gives its existing version again, changed content the next one. Every "
         "problem is named in one answer.",
         body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
     ),
@@ -255,7 +257,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/jobs", "listFailedJobs", "jobs", "List jobs that failed for good, newest first (addition)",
-        parameters=(Parameter("status", "query", "`FAILED`.", {"type": "string", "const": "FAILED"}), *PAGE),
+        parameters=(
+            Parameter("status", "query", "`FAILED`.", {"type": "string", "const": "FAILED"}, required=True),
+            Parameter("jobType", "query", "The whole name of a type."),
+            *PAGE,
+        ),
         answer=struct(DeadJobPage), errors=(400,),
     ),
     # -- tasks

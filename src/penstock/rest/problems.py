@@ -33,7 +33,6 @@ STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "unsupported-format": 415,
     "resource-exhausted": 429,
     "internal-error": 500,
-    "not-implemented": 501,
     "unavailable": 503,
 }
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {404: "not-found", 405: "method-not-allowed", 413: "payload-too-large"}

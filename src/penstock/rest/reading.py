@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from quart import Request, Response
 
@@ -31,10 +32,15 @@ async def body_of(request: Request) -> bytes:
     return body
 
 
-def query_text(request: Request, name: str) -> str | None:
+def query_text(request: Request, name: str, max_chars: int = NAME_MAX_CHARS) -> str | None:
     """A parameter of the query, None when it is absent or empty. Raises BadRequest for what can't be searched for."""
     value = request.args.get(name)
-    return check_text(value, name, NAME_MAX_CHARS) if value else None
+    if value and "%" in value:  # the framework leaves what is no UTF-8 as it came
+        try:
+            unquote_to_bytes(request.query_string).decode()
+        except UnicodeDecodeError:
+            raise BadRequest(f"{name}: not UTF-8") from None
+    return check_text(value, name, max_chars) if value else None
 
 
 def query_number(request: Request, name: str, default: int = 0) -> int:

@@ -74,5 +74,7 @@ class TaskRoutes:
         """``GET /v1/jobs?status=FAILED``"""
         if query_text(request, "status") != "FAILED":
             raise BadRequest("status: only FAILED jobs can be listed")
-        page = await self._engine.jobs.failed(query_number(request, "page"), query_number(request, "pageSize"))
+        page = await self._engine.jobs.failed(
+            query_number(request, "page"), query_number(request, "pageSize"), query_text(request, "jobType")
+        )
         return respond(Reply(200, _encode(page)))

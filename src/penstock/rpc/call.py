@@ -216,6 +216,9 @@ class Call(Generic[RequestT, AnswerT]):
                 (b"grpc-status", str(error.status.value).encode()),
                 (b"grpc-message", encode_grpc_message(text.encode("utf-8", "replace").decode()).encode()),
             ]
+            code: object = error.details
+            if isinstance(code, str):
+                trailers.append((b"penstock-error", code.encode()))
         if not self._opened:
             trailers = [*_CONTENT, *trailers]
         h2 = self._connection.h2

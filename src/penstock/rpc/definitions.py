@@ -1,14 +1,15 @@
 """Definitions over gRPC: a message to the JSON tree that `core.parsing` reads, and stored text back to a message.
 
 A proto map has no order, and order means something: conditions are taken in sorted order of their expressions,
-transformations in that of their names (by code point). A definition that was uploaded through REST keeps its own order
-in the engine; only the message does not show it. Fields that the message does not have (`retryBackoff`, `timeout`,
-`duration`, `until`) can't be given here and don't come back.
+transformations in that of their names (by code point). Objects in `metadata` and in transformations' values are sorted
+too: Go's library writes a map in another order each time, and the same content would be a new version. A definition
+that was uploaded through REST keeps its own order in the engine; only the message does not show it. Fields that the
+message does not have (`retryBackoff`, `timeout`, `duration`, `until`) can't be given here and don't come back.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import trio
@@ -92,8 +93,17 @@ def tree_of(message: m.WorkflowDefinition) -> dict[str, object]:
         steps=[_step_tree(step, f"steps[{index}]") for index, step in enumerate(message.steps)],
     )
     if message.metadata:
-        tree["metadata"] = msgspec.json.decode(message.metadata)
+        tree["metadata"] = _sorted(msgspec.json.decode(message.metadata))
     return tree
+
+
+def _sorted(value: object) -> object:
+    """The same with the names of every object in order. A Struct nests 32 levels at most."""
+    if isinstance(value, dict):
+        return {name: _sorted(inner) for name, inner in sorted(cast("dict[str, object]", value).items())}
+    if isinstance(value, list):
+        return [_sorted(inner) for inner in cast("list[object]", value)]
+    return value
 
 
 def _step_tree(step: m.WorkflowStep, path: str) -> dict[str, object]:
@@ -108,7 +118,7 @@ def _step_tree(step: m.WorkflowStep, path: str) -> dict[str, object]:
         parallelNextSteps=step.parallel_next_steps,
         joinStep=step.join_step,
         conditionalNextSteps=dict(sorted(step.conditional_next_steps.items())),
-        transformations={name: msgspec.json.decode(transformations[name]) for name in sorted(transformations)},
+        transformations={name: _sorted(msgspec.json.decode(transformations[name])) for name in sorted(transformations)},
         jobType=step.job_type,
         delegateClass=step.delegate_class,
         retryCount=step.retry_count,

@@ -10,6 +10,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import clean_text
 from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
 from penstock.rpc import messages as m
+from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given, given_variables, known, required
 
@@ -87,13 +88,16 @@ class InstanceCalls:
         )
         return m.CompleteUserTaskResponse()
 
-    async def signal(self, request: m.SignalWaitRequest, _call: object) -> m.SignalWaitResponse:
-        """The oldest open execution of that wait."""
+    async def signal(
+        self, request: m.SignalWaitRequest, call: Call[m.SignalWaitRequest, m.SignalWaitResponse]
+    ) -> m.SignalWaitResponse:
+        """The oldest open execution of that wait. Metadata ``idempotency-key`` does what REST's header does."""
         await self._tasks.signal(
             Signal(
                 instance_id=required(request.instance_id, "instance_id"),
                 step_id=required(request.wait_step_id, "wait_step_id"),
                 variables=given_variables(request.variables, self._limits, "variables"),
+                idempotency_key=call.header("idempotency-key") or None,
             )
         )
         return m.SignalWaitResponse()

@@ -13,12 +13,18 @@ from penstock.engine.vocabulary import Completion, Failure, Job, PollRequest
 from penstock.errors import DispatchModeConflict
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
+from penstock.rpc.codec import encode_message
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given_variables, required
-from penstock.settings import DispatchMode
 
 MAX_JOBS_DEFAULT: Final = 1
 """The contract's default for gRPC; REST's is 10."""
+
+ANSWER_MAX_BYTES: Final = 4_000_000
+"""Of the jobs in one answer. Clients take 4 MiB unless told otherwise: they would refuse a larger one, and its jobs
+would stay leased to nobody until the lease ends, again and again. A single job may be larger."""
+_STRUCT_GROWTH: Final = 6
+"""A Struct is at most so many times as large as its JSON text (a list of small numbers)."""
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
@@ -38,10 +44,10 @@ class JobCalls:
         }
 
     async def poll(self, call: Call[m.PollJobsRequest, m.PollJobsResponse]) -> None:
-        """Jobs that are there now. Jobs of a caller who has gone go back to the queue at once."""
+        """Jobs that are there now, as many as one answer holds. Those of a caller who has gone go back at once."""
         request = await call.recv_message()
         assert request is not None  # Call raises before it returns None for a single request
-        if self._engine.settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+        if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
         jobs = await self._engine.jobs.poll(
             PollRequest(
@@ -54,7 +60,12 @@ class JobCalls:
         try:
             if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
                 await trio.lowlevel.checkpoint_if_cancelled()
-            await call.send_message(m.PollJobsResponse([_job_message(job) for job in jobs]))
+            messages = [_job_message(job) for job in jobs]
+            fitting = _count_fitting(messages)
+            if fitting < len(jobs):
+                self._engine.polls.give_back(jobs[fitting:])
+                jobs = jobs[:fitting]
+            await call.send_message(m.PollJobsResponse(messages[:fitting]))
         except BaseException:
             self._engine.polls.give_back(jobs)
             raise
@@ -81,6 +92,18 @@ class JobCalls:
             )
         )
         return m.FailJobResponse()
+
+
+def _count_fitting(messages: list[m.Job]) -> int:
+    """How many of them go into one answer, at least one. Measured only where it may matter."""
+    if sum(len(message.variables) for message in messages) * _STRUCT_GROWTH < ANSWER_MAX_BYTES:
+        return len(messages)
+    size_bytes = 0
+    for count, message in enumerate(messages):
+        size_bytes += len(encode_message(message))
+        if size_bytes > ANSWER_MAX_BYTES and count:
+            return count
+    return len(messages)
 
 
 def _job_message(job: Job) -> m.Job:

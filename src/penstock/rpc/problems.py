@@ -1,4 +1,7 @@
-"""The one table from error codes to gRPC statuses (``rest/problems.py`` has REST's)."""
+"""The one table from error codes to gRPC statuses (``rest/problems.py`` has REST's).
+
+A status covers several codes: the code itself goes into the error's details, which a call sends as ``penstock-error``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ STATUS_BY_CODE = {
     "unsupported-format": Status.INVALID_ARGUMENT,
     "payload-too-large": Status.INVALID_ARGUMENT,
     "resource-exhausted": Status.RESOURCE_EXHAUSTED,
-    "not-implemented": Status.UNIMPLEMENTED,
     "unavailable": Status.UNAVAILABLE,
     "internal-error": Status.INTERNAL,
 }
@@ -32,4 +34,4 @@ def status_of(error: Exception) -> GRPCError | None:
         return GRPCError(Status.UNAVAILABLE, "the database is away")
     if not isinstance(error, PenstockError):
         return None
-    return GRPCError(STATUS_BY_CODE[error.code], error.reason)
+    return GRPCError(STATUS_BY_CODE[error.code], error.reason, error.code)

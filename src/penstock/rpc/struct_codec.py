@@ -7,7 +7,9 @@ B). The rules:
   were rounded where they were written; up to 1e21 they are still shown as whole numbers, as JavaScript does.
 - NaN and the infinities are no JSON: refused.
 - a key given twice: the last one counts, whole (maps don't merge); a ``Value`` with nothing in it is null.
-- nesting and the number of values are bounded (``DecodeError``), because a few bytes can stand for many values.
+- nesting and the number of values are bounded (``DecodeError``), because a few bytes can stand for many values. JSON
+  that is nested deeper (the engine takes 100 levels through REST) is written with what is below the bound as JSON text:
+  a client's library would refuse the whole message, and with it every other job in it.
 
 Agrees with google.protobuf on any bytes, by property test. No I/O; arbitrary bytes raise ``DecodeError`` only.
 """
@@ -255,7 +257,10 @@ def struct_from_json(text: bytes) -> bytes:
     fields = _decode_json(text)
     if not isinstance(fields, dict):
         raise TypeError("not a JSON object")
-    return encode_struct(cast(dict[str, object], fields))
+    known = cast("dict[str, object]", fields)
+    if _may_be_deep(text):
+        known = cast("dict[str, object]", _cut(known, MAX_LEVELS))
+    return encode_struct(known)
 
 
 def struct_to_json(data: bytes) -> bytes:
@@ -265,7 +270,25 @@ def struct_to_json(data: bytes) -> bytes:
 
 def value_from_json(text: bytes) -> bytes:
     """The text of a JSON value as a Value."""
-    return encode_value(_decode_json(text))
+    value = _decode_json(text)
+    return encode_value(_cut(value, MAX_LEVELS) if _may_be_deep(text) else value)
+
+
+def _may_be_deep(text: bytes) -> bool:
+    return text.count(b"{") + text.count(b"[") > MAX_LEVELS
+
+
+def _cut(value: object, levels: int) -> object:
+    """The same with every object and list below so many levels as its JSON text."""
+    if isinstance(value, dict):
+        if levels == 0:
+            return _encode_json(cast("object", value)).decode()
+        return {name: _cut(inner, levels - 1) for name, inner in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        if levels == 0:
+            return _encode_json(cast("object", value)).decode()
+        return [_cut(inner, levels - 1) for inner in cast("list[object]", value)]
+    return value
 
 
 def value_to_json(data: bytes) -> bytes:

@@ -42,9 +42,11 @@ _ENGINE_STOPS: Final = GRPCError(Status.UNAVAILABLE, "the engine is shutting dow
 class _Pending:
     """The results of one message, until they are answered."""
 
-    __slots__ = ("outcomes",)
+    __slots__ = ("attempts", "outcomes")
 
     def __init__(self) -> None:
+        self.attempts: list[int | None] = []
+        """Of each result, that which it settles on this stream, if any."""
         self.outcomes: list[w.JobOutcome] | None = None
 
 
@@ -125,8 +127,7 @@ class WorkStream:
             self._pending.append(pending)
             self._unanswered += results
             for items in (request.completions, request.failures, request.releases):
-                for item in items:
-                    self._jobs.note_reported(item.job_id)
+                pending.attempts += [self._jobs.note_reported(item.job_id, item.attempt) for item in items]
             nursery.start_soon(self._apply, pending, request)
         if request.heartbeats:
             self._unanswered += len(request.heartbeats)
@@ -142,8 +143,9 @@ class WorkStream:
             outcomes += await worker_items.fail(engine, worker, request.failures)
         if request.releases:
             outcomes += await worker_items.release(engine, worker, request.releases)
-        for outcome in outcomes:
-            self._jobs.note_settled(outcome.job_id, final=outcome.outcome in _SETTLED)
+        for outcome, attempt in zip(outcomes, pending.attempts, strict=True):
+            if attempt is not None:
+                self._jobs.note_settled(outcome.job_id, attempt, final=outcome.outcome in _SETTLED)
         pending.outcomes = outcomes
         self._settled.set()
         self._wake()
@@ -174,6 +176,8 @@ class WorkStream:
         """A message of what is there, None when nothing is; and how many results it answers."""
         jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
         message = w.WorkResponse(jobs=[worker_items.job_message(job) for job in jobs])
+        if len(jobs) == 1 and len(message.jobs[0].variables) > MESSAGE_MAX_BYTES:
+            return message, 0  # alone: nothing else shall make it too large for its client
         pending = self._pending
         while pending and pending[0].outcomes is not None and len(message.outcomes) < RESULTS_MAX_COUNT:
             found = pending.popleft().outcomes

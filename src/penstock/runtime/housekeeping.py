@@ -6,6 +6,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.store import jobs as job_store
+from penstock.store import outbox as outbox_store
 from penstock.store import wide as store
 
 INTERVAL_S = 10.0
@@ -28,8 +29,11 @@ class Housekeeping:
         engine = self._engine
         async with engine.database.connection() as connection:
             await store.purge_idempotency(connection, engine.settings.idempotency_retention_hours)
-            depths = await job_store.queue_depth(connection)
+            depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
+            depths = await depth_of(connection)
         engine.metrics.set_queue([(name, count, age_s or 0.0) for name, count, age_s in depths])
+        if engine.settings.through_kafka:
+            engine.metrics.outbox_backlog.set(sum(count for _, count, _ in depths))
         return len(depths)
 
     async def measure_lag(self) -> None:

@@ -1,8 +1,12 @@
-"""Leases that end: this engine's own at once, those of engines that died by a scan.
+"""Leases that end: this engine's own at once, those of engines that died by a scan; deadlines of dispatched jobs.
 
 The engine keeps the leases it granted in memory (`engine.leases`) and returns the jobs of ended ones. The scan finds
 leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine disappears.
 The scan costs a walk over all tokens, so its interval grows with what it took.
+
+Jobs that were dispatched through Kafka have a deadline instead; only the scan finds those (there may be a million, for
+half an hour each). Past it they are dispatched anew, or queued when the mode was switched. In Kafka mode a lease that a
+heartbeat began ends the same way. None of this counts towards dead-lettering.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from penstock.engine.items import DeadLetterItem
 from penstock.engine.leases import GrantedLease
 from penstock.log import get_logger
 from penstock.store import jobs as store
+from penstock.store import outbox as outbox_store
 from penstock.store.jobs import JobKey
 
 TICK_S = 0.25
@@ -63,7 +68,9 @@ class LeaseSweeper:
         for lease in found:
             if book.find(lease.token, lease.seq) is None:
                 ends_at = now + max(lease.left_s, 0)
-                book.grant(GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at))
+                watched = GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at)
+                watched.dispatched = lease.dispatched
+                book.grant(watched)
         self._next_scan_at = now + max(interval_s, SCAN_SHARE * (now - started))
         return len(found)
 
@@ -71,8 +78,7 @@ class LeaseSweeper:
         engine = self._engine
         limit = engine.settings.lease_expiry_limit
         try:
-            async with engine.database.connection() as connection:
-                rows = await store.expire(connection, [(lease.token, lease.seq, lease.attempt) for lease in due], limit)
+            rows = await self._end(due, limit)
         except BaseException:
             for lease in due:  # still ours to watch
                 engine.polls.leases.grant(lease)
@@ -92,6 +98,22 @@ class LeaseSweeper:
                 await self._dead_letter(JobKey(row.instance, row.token, row.seq), row.attempt, limit)
         return len(rows)
 
+    async def _end(self, due: list[GrantedLease], limit: int) -> list[store.Expired]:
+        to_outbox = self._engine.settings.through_kafka
+        dispatches = [lease for lease in due if lease.dispatched or to_outbox]
+        leases = [lease for lease in due if not (lease.dispatched or to_outbox)]
+        rows: list[store.Expired] = []
+        async with self._engine.database.connection() as connection:
+            if dispatches:
+                rows += await outbox_store.end_dispatches(connection, _keys(dispatches), to_outbox=to_outbox)
+            if leases:
+                rows += await store.expire(connection, _keys(leases), limit)
+        return rows
+
     async def _dead_letter(self, key: JobKey, attempt: int, expiries: int) -> None:
         log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
         await self._engine.wide.submit(DeadLetterItem(key, attempt, expiries))
+
+
+def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:
+    return [(lease.token, lease.seq, lease.attempt) for lease in leases]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -18,6 +18,7 @@ from penstock.engine.engine import Engine
 from penstock.errors import Conflict
 from penstock.log import get_logger
 from penstock.store import engines as store
+from penstock.store import outbox as outbox_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 
@@ -33,6 +34,10 @@ PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
 log = get_logger(__name__)
 
 
+class ModeSwitched(Exception):
+    """This engine was taken for dead, and others have another dispatch mode now: it has to end."""
+
+
 class Membership:
     """One engine's place among the engines on its database."""
 
@@ -44,6 +49,7 @@ class Membership:
         self.number = 0
         self.others: dict[int, store.OtherEngine] = {}
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
         self._engine: Engine | None = None
         self._queued: set[str] = set()
         self._timer_s: float | None = None
@@ -65,6 +71,9 @@ class Membership:
                         f"an engine in dispatch mode '{other.dispatch_mode}' ({other.description}) lives on this"
                         f" database; this one has '{self._mode}'. All engines have to be stopped to switch."
                     )
+            before = await outbox_store.switch_mode(connection, self._mode)
+        if before is not None:
+            log.info("dispatch mode switched", before=before, now=self._mode)
         return self.number
 
     def attach(self, engine: Engine) -> None:
@@ -125,10 +134,13 @@ class Membership:
 
     async def _renew(self, connection: TrioConnection) -> None:
         self._renew_at = trio.current_time() + RENEW_INTERVAL_S
+        # our lease may have run out during an outage; whoever switched the mode then has another number, as a rule
+        mode = await outbox_store.mode(connection)
+        if mode != self._mode:
+            raise ModeSwitched(f"the dispatch mode was switched to '{mode}' while this engine was cut off")
         if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S):
             return
-        # our lease ran out during an outage and the number was given away
-        await self._claim(connection)
+        await self._claim(connection)  # the number was given away
         if self._engine is not None:
             self._engine.ids.number = self.number
         self._listening.cancel()  # the session lock is the number's
@@ -153,8 +165,10 @@ class Membership:
             return
         if kind == "q":
             engine.polls.hint(text.split("\n"))
+            self.on_jobs_elsewhere(text.split("\n"))
         elif kind == "a":
             engine.polls.hint(engine.polls.waiters.types())
+            self.on_jobs_elsewhere(())
         elif kind == "t":
             engine.timers.hint(float(text))
 

@@ -6,6 +6,7 @@ import trio
 
 from penstock.errors import PenstockError
 from penstock.log import get_logger
+from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line
@@ -27,16 +28,17 @@ def run(settings: Settings) -> int:
 
 async def _migrate(settings: Settings) -> None:
     if settings.postgres_dsn is not None:
-        await _apply(settings.postgres_dsn.reveal())
+        await _apply(settings.postgres_dsn.reveal(), settings.partition_days)
         return
     async with embedded(settings.data_path) as dsn:
-        await _apply(dsn)
+        await _apply(dsn, settings.partition_days)
 
 
-async def _apply(dsn: str) -> None:
+async def _apply(dsn: str, partition_days: float) -> None:
     connection = await TrioConnection.connect(dsn)
     try:
         created = await ensure_schema(connection)
+        await prepare_partitions(connection, partition_days)
     finally:
         connection.close_nowait()
     log.info("schema applied" if created else "the schema is up to date")

@@ -20,11 +20,15 @@ from penstock.http import HttpServer, Limits, ListenError, Server, listen
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
+from penstock.rest.cors import Cors
+from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
+from penstock.runtime.retention import Retention, prepare_partitions
 from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
@@ -115,11 +119,13 @@ class Node:
         membership.attach(engine)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
-        services = await self._start_services(supervisor, engine, membership)
+        dispatch = await self._start_dispatch(supervisor, engine)
+        services = await self._start_services(supervisor, engine, membership, dispatch)
         rpc = RpcServer(engine, self._settings)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         http = self._http_server()
-        await supervisor.start("REST", http.serve, make_app(engine), sockets["REST"])
+        degraded = list[str] if dispatch is None else dispatch.degraded
+        await supervisor.start("REST", http.serve, make_app(engine, degraded=degraded), sockets["REST"])
         rpc.set_serving(True)
         stopping.serving = True
         log.info("ready", engine=engine.ids.number, **where)
@@ -128,8 +134,11 @@ class Node:
         await stopping.asked.wait()
 
         await self._drain(supervisor, http, rpc, engine)
+        if dispatch is not None:
+            await dispatch.finish()
         await supervisor.stop(*services)
         await self._flush(supervisor, engine)
+        await supervisor.stop(PRODUCER)
         with trio.move_on_after(POOL_GRACE_S):
             try:
                 await membership.leave()
@@ -139,11 +148,23 @@ class Node:
         await self._stop_metrics(supervisor)
         log.info("stopped")
 
-    async def _start_services(self, supervisor: Supervisor, engine: Engine, membership: Membership) -> list[str]:
+    async def _start_dispatch(self, supervisor: Supervisor, engine: Engine) -> Dispatch | None:
+        if not self._settings.through_kafka:
+            return None
+        dispatch = Dispatch(engine)
+        await dispatch.start(supervisor)
+        return dispatch
+
+    async def _start_services(
+        self, supervisor: Supervisor, engine: Engine, membership: Membership, dispatch: Dispatch | None
+    ) -> list[str]:
         """The loops around the engine; their names."""
         sweeper = LeaseSweeper(engine)
         membership.on_lost = sweeper.scan_soon
         housekeeping = Housekeeping(engine)
+        leftovers = Leftovers(engine)
+        if dispatch is not None:
+            dispatch.wire(membership, leftovers)
 
         async def probe() -> None:
             await engine.polls.wait_probe()
@@ -161,8 +182,12 @@ class Node:
             "membership": membership.look,
             "notifier": membership.send,
             "housekeeping": housekeeping.step,
+            "retention": Retention(engine).step,
             "loop lag": housekeeping.measure_lag,
+            "leftovers": leftovers.step,
         }
+        if dispatch is not None:
+            steps |= dispatch.steps()
         if self._reporter is not None:
             steps["metrics report"] = self._reporter.step
         for name, step in steps.items():
@@ -219,6 +244,7 @@ class Node:
         try:
             if await engine_store.ensure_schema(connection):
                 log.info("schema applied")
+            await prepare_partitions(connection, self._settings.partition_days)
         finally:
             connection.close_nowait()
 
@@ -234,8 +260,9 @@ class Node:
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
             write_timeout_seconds=settings.http_write_timeout_seconds,
         )
+        unasked = Cors(settings.cors_origins, settings.cors_headers).unasked
         if settings.http_server is HttpServerKind.HYPERCORN:
             from penstock.http.hypercorn_seam import HypercornServer
 
-            return HypercornServer(limits)
-        return HttpServer(limits)
+            return HypercornServer(limits, refusal_headers=unasked)
+        return HttpServer(limits, refusal_headers=unasked)

@@ -19,16 +19,17 @@ from penstock.errors import PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
+from penstock.runtime.membership import ModeSwitched
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.node import Node, address, bind, close_sockets
 from penstock.runtime.processes import Parent, decode_config, read_config, wait_parent_gone
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor
-from penstock.settings import DispatchMode, Settings
+from penstock.settings import Settings
 from penstock.store.database import DatabaseError, first_line
 from penstock.store.embedded import run_embedded
 
-EXPECTED = (PenstockError, ListenError, DatabaseError)
+EXPECTED = (PenstockError, ListenError, DatabaseError, ModeSwitched)
 """Errors that operators can mend: told in a line, without a trace."""
 
 PURPOSES = ("gRPC", "REST", "metrics")
@@ -39,9 +40,6 @@ log = get_logger(__name__)
 
 def run(settings: Settings) -> int:
     """Run the engine until it is told to stop; the exit code."""
-    if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
-        log.error("WE_DISPATCH_MODE=kafka_outbox is not available in this version; use polling")
-        return 2
     return _run(partial(_main, settings))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -100,6 +101,9 @@ def _jobs(text: str, low: float | None = None, high: float | None = None) -> msg
 
 def _kafka(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
     return _says("Kafka", text, low, high)
+
+
+_Days = Annotated[float, msgspec.Meta(ge=0.01, le=36_500)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +223,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_retention_hours: Annotated[
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
+    retention_days: Annotated[
+        _Days | None,
+        _engine(
+            "Instances are removed so long after their end, and their history with them, a partition at a time. "
+            "Default: never."
+        ),
+    ] = None
+    audit_retention_days: Annotated[
+        _Days | None,
+        _engine("Audit records are removed after this, a partition at a time. Default: never."),
+    ] = None
+    partition_days: Annotated[
+        float, _engine("Length of the partitions of history and audit that are made from now on.", 0.01, 3_650)
+    ] = 30
 
     poll_max_jobs: Annotated[int, _jobs("`maxJobs` is clamped to this.", 1, 10_000)] = 1_000
     poll_max_wait_seconds: Annotated[float, _jobs("`waitSeconds` is clamped to this.", 0, 600)] = 60
@@ -255,11 +273,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka_tls_server_name: Annotated[
         str | None, _kafka("Name to expect in the broker's certificate, if not its address.")
     ] = None
-    kafka_create_topics: Annotated[bool, _kafka("Create missing topics at start.")] = False
+    kafka_create_topics: Annotated[bool, _kafka("Create missing topics, at the start and at uploads.")] = False
+    kafka_topic_partitions: Annotated[int, _kafka("Partitions of a topic that is created.", 1, 10_000)] = 6
+    kafka_topic_replicas: Annotated[
+        int, _kafka("Replicas of a topic that is created. 0: as many as there are brokers, at most 3.", 0, 100)
+    ] = 0
+    kafka_connect_timeout_seconds: Annotated[
+        float, _kafka("How long a start, and each later attempt, waits for a broker.", 0.1, 600)
+    ] = 10
+    kafka_publish_timeout_seconds: Annotated[
+        float, _kafka("How long a batch waits for its acknowledgements; then it is sent again.", 0.1, 600)
+    ] = 10
+    kafka_max_record_bytes: Annotated[
+        int, _kafka("A larger record is not sent; see `message.max.bytes` of the broker.", 1_024, 1_073_741_824)
+    ] = 1_048_576
     outbox_batch_size: Annotated[int, _kafka("Rows that the relay publishes in one batch.", 1, 10_000)] = 200
     dispatch_timeout_seconds: Annotated[
         float, _kafka("A dispatched job that nobody completes is dispatched anew after this.", 1, 604_800)
     ] = 1_800
+
+    @property
+    def through_kafka(self) -> bool:
+        """Whether jobs reach workers through the outbox and Kafka."""
+        return self.dispatch_mode is DispatchMode.KAFKA_OUTBOX
 
     @property
     def embedded(self) -> bool:
@@ -325,9 +361,32 @@ def _describe() -> Iterator[SettingInfo]:
             description=cast("str", meta.description),
             default=field.default,
             type=annotation,
-            bounds=None if meta.ge is None else (meta.ge, meta.le),
+            bounds=_bounds(annotation, meta),
         )
 
 
+def _bounds(annotation: Any, meta: msgspec.Meta) -> tuple[float, float] | None:
+    """Of the number itself, or of the number in an optional one: msgspec takes bounds of a number only."""
+    inner = [get_args(each)[1] for each in get_args(annotation) if get_origin(each) is Annotated]
+    for each in (meta, *inner):
+        if each.ge is not None and each.le is not None:
+            return each.ge, each.le
+    return None
+
+
 SETTINGS: Final[Mapping[str, SettingInfo]] = {info.name: info for info in _describe()}
-CHECKED_TYPES: Final = get_type_hints(Settings, include_extras=True)
+
+
+def _checkable(hint: Any) -> Any:
+    """The type that a value is checked against. msgspec takes bounds on a number only, not on ``float | None``."""
+    annotation, meta = get_args(hint)
+    numbers = [each for each in get_args(annotation) if each is not NoneType]
+    if meta.ge is None or not numbers:
+        return hint
+    bounded: Any = Annotated[numbers[0], meta]
+    return bounded | None
+
+
+CHECKED_TYPES: Final[Mapping[str, Any]] = {
+    name: _checkable(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()
+}

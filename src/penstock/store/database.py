@@ -44,6 +44,11 @@ DataError = psycopg.DataError
 REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure, pg_errors.LockNotAvailable)
 """The transaction was rolled back for the sake of another; it can be repeated at once."""
 
+CLASH = pg_errors.UniqueViolation
+"""Such a row is there already. For ids that we made `is_id_taken` holds: the transaction can be repeated with new ones.
+"""
+_MADE_IDS = frozenset({"instance_pkey", "token_pkey", "instance_key_instance_id_key"})
+
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown)."""
 
@@ -54,6 +59,11 @@ class TryAgain(psycopg.OperationalError):
 
 class IdTaken(pg_errors.SerializationFailure):
     """A new id exists already: another engine has our number, or the clock went back. Take new ones and repeat."""
+
+
+def is_id_taken(error: DatabaseError) -> bool:
+    """Whether the statement was refused for an id that we made: as `IdTaken`, which says it already."""
+    return isinstance(error, CLASH) and error.diag.constraint_name in _MADE_IDS
 
 
 def with_defaults(dsn: str) -> str:

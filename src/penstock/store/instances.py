@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
-from psycopg.errors import UniqueViolation
+from psycopg.errors import QueryCanceled, UniqueViolation
 
 from penstock.core.state import InstanceStatus
 from penstock.store import arrays
@@ -71,8 +71,13 @@ class HistoryEntry(NamedTuple):
     position: int | None
 
 
-async def start_narrow(connection: TrioConnection, items: Sequence[NarrowStart]) -> list[Begun]:
-    """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own."""
+async def start_narrow(
+    connection: TrioConnection, items: Sequence[NarrowStart], *, to_outbox: bool = False
+) -> list[Begun]:
+    """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own.
+
+    ``to_outbox``: their first jobs wait for the relay, not in the queue.
+    """
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -82,6 +87,7 @@ async def start_narrow(connection: TrioConnection, items: Sequence[NarrowStart])
         arrays.ints(columns[4]),
         arrays.texts(columns[5]),
         arrays.floats(columns[6]),
+        to_outbox,
     )
     try:
         return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_narrow"], params)]
@@ -89,10 +95,11 @@ async def start_narrow(connection: TrioConnection, items: Sequence[NarrowStart])
         raise IdTaken(str(error)) from error
 
 
-async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, Begun]:
-    """Those of the instances that exist and still stand on their first execution."""
+async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, tuple[Begun, str | None]]:
+    """Those of the instances that exist, with the last holder of their root token. ``lease_until`` is set while the
+    lease of a hand-off at birth is that holder's."""
     rows = cast(Any, await connection.fetch(SQL["started"], (arrays.ints(ids),)))
-    return {row[0]: Begun(*row[:5]) for row in rows}
+    return {row[0]: (Begun(*row[:5]), row[5]) for row in rows}
 
 
 async def view(connection: TrioConnection, ids: Sequence[int]) -> dict[int, InstanceRow]:
@@ -114,8 +121,11 @@ async def find_ids(
     business_key: str | None,
     limit: int,
     offset: int,
+    by_scan: bool = False,
 ) -> list[int]:
-    """Ids, newest first. ``status`` is one of the wire's, None for any."""
+    """Ids, newest first. ``status`` is one of the wire's, None for any. ``by_scan``: open ones by a walk over all
+    tokens; else raises QueryCanceled when there are too few of them among too many, and the transaction is rolled back.
+    """
     keys = None if definitions is None else arrays.ints(definitions)
     params: tuple[object, ...] = (keys, business_key, limit, offset)
     match status:
@@ -124,13 +134,48 @@ async def find_ids(
         case "COMPLETED":
             name = "list_completed"
         case "ACTIVE" | "WAITING":
-            name, params = "list_open", (*params, status == "WAITING")
+            name, params = "scan_open" if by_scan else "list_open", (*params, status == "WAITING")
         case _:
             name, params = "list_ended", (*params, int(InstanceStatus[status]))
-    *_, rows, _ = await connection.roundtrip(
-        [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL[name], params), (SQL["commit"], ())]
-    )
+    bound = {"list_open": [(SQL["give_up_soon"], ())], "scan_open": [(SQL["plan_for_a_scan"], ())]}.get(name, [])
+    statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), *bound, (SQL[name], params), (SQL["commit"], ())]
+    try:
+        *_, rows, _ = await connection.roundtrip(statements)
+    except QueryCanceled:
+        await connection.rollback()
+        raise
     return [cast(int, row[0]) for row in rows]
+
+
+async def find_page(
+    connection: TrioConnection,
+    *,
+    definitions: Sequence[int] | None,
+    status: str | None,
+    business_key: str | None,
+    limit: int,
+    offset: int,
+    count_max: int,
+) -> tuple[list[int], int]:
+    """Ids as of `find_ids`, and how many there are in all, counted up to ``count_max``. Takes seconds at most, however
+    many instances are open."""
+
+    async def find(limit: int, offset: int, by_scan: bool) -> list[int]:
+        return await find_ids(
+            connection, definitions=definitions, status=status, business_key=business_key, limit=limit, offset=offset,
+            by_scan=by_scan,
+        )  # fmt: skip
+
+    by_scan = False
+    try:
+        page = await find(limit, offset, by_scan)
+    except QueryCanceled:
+        by_scan = True
+        page = await find(limit, offset, by_scan)
+    try:
+        return page, len(await find(count_max, 0, by_scan))
+    except QueryCanceled:
+        return page, len(await find(count_max, 0, True))
 
 
 async def estimate(connection: TrioConnection) -> int:

@@ -12,6 +12,9 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
+INLINE_VARIABLES_MAX_BYTES = 4096
+"""As PostgreSQL keeps them: a claim reads so many with the job, more are read apart, when nobody knows them."""
+
 
 class NarrowItem(NamedTuple):
     """A completion that touches its own token only. ``next_type`` None: the next step parks."""
@@ -49,7 +52,7 @@ class Slot(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A job that was leased to the slot (job_type, ordinal)."""
+    """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them."""
 
     job_type: int
     ordinal: int
@@ -63,7 +66,7 @@ class Claimed(NamedTuple):
     claimed_at: datetime
     lease_until: datetime
     definition: int
-    variables: str
+    variables: str | None
     checkpoint: str | None
 
 
@@ -93,7 +96,7 @@ class Extension(NamedTuple):
 
 
 class Extended(NamedTuple):
-    """An applied heartbeat."""
+    """An applied heartbeat. ``left_s``: to the end of the lease, which may be another than was asked for."""
 
     token: int
     seq: int
@@ -101,6 +104,7 @@ class Extended(NamedTuple):
     step: int
     attempt: int
     lease_until: datetime
+    left_s: float
 
 
 class Lease(NamedTuple):
@@ -124,13 +128,14 @@ class Expired(NamedTuple):
 
 
 class LiveLease(NamedTuple):
-    """A lease found by the scan; ``left_s`` until its end, negative when it is over."""
+    """A lease found by the scan; ``left_s`` until its end, negative when it is over. ``dispatched``: through Kafka."""
 
     token: int
     seq: int
     attempt: int
     instance: int
     left_s: float
+    dispatched: bool
 
 
 class Known(NamedTuple):
@@ -145,8 +150,13 @@ class Known(NamedTuple):
 Rows = Sequence[Sequence[Any]]
 
 
-async def complete_narrow(connection: TrioConnection, items: Sequence[NarrowItem]) -> list[Moved]:
-    """Apply completions; those not in the answer were refused and changed nothing. One transaction of its own."""
+async def complete_narrow(
+    connection: TrioConnection, items: Sequence[NarrowItem], *, to_outbox: bool = False
+) -> list[Moved]:
+    """Apply completions; those not in the answer were refused and changed nothing. One transaction of its own.
+
+    ``to_outbox``: the next jobs wait for the relay, not in the queue.
+    """
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -159,6 +169,7 @@ async def complete_narrow(connection: TrioConnection, items: Sequence[NarrowItem
         arrays.texts(columns[7]),
         arrays.floats(columns[8]),
         arrays.documents(columns[9]),
+        to_outbox,
     )
     return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_narrow"], params)]
 
@@ -171,8 +182,8 @@ async def probe_ready(connection: TrioConnection, job_types: Sequence[int], limi
 
 async def claim(connection: TrioConnection, slots: Sequence[Slot]) -> list[Claimed]:
     """Lease waiting jobs to slots. One transaction of its own."""
-    columns = list(zip(*slots, strict=True))
-    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.texts(columns[2]), arrays.floats(columns[3]))
+    columns = list(zip(*sorted(slots), strict=True))
+    params = (arrays.ints(columns[0]), arrays.texts(columns[2]), arrays.floats(columns[3]), INLINE_VARIABLES_MAX_BYTES)
     return [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)]
 
 
@@ -191,10 +202,18 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
     return [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend"], params)]
 
 
-async def give_back(connection: TrioConnection, leases: Sequence[Lease]) -> dict[tuple[int, int], int]:
-    """Return leased jobs to the queue; (token, seq) to job type of those that were."""
+async def give_back(
+    connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False
+) -> dict[tuple[int, int], int]:
+    """Return leased jobs to the queue, or to the outbox; (token, seq) to job type of those that were."""
     columns = list(zip(*leases, strict=True))
-    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), arrays.texts(columns[3]))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.ints(columns[2]),
+        arrays.texts(columns[3]),
+        to_outbox,
+    )
     rows = cast(Any, await connection.fetch(SQL["give_back"], params))
     return {(token, seq): job_type for token, seq, job_type in rows}
 
@@ -264,10 +283,13 @@ async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict
 
 
 async def fresh_leases(
-    connection: TrioConnection, tokens: Sequence[int]
+    connection: TrioConnection, completions: Sequence[tuple[int, int, str, int | None]]
 ) -> list[tuple[int, int, str, datetime, datetime]]:
-    """(token, seq, worker, entered_at, lease_until) of tokens under their first lease."""
-    rows = await connection.fetch(SQL["fresh_leases"], (arrays.ints(tokens),))
+    """(token, seq, worker, entered_at, lease_until) of tokens under the first lease after one of these completions:
+    (token, seq, worker, attempt or None)."""
+    tokens, seqs, workers, attempts = zip(*completions, strict=True)
+    params = (arrays.ints(tokens), arrays.ints(seqs), arrays.texts(workers), arrays.ints(attempts))
+    rows = await connection.fetch(SQL["fresh_leases"], params)
     return [cast(tuple[int, int, str, datetime, datetime], row) for row in rows]
 
 
@@ -284,9 +306,20 @@ class FailedJob(NamedTuple):
     definition: int
 
 
-async def failed_jobs(connection: TrioConnection, limit: int, offset: int) -> list[FailedJob]:
-    """Jobs that failed for good, newest instance first."""
-    return [FailedJob(*cast(Any, row)) for row in await connection.fetch(SQL["failed_jobs"], (limit, offset))]
+async def failed_jobs(
+    connection: TrioConnection, job_type: str | None, *, limit: int, offset: int, count_max: int
+) -> tuple[list[FailedJob], int]:
+    """Jobs that failed for good, of one type or of any, newest instance first; and how many, up to ``count_max``."""
+    *_, rows, count, _ = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["plan_for_values"], ()),
+            (SQL["failed_jobs"], (job_type, limit, offset)),
+            (SQL["count_failed_jobs"], (job_type, count_max)),
+            (SQL["commit"], ()),
+        ]
+    )
+    return [FailedJob(*cast(Any, row)) for row in rows], cast(int, count[0][0])
 
 
 async def queue_depth(connection: TrioConnection) -> list[tuple[str, int, float | None]]:

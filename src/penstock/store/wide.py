@@ -16,7 +16,7 @@ import msgspec
 from psycopg import errors as pg_errors
 
 from penstock.core.effect import Outcome
-from penstock.core.state import JOB_STATES, Instance, InstanceStatus, Token, TokenState
+from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known, known
@@ -136,12 +136,6 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
     return deque(cast(int, row[0]) for row in await connection.fetch(SQL["positions"], (count,)))
 
 
-async def committed(connection: TrioConnection, xid: str) -> bool | None:
-    """What became of a transaction whose COMMIT was not answered. None: it still runs."""
-    status = (await connection.fetch(SQL["transaction_status"], (xid,)))[0][0]
-    return None if status == "in progress" else status == "committed"
-
-
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
      unfolded, claimed_by, claimed_at, lease_until, timeout_s) = row  # fmt: skip
@@ -225,9 +219,17 @@ async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, s
 
 
 def statements(
-    changes: Sequence[Change], now: datetime, *, audit: bool, extra: Iterable[Statement] = ()
+    changes: Sequence[Change],
+    now: datetime,
+    *,
+    audit: bool,
+    to_outbox: bool = False,
+    extra: Iterable[Statement] = (),
 ) -> list[Statement]:
-    """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances)."""
+    """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances).
+
+    ``to_outbox``: jobs wait for the relay, not in the queue.
+    """
     writes: list[Statement] = []
 
     def add(name: str, rows: Sequence[Sequence[Any]], *kinds: Callable[[Any], str]) -> None:
@@ -236,8 +238,8 @@ def statements(
             writes.append((SQL[name], tuple(kind(column) for kind, column in zip(kinds, columns, strict=True))))
 
     _tokens(changes, add)
-    _queue_and_timers(changes, add)
-    _history(changes, add, audit=audit)
+    _queue_and_timers(changes, add, to_outbox=to_outbox)
+    _history(changes, now, add, audit=audit)
     _instances(changes, now, add)
     return [*writes, *extra]
 
@@ -276,10 +278,11 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
 
 
-def _queue_and_timers(changes: Sequence[Change], add: Add) -> None:
+def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -> None:
     ints = arrays.ints
     gone: list[tuple[int, int]] = []
     queued: list[tuple[int, int, int]] = []
+    outgoing: list[tuple[int, int, int, int, int]] = []
     for change in changes:
         out = change.outcome
         steps = {(row.token_id, row.seq): row.step for row in out.history}
@@ -287,13 +290,18 @@ def _queue_and_timers(changes: Sequence[Change], add: Add) -> None:
             job_type = change.job_type_of(steps[job.token_id, job.seq])
             assert job_type is not None
             gone.append((job_type, job.seq))
-        placed = {token.id: token.step for token in (*out.inserted, *out.updated)}
+        placed = {token.id: token for token in (*out.inserted, *out.updated)}
         for job in out.queued:
-            job_type = change.job_type_of(placed[job.token_id])
+            token = placed[job.token_id]
+            job_type = change.job_type_of(token.step)
             assert job_type is not None
-            queued.append((job_type, job.seq, job.token_id))
+            if to_outbox:
+                outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
+            else:
+                queued.append((job_type, job.seq, job.token_id))
     add("delete_ready", sorted(gone), ints, ints)
     add("insert_ready", queued, ints, ints, ints)
+    add("insert_outbox", outgoing, ints, ints, ints, ints, ints)
     add("delete_timers", [pair for change in changes for pair in change.outcome.disarmed], ints, ints)
     fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.outcome.fired]
     add("delete_fired", fired, ints, ints, ints)
@@ -304,7 +312,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add) -> None:
     add("insert_timers", armed, arrays.times, ints, ints, ints, ints)
 
 
-def _history(changes: Sequence[Change], add: Add, *, audit: bool) -> None:
+def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool) -> None:
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
         (change.outcome.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
@@ -315,10 +323,10 @@ def _history(changes: Sequence[Change], add: Add, *, audit: bool) -> None:
         arrays.documents)  # fmt: skip
     if audit:
         records = [
-            (change.outcome.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
+            (now, change.outcome.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
             for change in changes for a in change.outcome.audit
         ]  # fmt: skip
-        add("insert_audit", records, ints, ints, ints, texts, texts, texts)
+        add("insert_audit", records, times, ints, ints, ints, texts, texts, texts)
 
 
 def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
@@ -343,15 +351,22 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
         arrays.times,
     )
     abnormal = [
-        (o.instance.status, o.instance.id, None if o.snapshot is None else msgspec.json.encode(o.snapshot))
-        for o in ended if o.instance.status is not InstanceStatus.COMPLETED
+        (o.instance.status, o.instance.id, _failed_job_type(change),
+         None if o.snapshot is None else msgspec.json.encode(o.snapshot))
+        for change in changes if (o := change.outcome).ended and o.instance.status is not InstanceStatus.COMPLETED
     ]  # fmt: skip
-    add("insert_abnormal_ends", abnormal, ints, ints, arrays.documents)
+    add("insert_abnormal_ends", abnormal, ints, ints, ints, arrays.documents)
     add("forget_keys", [(o.instance.id,) for o in ended], ints)
     # a failed instance may be retried: its signals wait with it
     forgotten = [(o.instance.id,) for o in ended if o.instance.status is not InstanceStatus.FAILED]
     add("forget_signals", forgotten, ints)
     add("forget_notes", [(id,) for change in changes for id in change.outcome.deleted], ints)
+
+
+def _failed_job_type(change: Change) -> int | None:
+    """The type of the job that failed the instance, if one did."""
+    failed = [row for row in change.outcome.history if row.kind is HistoryKind.FAILED]
+    return change.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None
 
 
 class AuditEntry(NamedTuple):

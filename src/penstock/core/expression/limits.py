@@ -52,6 +52,9 @@ class Limits:
     value_levels: int = 100
     """Deepest array or map that is compared, converted or returned."""
 
+    result_digits: int = 1_000
+    """Of a whole number in the result: no client may give back a longer one."""
+
     result_bytes: int = 262_144
     """Size of the result as JSON text in UTF-8."""
 

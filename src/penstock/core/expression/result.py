@@ -55,8 +55,7 @@ class _Exit:
                 self._spend(4)
                 return value
             case int():
-                self._spend(1 + value.bit_length() * 3 // 10)
-                return value
+                return self._whole(value)
             case float():
                 return self._decimal(value)
             case datetime():
@@ -65,6 +64,13 @@ class _Exit:
                 return duration_text(value)
             case _:
                 raise Fault(f"the result holds {type_name(value)}")
+
+    def _whole(self, value: int) -> int:
+        self._spend(1 + value.bit_length() * 3 // 10)
+        digits = self._limits.result_digits
+        if value.bit_length() > 3 * digits and abs(value) >= 10**digits:  # a digit is more than 3 bits
+            raise Fault(f"the result holds a whole number of more than {digits} digits")
+        return value
 
     def _decimal(self, value: float) -> int | float:
         self._spend(8)

@@ -6,7 +6,7 @@
 -- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
 -- $7 next job type (null: the next step parks) $8 hand-off worker (null: to the queue) $9 lease seconds of it
--- $10 output (null: none)
+-- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
                        $8::text[], $9::float8[], $10::text[])
@@ -29,9 +29,10 @@ moved AS (
     i.seq, i.next_type, i.hand_off, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at),
 ended AS (
-  DELETE FROM token t USING item i
+  -- `old` as above: what an expiry queued meanwhile could not be seen, and would stay
+  DELETE FROM token t USING item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE i.op = 1 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
-    AND (i.attempt IS NULL OR t.attempt = i.attempt)
+    AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.attempt, t.entered_at AS started_at,
     t.claimed_at, i.worker, i.output, i.next_step),
 unqueued AS (
@@ -40,18 +41,21 @@ unqueued AS (
   WHERE late.state = 0 AND r.job_type = late.job_type AND r.seq = late.seq),
 queued AS (
   INSERT INTO ready (job_type, seq, token_id)
-  SELECT next_type, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL),
+  SELECT next_type, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
+  FROM moved WHERE next_type IS NOT NULL AND $11::boolean),
 closed AS (
   -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, output)
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1, worker, output::jsonb
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1, NULL,
+    worker, output::jsonb
   FROM moved
   UNION ALL
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, penstock_now(), claimed_at, attempt, step, 1, worker, output::jsonb
-  FROM ended),
-closed_end AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, attempt, step, kind)
-  SELECT instance_id, nextval('step_seq'), id, nextval('step_seq'), penstock_now(), penstock_now(), 0, next_step, 1
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, penstock_now(), claimed_at, attempt, step, 1, next_step,
+    worker, output::jsonb
   FROM ended),
 finished AS (
   UPDATE instance i SET status = 1, ended_at = penstock_now() FROM ended e WHERE i.id = e.instance_id),
@@ -69,54 +73,67 @@ SELECT j.id, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.job_type = j.i
 FROM unnest($1::int[]) AS j(id)
 
 -- name: claim
--- Leases waiting jobs, oldest first, to slots: ($1 job type, $2 ordinal within the type from 1, $3 worker, $4 lease
--- seconds). A queue row whose token another transaction holds is left; one whose token moved on is garbage and goes.
-WITH slot AS MATERIALIZED (
-  SELECT * FROM unnest($1::int[], $2::int[], $3::text[], $4::float8[]) AS s(job_type, ordinal, worker, lease_s)),
-wanted AS MATERIALIZED (SELECT job_type, count(*)::int AS n FROM slot GROUP BY job_type),
-candidate AS MATERIALIZED (
-  SELECT c.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.job_type, r.seq, r.token_id FROM ready r WHERE r.job_type = w.job_type
-    ORDER BY r.seq LIMIT w.n FOR UPDATE SKIP LOCKED) c),
+-- Leases waiting jobs, oldest first, to slots: ($1 job type, $2 worker, $3 lease seconds), those of one type together.
+-- Only the token is locked: who holds it owns its queue row, and a lock there would cost 54 B of WAL a job. A row whose
+-- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot
+-- (`version`): its row is a new one, which can't be seen and would stay. One whose token moved on is garbage (there
+-- should be none) and goes when a type has fewer jobs than slots. Variables of more than $4 bytes, or compressed
+-- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB).
+WITH wanted AS MATERIALIZED (
+  SELECT job_type, min(place)::int AS first, count(*)::int AS n
+  FROM unnest($1::int[]) WITH ORDINALITY AS s(job_type, place) GROUP BY job_type),
 held AS MATERIALIZED (
-  SELECT c.job_type, c.seq, t.id FROM candidate c JOIN token t ON t.id = c.token_id AND t.seq = c.seq AND t.state = 0
-  FOR NO KEY UPDATE OF t SKIP LOCKED),
+  SELECT c.* FROM wanted w CROSS JOIN LATERAL (
+    SELECT r.job_type, r.seq, t.id, t.xmin AS version, w.first FROM (
+      SELECT * FROM ready r WHERE r.job_type = w.job_type ORDER BY r.seq LIMIT w.n + 1000) r
+    JOIN token t ON t.id = r.token_id AND t.seq = r.seq AND t.state = 0
+    ORDER BY r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
 numbered AS MATERIALIZED (
   SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY seq)::int AS ordinal FROM held h),
 taken AS (
-  UPDATE token t SET state = 1, claimed_by = s.worker, attempt = t.attempt + 1, claimed_at = penstock_now(),
-    lease_until = penstock_now() + least(s.lease_s, t.timeout_s) * interval '1 s'
-  FROM numbered n JOIN slot s ON s.job_type = n.job_type AND s.ordinal = n.ordinal
-  WHERE t.id = n.id AND t.seq = n.seq AND t.state = 0
-  RETURNING t.*, s.ordinal),
+  -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
+  UPDATE token t SET state = 1, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
+    claimed_at = penstock_now(),
+    lease_until = penstock_now() + least(($3::float8[])[n.first + n.ordinal - 1], t.timeout_s) * interval '1 s'
+  FROM numbered n
+  WHERE t.id = n.id AND t.seq = n.seq AND t.state = 0 AND t.xmin = n.version
+  RETURNING t.*, n.ordinal),
 void AS MATERIALIZED (
-  SELECT c.job_type, c.seq FROM candidate c
+  SELECT c.job_type, c.seq FROM wanted w CROSS JOIN LATERAL (
+    SELECT r.* FROM ready r WHERE r.job_type = w.job_type
+      AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
+    ORDER BY r.seq LIMIT w.n) c
   WHERE NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 0)),
 unqueued AS (
   DELETE FROM ready r USING (SELECT job_type, seq FROM taken UNION ALL SELECT job_type, seq FROM void) gone
   WHERE r.job_type = gone.job_type AND r.seq = gone.seq)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, i.definition,
-  (i.vars || coalesce(i.overlay, '{}') || coalesce((
-    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text,
+  CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
+      AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
+    (i.vars || coalesce(i.overlay, '{}') || coalesce((
+      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END,
   (SELECT n.checkpoint::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
 FROM taken t JOIN instance i ON i.id = t.instance_id
 
 -- name: extend
 -- Heartbeats. $1 token $2 seq $3 attempt (null: any) $4 worker $5 lease seconds $6 checkpoint $7 progress (null: keep)
--- The last holder of a job that is back in the queue takes it out again; a dispatched job gets its first holder.
+-- The last holder of a job that is back in the queue takes it out again; a dispatched job gets its first holder, whose
+-- attempt begins now: how long the message waited in its topic is not the step's `timeout`.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::float8[], $6::text[], $7::text[])
     AS i(token, seq, attempt, worker, lease_s, checkpoint, progress)),
 kept AS (
   UPDATE token t SET state = 1, claimed_by = i.worker,
+    claimed_at = CASE WHEN old.state = 5 THEN penstock_now() ELSE t.claimed_at END,
     lease_until = least(  -- extended, never shortened
-      greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'), t.claimed_at + t.timeout_s * interval '1 s')
+      greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'),
+      CASE WHEN old.state = 5 THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND (t.timeout_s IS NULL OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
+    AND (t.timeout_s IS NULL OR t.state = 5 OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
   RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, old.state AS old_state,
     i.checkpoint, i.progress),
 unqueued AS (
@@ -128,11 +145,11 @@ noted AS (
   ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
     checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
     progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
-SELECT id, seq, instance_id, step, attempt, lease_until FROM kept
+SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8 FROM kept
 
 -- name: give_back
--- Returns leased jobs to the queue at once: $1 token $2 seq $3 attempt $4 worker. No retry and no expiry is counted,
--- and nobody is the last holder.
+-- Returns leased jobs to the queue at once: $1 token $2 seq $3 attempt $4 worker $5 whether to the outbox instead. No
+-- retry and no expiry is counted, and nobody is the last holder.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, worker)),
 freed AS (
@@ -142,7 +159,10 @@ freed AS (
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
   RETURNING t.id, t.instance_id, t.seq, t.job_type, t.attempt, t.step, t.entered_at, old.claimed_at, i.worker),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed),
+  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed WHERE NOT $5::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12, worker
@@ -176,17 +196,22 @@ SELECT t.id, t.seq, t.attempt, t.job_type, t.instance_id, true FROM due d JOIN t
 WHERE d.expiries + 1 >= $4::int
 
 -- name: scan_leases
--- Leases that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000 tokens).
-SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8
-FROM token WHERE state = 1 AND lease_until < penstock_now() + $1::float8 * interval '1 s' LIMIT 10000
+-- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000
+-- tokens). Those first that ended first: nobody watches them, and 10,000 that are watched must not hide them.
+SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8, state = 5
+FROM token WHERE state IN (1, 5) AND lease_until < penstock_now() + $1::float8 * interval '1 s' ORDER BY lease_until LIMIT 10000
 
 -- name: checkpoints
 SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bigint[]) AND checkpoint IS NOT NULL
 
 -- name: fresh_leases
--- Tokens $1 under their first lease: what a hand-off whose answer was lost looks like.
-SELECT id, seq, claimed_by, entered_at, lease_until FROM token
-WHERE id = ANY($1::bigint[]) AND state = 1 AND attempt = 1
+-- Tokens under their first lease since just these completions ($1 token $2 seq $3 worker $4 attempt, null: any): what a
+-- hand-off whose answer was lost looks like. The moment of the completion is that of the entry: one statement did both.
+SELECT t.id, t.seq, t.claimed_by, t.entered_at, t.lease_until
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[]) AS k(token, seq, worker, attempt)
+JOIN token t ON t.id = k.token AND t.state = 1 AND t.attempt = 1
+JOIN history h ON h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1
+  AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at
 
 -- name: facts
 -- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
@@ -212,12 +237,20 @@ SELECT i.id, (i.vars || coalesce(i.overlay, '{}') || coalesce((
 FROM instance i WHERE i.id = ANY($1::bigint[])
 
 -- name: failed_jobs
--- Jobs that failed for good, newest instance first ($1 limit $2 offset).
+-- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset).
 SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, i.definition
-FROM abnormal_end e JOIN instance i ON i.id = e.instance_id
+FROM (SELECT e.instance_id FROM abnormal_end e
+      WHERE e.job_type IS NOT NULL AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
+      ORDER BY e.instance_id DESC LIMIT $2::int OFFSET $3::int) e
+JOIN instance i ON i.id = e.instance_id
 JOIN LATERAL (SELECT * FROM history h WHERE h.instance_id = e.instance_id AND h.kind = 2 ORDER BY h.pos DESC LIMIT 1) h ON true
-WHERE e.status = 2 AND h.attempt > 0
-ORDER BY e.instance_id DESC LIMIT $1::int OFFSET $2::int
+ORDER BY e.instance_id DESC
+
+-- name: count_failed_jobs
+-- How many there are, counted up to $2 ($1 as above).
+SELECT count(*) FROM (SELECT FROM abnormal_end e
+  WHERE e.job_type IS NOT NULL AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
+  LIMIT $2::int) found
 
 -- name: queue_depth
 -- Waiting jobs per type: count (exact to 100,000) and the oldest one's age in seconds.

@@ -51,7 +51,14 @@ SELECT nextval('step_seq') FROM generate_series(1, $1::int)
 SELECT pg_current_xact_id()::text, penstock_now()
 
 -- name: transaction_status
+-- Of an id, which after a crash may be another transaction's, or none's yet (an error then): see store/commits.py.
 SELECT pg_xact_status($1::text::xid8)
+
+-- name: history_written
+-- The very row ($1 instance $2 position $3 token $4 seq), by its time ($5): after a crash positions are given again.
+SELECT 1 FROM history
+WHERE instance_id = $1::bigint AND pos = $2::bigint AND token_id = $3::bigint AND seq = $4::bigint
+  AND ended_at = $5::timestamptz
 
 -- name: now
 SELECT penstock_now()
@@ -69,7 +76,8 @@ WHERE i.id = e.id
 UPDATE instance SET status = 0, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
 
 -- name: insert_abnormal_ends
-INSERT INTO abnormal_end (status, instance_id, tokens) SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::jsonb[])
+INSERT INTO abnormal_end (status, instance_id, job_type, tokens)
+SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::int[], $4::jsonb[])
 
 -- name: delete_abnormal_ends
 DELETE FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[])
@@ -134,8 +142,8 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5:
 
 -- name: insert_audit
 INSERT INTO audit (pos, at, instance_id, token_id, step, kind, actor, detail)
-SELECT nextval('step_seq'), penstock_now(), * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::text[],
-  $5::text[], $6::text[])
+SELECT nextval('step_seq'), * FROM unnest($1::timestamptz[], $2::bigint[], $3::bigint[], $4::smallint[], $5::text[],
+  $6::text[], $7::text[])
 
 -- name: delete_signals
 DELETE FROM buffered_signal WHERE id = ANY($1::bigint[])

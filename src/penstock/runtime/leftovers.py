@@ -1,0 +1,51 @@
+"""What another dispatch mode left behind: queued jobs that should be in the outbox, or rows that should be jobs.
+
+Right after a switch that is everything that waits, a million jobs maybe: they are moved in batches, oldest first, while
+the engine serves. Later there is nothing, except what an engine of the old mode committed that was taken for dead and
+was not; so it is looked at again from time to time. Several engines take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.log import get_logger
+from penstock.store import outbox as store
+
+BATCH_ROWS: Final = 5_000
+LOOK_INTERVAL_S: Final = 10.0
+
+log = get_logger(__name__)
+
+
+class Leftovers:
+    """Moves jobs to where this engine's mode looks for them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.on_moved: Callable[[], None] = lambda: None
+        self._moved = 0
+
+    async def step(self) -> None:
+        """One round of the service loop."""
+        if not await self.run_once():
+            await trio.sleep(LOOK_INTERVAL_S)
+
+    async def run_once(self) -> int:
+        """Move one batch; how many rows went."""
+        to_outbox = self._engine.settings.through_kafka
+        async with self._engine.database.connection() as connection:
+            moved = 0
+            if await store.anything_left(connection, to_outbox=to_outbox):
+                moved = await store.move_leftovers(connection, BATCH_ROWS, to_outbox=to_outbox)
+        self._moved += moved
+        if moved:
+            self.on_moved()
+        elif self._moved:
+            log.info("jobs of another dispatch mode were moved", jobs=self._moved, to_outbox=to_outbox)
+            self._moved = 0
+        return moved

@@ -1,0 +1,93 @@
+"""Makes partitions of history and audit ahead of time, and ends what is older than the retention.
+
+Without a retention (the default) nothing is ever removed. With one, instances go that ended so long ago, and the
+history of a range of time goes with the last instance that started in it: a partition is dropped in milliseconds
+whatever it holds. What one engine does the others leave (an advisory lock); a lock that is not had within half a second
+is tried for again in the next round, so that this never holds up those who serve jobs.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from penstock.engine.engine import Engine
+from penstock.engine.ids import show_instance
+from penstock.log import RateLimitedLog, get_logger
+from penstock.store import retention as store
+from penstock.store.connection import TrioConnection
+
+INTERVAL_S = 60.0
+REMOVALS_MAX = 20
+"""Transactions of one round; the next round goes on where this one stopped."""
+PAUSE_S = 0.05
+"""Between two of them: removal takes a share of the database, not all of it."""
+
+log = get_logger(__name__)
+_held = RateLimitedLog(log, interval_seconds=86_400)
+
+
+async def prepare_partitions(connection: TrioConnection, partition_days: float) -> int:
+    """Make the partitions that are missing, and log it; how many were made."""
+    prepared = await store.prepare(connection, partition_days)
+    if prepared.made:
+        log.info("partitions made", names=prepared.made)
+    for reason in prepared.refused:
+        log.warning("a partition could not be made; its rows go to the default one and stay", reason=reason)
+    return len(prepared.made)
+
+
+class Retention:
+    """One engine's turn at the partitions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._removed_to: dict[str, int] = {}  # by partition: where to go on; from the start in the next process
+
+    async def step(self) -> None:
+        """One round of the service loop."""
+        busy = await self.run_once()
+        await trio.sleep(PAUSE_S if busy else INTERVAL_S)
+
+    async def run_once(self) -> bool:
+        """Prepare, remove, drop; True when there is more to remove at once."""
+        settings = self._engine.settings
+        busy = False
+        async with self._engine.database.connection() as connection:
+            await prepare_partitions(connection, settings.partition_days)
+            if settings.retention_days is not None:
+                for partition in await store.over(connection, "history", settings.retention_days):
+                    busy |= await self._end(connection, partition, settings.retention_days)
+            if settings.audit_retention_days is not None:
+                for partition in await store.over(connection, "audit", settings.audit_retention_days):
+                    await self._drop(connection, partition)
+        return busy
+
+    async def _end(self, connection: TrioConnection, partition: store.Partition, days: float) -> bool:
+        """Remove the ended instances of a partition, then the partition; True when some are left for the next round."""
+        after: int | None = self._removed_to.get(partition.name, -1)
+        for _ in range(REMOVALS_MAX):
+            removed, after = await store.remove_instances(connection, partition, days, after or -1)
+            if after is None:
+                break
+            self._removed_to[partition.name] = after
+            log.debug("instances removed", count=removed, partition=partition.name)
+            await trio.sleep(PAUSE_S)
+        else:
+            return True
+        self._removed_to.pop(partition.name, None)
+        left = await store.left(connection, partition)
+        if left.oldest is None:
+            await self._drop(connection, partition)
+        else:
+            _held.info(
+                partition.name,
+                "history is kept by instances that are open, or ended lately",
+                partition=partition.name,
+                instances=left.instances,
+                oldest=show_instance(left.oldest),
+            )
+        return False
+
+    async def _drop(self, connection: TrioConnection, partition: store.Partition) -> None:
+        if await store.drop(connection, partition):
+            log.info("partition dropped", name=partition.name, since=partition.since, until=partition.until)

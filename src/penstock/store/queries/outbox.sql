@@ -1,0 +1,183 @@
+-- Kafka mode: jobs that wait to be published, their hand-over to the relay, and the switch between the modes.
+--
+-- A row is live while its token stands on the row's execution, either READY before the row's attempt or DISPATCHED
+-- with it. Anything else (completed, failed, cancelled, taken back by its last holder, dispatched anew) makes it void,
+-- for good, as `attempt` and `seq` only grow; except that a job which its last holder took back by a heartbeat may lose
+-- its lease again before the row is met: then that row and the new one are both live, and one attempt is published under
+-- two ids. So whatever changes a token leaves the outbox alone, and void rows go when they are met. Lock order: token, then outbox; the statements here come from the outbox and take tokens with SKIP
+-- LOCKED.
+
+-- name: insert_outbox
+-- $1 instance $2 token $3 seq $4 attempt $5 job type. In order of commit per instance, whose lock is held.
+INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, attempt, job_type)
+SELECT nextval('step_seq'), i.instance_id, i.token_id, i.seq, penstock_now(), i.attempt, i.job_type
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::int[]) AS i(instance_id, token_id, seq, attempt, job_type)
+
+-- name: take_outbox
+-- The oldest rows of each of the types $1 from id $5 on, at most $2 each, without the rows $3. Live ones become DISPATCHED until $4
+-- seconds from now (again, when they were: then they were published before, or about to be) and come back with all that
+-- the message needs; void ones are deleted. Then, per type, how many rows were looked at (`what` 2) and how many of
+-- them were void (0): a look that is short of both found tokens that other transactions held. No join of two CTEs: it
+-- would be a nested loop over both.
+WITH next AS MATERIALIZED (
+  SELECT o.* FROM unnest($1::int[], $5::bigint[]) AS j(id, floor) CROSS JOIN LATERAL (
+    SELECT * FROM dispatch_outbox o WHERE o.job_type = j.id AND o.id >= j.floor AND o.id <> ALL ($3::bigint[])
+    ORDER BY o.id LIMIT $2::int) o),
+live AS MATERIALIZED (
+  SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.id AS token_id, t.state AS old_state
+  FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
+    AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+  FOR NO KEY UPDATE OF t SKIP LOCKED),
+void AS (
+  DELETE FROM dispatch_outbox o USING next n
+  WHERE o.job_type = n.job_type AND o.id = n.id AND NOT EXISTS (
+    SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt))
+  RETURNING o.job_type, o.id),
+taken AS (
+  UPDATE token t SET state = 5, attempt = l.attempt, claimed_by = NULL,
+    claimed_at = CASE l.old_state WHEN 5 THEN t.claimed_at ELSE penstock_now() END,
+    lease_until = penstock_now() + $4::float8 * interval '1 s'
+  FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
+    extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
+SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
+  t.age_s, i.definition,
+  (i.vars || coalesce(i.overlay, '{}') || coalesce((
+    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text
+FROM taken t JOIN instance i ON i.id = t.instance_id
+UNION ALL
+SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
+UNION ALL
+SELECT 0, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM void GROUP BY job_type
+
+-- name: delete_published
+-- Rows that the broker has ($1 job type $2 id $3 step), with a record of each when $4. Sent again, it finds nothing.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::int[], $2::bigint[], $3::smallint[]) AS i(job_type, id, step)),
+gone AS (
+  DELETE FROM dispatch_outbox o USING item i WHERE o.job_type = i.job_type AND o.id = i.id
+  RETURNING o.id, o.instance_id, o.token_id, o.seq, o.attempt, i.step)
+INSERT INTO audit (pos, at, instance_id, token_id, seq, step, kind, detail)
+SELECT nextval('step_seq'), penstock_now(), instance_id, token_id, seq, step, 'DISPATCHED_VIA_BROKER',
+  'attempt ' || attempt || ', dedup-id ' || to_hex(id)
+FROM gone WHERE $4::boolean
+
+-- name: outbox_types
+-- The job types that have rows. One probe of the index for each type there is.
+SELECT j.id FROM job_type j WHERE EXISTS (SELECT FROM dispatch_outbox o WHERE o.job_type = j.id)
+
+-- name: outbox_depth
+-- Waiting rows per job type: count (exact to 100,000) and the oldest one's age in seconds.
+SELECT j.name, (SELECT count(*) FROM (SELECT 1 FROM dispatch_outbox o WHERE o.job_type = j.id LIMIT 100000) w),
+  (SELECT extract(epoch FROM penstock_now() - o.created_at)::float8 FROM dispatch_outbox o
+   WHERE o.job_type = j.id ORDER BY o.id LIMIT 1)
+FROM job_type j
+
+-- name: end_dispatches
+-- Dispatched jobs whose deadline has come ($1 token $2 seq $3 attempt), in Kafka mode ($4) leases that ended too: they
+-- are dispatched anew under a new row, or go to the queue. Neither a retry nor an expiry is counted. The last holder is
+-- kept, if there was one.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
+due AS MATERIALIZED (
+  SELECT t.id, t.seq, t.state FROM item i JOIN token t ON t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
+  WHERE (t.state = 5 OR t.state = 1 AND $4::boolean) AND t.lease_until <= penstock_now()
+  ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
+freed AS (
+  UPDATE token t SET state = 0 FROM due d WHERE t.id = d.id AND t.seq = d.seq
+  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.attempt, t.step, t.entered_at, t.claimed_at, t.claimed_by,
+    d.state AS old_state),
+queued AS (
+  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed WHERE NOT $4::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,
+    CASE old_state WHEN 5 THEN 13 ELSE 11 END, claimed_by
+  FROM freed)
+SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
+
+-- name: queue_to_outbox
+-- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first. How many rows of the
+-- queue went. No token is locked: if one changes meanwhile, its row is void.
+WITH gone AS (
+  DELETE FROM ready r USING (
+    SELECT job_type, seq FROM ready ORDER BY job_type, seq LIMIT $1::int FOR UPDATE SKIP LOCKED) n
+  WHERE r.job_type = n.job_type AND r.seq = n.seq RETURNING r.job_type, r.seq, r.token_id),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, token_id, seq, penstock_now(), job_type, attempt + 1 FROM (
+    SELECT t.instance_id, g.token_id, g.seq, g.job_type, t.attempt FROM gone g
+    JOIN token t ON t.id = g.token_id AND t.seq = g.seq AND t.state = 0 ORDER BY g.job_type, g.seq) old)
+SELECT count(*) FROM gone
+
+-- name: outbox_to_queue
+-- Polling mode: up to $1 rows that another mode left in the outbox become queued jobs. What was marked as dispatched
+-- but whose row is still there may or may not have been published; it is queued too. How many rows went.
+WITH next AS MATERIALIZED (SELECT * FROM dispatch_outbox ORDER BY job_type, id LIMIT $1::int),
+live AS MATERIALIZED (
+  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.state FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
+    AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+  FOR NO KEY UPDATE OF t SKIP LOCKED),
+void AS MATERIALIZED (
+  SELECT n.job_type, n.id FROM next n WHERE NOT EXISTS (
+    SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt))),
+gone AS (
+  DELETE FROM dispatch_outbox o USING (SELECT job_type, id FROM live UNION ALL SELECT job_type, id FROM void) g
+  WHERE o.job_type = g.job_type AND o.id = g.id RETURNING o.id),
+freed AS (
+  -- the state under the lock: by the snapshot it may be READY still
+  UPDATE token t SET state = 0 FROM live l WHERE t.id = l.token_id AND t.seq = l.seq AND l.state = 5
+  RETURNING t.id, t.instance_id, t.seq, t.attempt, t.step, t.entered_at, t.claimed_at),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 FROM freed),
+queued AS (
+  INSERT INTO ready (job_type, seq, token_id) SELECT l.job_type, l.seq, l.token_id FROM live l
+  ON CONFLICT (job_type, seq) DO NOTHING)
+SELECT count(*) FROM gone
+
+-- name: lock_leftovers
+-- One engine at a time moves what another mode left.
+SELECT pg_advisory_xact_lock(1885697139, -4)
+
+-- name: outbox_left
+-- Whether anything of the other mode is left: in the outbox ($1), else in the queue.
+SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox) ELSE EXISTS (SELECT FROM ready) END
+
+-- name: dispatched_types
+-- The job types that need a topic: of the latest versions, and of open jobs. Walks over all tokens, once at start.
+SELECT DISTINCT s.step ->> 'jobType' FROM (
+  SELECT DISTINCT ON (id) content FROM definition ORDER BY id, version DESC) latest
+CROSS JOIN LATERAL jsonb_array_elements(latest.content::jsonb -> 'steps') AS s(step)
+WHERE s.step ->> 'type' = 'SERVICE_TASK'
+UNION
+SELECT j.name FROM job_type j WHERE j.id IN (SELECT job_type FROM token WHERE state IN (0, 1, 4, 5))
+
+-- name: lead
+-- The session lock by which one relay is elected. 1885697139 is 'pens'; engine numbers have 0 to 1023, the retention -2.
+SELECT pg_try_advisory_lock(1885697139, -3)
+
+-- name: end_idle_session
+-- The server ends this session, and with it the lock, when nothing was heard of it for so long ($1, as 6000ms): a
+-- leader that is stopped or cut off makes room.
+SELECT set_config('idle_session_timeout', $1::text, false)
+
+-- name: still_leading
+SELECT 1
+
+-- name: switch_mode
+-- Records the dispatch mode of the engines on this database; the mode before, when it was another.
+WITH old AS MATERIALIZED (SELECT value FROM setting WHERE name = 'dispatch_mode'),
+kept AS (
+  INSERT INTO setting (name, value) VALUES ('dispatch_mode', $1::text)
+  ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE setting.value <> excluded.value)
+SELECT value FROM old WHERE value <> $1::text
+
+-- name: dispatch_mode
+SELECT value FROM setting WHERE name = 'dispatch_mode'

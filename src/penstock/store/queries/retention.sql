@@ -1,0 +1,56 @@
+-- Partitions of history and audit, and the end of what is older than the retention. All of it in transactions of their
+-- own, one engine at a time, with a short lock_timeout: whoever serves jobs never waits long behind these.
+
+-- name: short_locks
+SET LOCAL lock_timeout = '500ms'
+
+-- name: retention_turn
+-- Whether it is this transaction's turn; another engine has it otherwise. 1885697139 is 'pens'.
+SELECT pg_try_advisory_xact_lock(1885697139, -2)
+
+-- name: partitions_wanted
+-- The ranges that are missing so that $1 days each cover now and the two ranges after it, for both parents. They begin
+-- where the last one ends, so that the number of days may change; without one, at a multiple of it.
+WITH period AS (SELECT $1::float8 * interval '1 day' AS length),
+base AS (
+  SELECT p.parent, length, greatest(
+    (SELECT max(l.until) FROM log_partition l WHERE l.parent = p.parent),
+    date_bin(length, penstock_now(), timestamptz '2025-01-01 00:00:00Z')) AS since
+  FROM (VALUES ('history'), ('audit')) AS p(parent), period)
+SELECT parent, since + n * length, since + (n + 1) * length
+FROM base, generate_series(0, 2) AS n WHERE since + n * length <= penstock_now() + 2 * length
+ORDER BY 1, 2
+
+-- name: add_partition
+SELECT add_log_partition($1::text, $2::timestamptz, $3::timestamptz)
+
+-- name: partitions_over
+-- Partitions of $1 whose whole range is older than $2 days.
+SELECT name, since, until FROM log_partition
+WHERE parent = $1::text AND until <= penstock_now() - $2::float8 * interval '1 day' ORDER BY since
+
+-- name: drop_partition
+SELECT drop_log_partition($1::text)
+
+-- name: retired_instances
+-- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most.
+SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
+  AND id > $3::bigint AND status <> 0 AND ended_at < penstock_now() - $4::float8 * interval '1 day'
+ORDER BY id LIMIT $5::int
+
+-- name: remove_abnormal_ends
+-- First of the two: a retry takes these rows before it reopens an instance, so that either it or this comes too late.
+DELETE FROM abnormal_end WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_instances
+DELETE FROM instance WHERE id = ANY($1::bigint[]) AND status <> 0 RETURNING id
+
+-- name: remove_signals
+-- Those that failed instances kept for their retry.
+DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[])
+
+-- name: instances_left
+-- How many instances (at most 1,000) started in [$1, $2) are still there, and the oldest one.
+SELECT count(*), min(id) FROM (
+  SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
+  ORDER BY id LIMIT 1000) AS some_left

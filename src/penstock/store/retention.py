@@ -1,0 +1,113 @@
+"""Partitions of `history` and `audit`, and the removal of what is older than the retention.
+
+History is dropped by the partition, never deleted by the row. A partition goes when no instance that started in its
+range is left: variables of an open instance are folded from its history, however old. Instances themselves are removed
+row by row, one each, in small transactions. Relies on `retention.sql`; a caller's connection is outside a transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+from psycopg import errors
+
+from penstock.store.arrays import ints
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+
+REMOVE_MAX_ROWS: Final = 1_000
+"""Instances that one transaction removes: some ten milliseconds."""
+
+
+class Partition(NamedTuple):
+    """A range of time of one table."""
+
+    name: str
+    since: datetime
+    until: datetime
+
+
+class Left(NamedTuple):
+    """Instances that keep a partition; counted to 1,000."""
+
+    instances: int
+    oldest: int | None
+
+
+class Prepared(NamedTuple):
+    """What `prepare` did: partitions made, and why others could not be."""
+
+    made: list[str]
+    refused: list[str]
+
+
+async def prepare(connection: TrioConnection, partition_days: float) -> Prepared:
+    """Make the partitions for now and for the two ranges that follow. Idempotent; safe with several engines at once.
+
+    A partition that can't be made (no right to, or its rows lie in the default partition already) is no error:
+    rows go to the default partition then, from which nothing is dropped.
+    """
+    made: list[str] = []
+    refused: list[str] = []
+    async with connection.transaction():
+        await connection.fetch(SQL["short_locks"])
+        if not await _my_turn(connection):
+            return Prepared(made, refused)
+        for parent, since, until in await connection.fetch(SQL["partitions_wanted"], (partition_days,)):
+            try:
+                async with connection.transaction():
+                    made.append((await connection.fetch(SQL["add_partition"], (parent, since, until)))[0][0])
+            except (errors.InsufficientPrivilege, errors.CheckViolation, errors.LockNotAvailable) as error:
+                refused.append(f"{parent} from {since:%Y-%m-%d}: {str(error).splitlines()[0]}")
+    return Prepared(made, refused)
+
+
+async def over(connection: TrioConnection, parent: str, days: float) -> list[Partition]:
+    """Partitions of ``parent`` that end more than ``days`` ago, oldest first."""
+    return [Partition(*cast(Any, row)) for row in await connection.fetch(SQL["partitions_over"], (parent, days))]
+
+
+async def remove_instances(
+    connection: TrioConnection, partition: Partition, days: float, after: int
+) -> tuple[int, int | None]:
+    """Remove instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``.
+
+    Returns how many went, and the id to go on after; None when there is nothing more, or another engine is at it.
+    """
+    async with connection.transaction():
+        await connection.fetch(SQL["short_locks"])
+        if not await _my_turn(connection):
+            return 0, None
+        rows = await connection.fetch(
+            SQL["retired_instances"], (partition.since, partition.until, after, days, REMOVE_MAX_ROWS)
+        )
+        if not rows:
+            return 0, None
+        ids = [cast(int, row[0]) for row in rows]
+        await connection.fetch(SQL["remove_abnormal_ends"], (ints(ids),))
+        removed = await connection.fetch(SQL["remove_instances"], (ints(ids),))
+        await connection.fetch(SQL["remove_signals"], (ints(cast(int, row[0]) for row in removed),))
+    return len(removed), ids[-1]
+
+
+async def left(connection: TrioConnection, partition: Partition) -> Left:
+    """The instances that keep a partition of history."""
+    return Left(*cast(Any, (await connection.fetch(SQL["instances_left"], (partition.since, partition.until)))[0]))
+
+
+async def drop(connection: TrioConnection, partition: Partition) -> bool:
+    """Drop a partition; False when it was locked, or another engine is at it: try later."""
+    try:
+        async with connection.transaction():
+            await connection.fetch(SQL["short_locks"])
+            if not await _my_turn(connection):
+                return False
+            await connection.fetch(SQL["drop_partition"], (partition.name,))
+    except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege):
+        return False
+    return True
+
+
+async def _my_turn(connection: TrioConnection) -> bool:
+    return bool((await connection.fetch(SQL["retention_turn"]))[0][0])

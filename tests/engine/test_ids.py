@@ -1,0 +1,33 @@
+"""Ids as text: each has one, and nothing else is one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine import ids
+from penstock.errors import NotFound
+
+numbers = st.integers(0, 2**63 - 1)
+
+
+@given(numbers, numbers, numbers)
+def test_a_job_id_is_read_as_it_was_shown(instance: int, token: int, seq: int) -> None:
+    assert ids.read_job(ids.show_job(instance, token, seq)) == (instance, token, seq)
+    assert ids.read_instance(ids.show_instance(instance)) == instance
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "1-2", "1-2-3-4", "1-2-", "-1-2-3", "1--2-3", "01-2-3", "1-2-03", "1F-2-3", "1-2-3\n", " 1-2-3", "1-2-3 ",
+        "1_0-2-3", "+1-2-3", "0x1-2-3", "1-2-3g", "\N{ARABIC-INDIC DIGIT ONE}-2-3", "\N{FULLWIDTH DIGIT ONE}-2-3",
+        "1-2-8000000000000000", "ffffffffffffffff-1-1", "1-2-1" + "0" * 16, "1-2-" + "1" * 10_000, "1-2-3\0", "\ud800",
+    ],
+)  # fmt: skip
+def test_what_never_was_one_is_not_found(text: str) -> None:
+    with pytest.raises(NotFound):
+        ids.read_job(text)
+    with pytest.raises(NotFound):
+        ids.read_instance(text)

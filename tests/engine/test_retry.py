@@ -1,0 +1,270 @@
+"""Failed jobs tried again, jobs given up, and failed instances that go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.engine.vocabulary import Failure
+from penstock.errors import Conflict, LeaseLost, NotFound
+from penstock.testing.definitions import definition, end, linear, timer
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
+from tests.shapes import choose, gateway, joining, parallel, task, user, wait
+
+BACKOFF = {"initial": "PT10S", "multiplier": 2, "max": "PT30S", "jitter": 0}
+
+
+async def seconds_to_timer(driver: Driver) -> float:
+    ((left,),) = driver.rows("SELECT extract(epoch FROM fire_at - penstock_now())::float8 FROM timer WHERE index = -1")
+    return float(left)
+
+
+# -- of a job
+
+
+async def test_a_back_off_grows_to_its_bound_and_the_job_is_not_handed_out_before(driver: Driver) -> None:
+    await driver.run(definition(task("x", retryCount=9, retryBackoff=BACKOFF), end()))
+    for seconds in (10, 20, 30, 30):
+        await driver.fail(await driver.one("x"))
+        assert await seconds_to_timer(driver) == pytest.approx(seconds, abs=1)
+        assert await driver.due(seconds - 2) == 0
+        assert await driver.poll("x") == []
+        assert await driver.due(3) == 1
+    assert (await driver.one("x")).attempt == 5
+
+
+async def test_a_worker_may_ask_for_its_own_pause(driver: Driver) -> None:
+    await driver.run(definition(task("x", retryCount=9), end()))
+    await driver.fail(await driver.one("x"), retry_after_seconds=3600)
+    assert await seconds_to_timer(driver) == pytest.approx(3600, abs=1)
+    assert await driver.due(3601) == 1
+    await driver.fail(await driver.one("x"), retry_after_seconds=0)
+    assert (await driver.one("x")).attempt == 3
+
+
+@pytest.mark.parametrize("wish", [1e300, float("inf"), -1e300, float("-inf"), float("nan"), 10**400, -(10**400)])
+async def test_no_wish_of_a_worker_ends_the_engine(driver: Driver, wish: float) -> None:
+    instance = await driver.run(definition(task("x", retryCount=9), end()))
+    job = await driver.one("x")
+    await driver.engine.jobs.fail(Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_seconds=wish))
+    assert driver.rows("SELECT failures FROM token") == [(1,)]
+    assert await driver.open_steps(instance) == ["x"]
+    failed = Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_seconds=wish, attempt=7, explicit=True)
+    assert [item.outcome for item in await driver.engine.jobs.fail_many([failed])] == ["lease-lost"]
+
+
+async def test_a_retry_timer_that_was_armed_anew_does_not_fire_early(driver: Driver) -> None:
+    """A look that saw the first back-off end, and comes to fire it when the second one has begun."""
+    from penstock.engine.items import TimerItem
+
+    await driver.run(definition(task("x", retryCount=9, retryBackoff=BACKOFF), end()))
+    await driver.fail(await driver.one("x"))
+    driver.clock.advance(11)
+    ((token, seq, index),) = driver.rows("SELECT token_id, seq, index FROM timer")
+    assert await driver.due() == 1
+    await driver.fail(await driver.one("x"))
+    before = driver.snapshot()
+    assert await driver.engine.wide.submit(TimerItem(token, (token, seq, index))) is False
+    assert driver.snapshot() == before
+
+
+async def test_a_job_that_failed_for_good_is_listed_with_its_reason(driver: Driver) -> None:
+    await driver.upload(linear(2, retry_count=1))
+    ids = []
+    for n in range(5):
+        await driver.start("linear")
+        for _ in range(2):
+            job = await driver.one("work", worker=f"w{n}")
+            await driver.fail(job, f"boom {n}")
+        ids.append(job.id)
+    page = await driver.engine.jobs.failed(0, 3)
+    assert [(dead.id, dead.reason, dead.worker_id) for dead in page.items] == [
+        (ids[4], "boom 4", "w4"),
+        (ids[3], "boom 3", "w3"),
+        (ids[2], "boom 2", "w2"),
+    ]
+    assert [dead.id for dead in (await driver.engine.jobs.failed(1, 3)).items] == [ids[1], ids[0]]
+    assert {(dead.job_type, dead.step_id) for dead in page.items} == {("work", "task-1")}
+
+
+async def test_failed_jobs_are_counted_and_found_by_their_type(make_driver: MakeDriver) -> None:
+    driver = make_driver(list_exact_total_limit=3)
+    body = definition(task("one", "two"), task("two"), end(), definition_id="two-types")
+    await driver.upload(body)
+    ids: dict[str, list[str]] = {"one": [], "two": []}
+    for n in range(5):
+        await driver.start("two-types")
+        if n < 3:
+            await driver.complete(await driver.one("one"))
+        wanted = "two" if n < 3 else "one"
+        job = await driver.one(wanted)
+        await driver.fail(job, retryable=False)
+        ids[wanted].insert(0, job.id)
+    failed = driver.engine.jobs.failed
+    for job_type, expected in ids.items():
+        page = await failed(0, 2, job_type)
+        assert [dead.id for dead in page.items] == expected[:2]
+        assert {dead.job_type for dead in page.items} == {job_type}
+        assert (page.total, page.total_is_estimate) == (len(expected), False)
+        assert [dead.id for dead in (await failed(1, 2, job_type)).items] == expected[2:]
+    page = await failed(0, 10)
+    assert [dead.id for dead in page.items] == ids["one"] + ids["two"]
+    assert (page.total, page.total_is_estimate) == (4, True)
+    assert ((await failed(0, 10, "three")).items, (await failed(0, 10, "three")).total) == ([], 0)
+    await driver.retry(page.items[0].instance_id)
+    assert [dead.id for dead in (await failed(0, 10, "one")).items] == ids["one"][1:]
+
+
+async def test_instances_that_failed_without_a_job_are_not_among_the_dead_jobs(driver: Driver) -> None:
+    await driver.run(definition(choose("d", {"ghost": "end"}), end()))
+    assert (await driver.engine.jobs.failed(0, 10)).items == []
+
+
+async def test_the_reason_of_the_last_failure_is_the_instances(driver: Driver) -> None:
+    instance = await driver.run(linear(1, retry_count=1))
+    await driver.fail(await driver.one("work"), "first")
+    await driver.fail(await driver.one("work"), "second")
+    view = await driver.view(instance)
+    assert (view.status, view.failure_reason) == ("FAILED", "second")
+    assert view.completed_at is not None
+
+
+# -- of an instance
+
+
+async def test_a_retried_instance_goes_on_where_it_failed(driver: Driver) -> None:
+    instance = await driver.run(linear(3), {"a": 1})
+    await driver.complete(await driver.one("work"), {"b": 2})
+    dead = await driver.one("work")
+    await driver.fail(dead, "broken")
+    view = await driver.retry(instance)
+    assert (view.status, view.current_step_ids, view.failure_reason) == ("ACTIVE", ["task-2"], None)
+    assert view.completed_at is None
+    job = await driver.one("work")
+    assert (job.step_id, job.attempt, job.id == dead.id) == ("task-2", 1, False)
+    assert variables_of(job) == {"a": 1, "b": 2}
+    await driver.complete(job)
+    await driver.complete(await driver.one("work"))
+    assert await driver.path(instance) == [
+        ("task-1", "COMPLETED"),
+        ("task-2", "FAILED"),
+        ("task-2", "COMPLETED"),
+        ("task-3", "COMPLETED"),
+        ("end", "COMPLETED"),
+    ]
+    assert [item.attempt_number for item in await driver.history(instance)] == [1, 1, 2, 1, 1]
+
+
+async def test_everything_that_the_failure_closed_is_open_again_with_new_timers(driver: Driver) -> None:
+    body = definition(
+        gateway("fork", "a", "b", "c", "d"),
+        task("a", "join"),
+        task("b", "join", retryCount=2),
+        user("c", "join", boundaryEvents=[timer("late", "PT1H", interrupting=True), timer("side", "PT2H")]),
+        wait("d", "join", duration="PT3H"),
+        task("late", "join"),
+        task("side", None),
+        joining("join", "last"),
+        user("last"),
+        end(),
+    )
+    instance = await driver.run(body)
+    await driver.complete(await driver.one("a"))
+    driver.clock.advance(1800)
+    await driver.fail(await driver.one("b"), retryable=False)
+    assert driver.rows("SELECT * FROM timer") == driver.rows("SELECT * FROM token") == []
+    await driver.retry(instance)
+    assert await driver.open_steps(instance) == ["b", "c", "d"]
+    assert driver.rows("SELECT pending, arrived FROM token WHERE state = 3") == [(3, 1)]
+    left = driver.rows("SELECT round(extract(epoch FROM fire_at - penstock_now()) / 60) FROM timer ORDER BY 1")
+    assert left == [(60,), (120,), (180,)]
+    job = await driver.one("b")
+    assert job.retries_remaining == 2
+    await driver.complete(job)
+    await driver.finish_task(instance, "c")
+    await driver.signal(instance, "d")
+    assert (await driver.path(instance)).count(("join", "COMPLETED")) == 1
+    assert await driver.open_steps(instance) == ["last"]
+
+
+@pytest.mark.parametrize("ending", ["active", "completed", "cancelled", "unknown"])
+async def test_only_a_failed_instance_is_retried(driver: Driver, ending: str) -> None:
+    instance = await driver.run(linear(1))
+    if ending == "completed":
+        await driver.complete(await driver.one("work"))
+    elif ending == "cancelled":
+        await driver.cancel(instance)
+    before = driver.snapshot()
+    with pytest.raises(NotFound if ending == "unknown" else Conflict):
+        await driver.retry("abc" if ending == "unknown" else instance)
+    assert driver.snapshot() == before
+
+
+async def test_results_of_before_the_failure_stay_refused_after_the_retry(driver: Driver) -> None:
+    instance = await driver.run(parallel(task("a", "join"), task("b", "join")))
+    old_a, old_b = await driver.one("a"), await driver.one("b")
+    await driver.fail(old_b)
+    await driver.retry(instance)
+    before = driver.snapshot()
+    for old in (old_a, old_b):
+        await driver.fail(old)
+        for refused in (driver.complete, driver.heartbeat):
+            with pytest.raises(LeaseLost):
+                await refused(old)
+            with pytest.raises(LeaseLost):
+                await refused(old, attempt=1)
+    assert driver.snapshot() == before
+
+
+async def test_a_retried_instance_can_fail_be_cancelled_and_complete_like_any_other(driver: Driver) -> None:
+    instance = await driver.run(linear(1))
+    for n in range(3):
+        await driver.fail(await driver.one("work"), f"boom {n}")
+        assert (await driver.view(instance)).failure_reason == f"boom {n}"
+        await driver.retry(instance)
+    assert driver.rows("SELECT count(*) FROM abnormal_end") == [(0,)]
+    other = (await driver.start("linear")).id
+    await driver.complete(await driver.one("work"))
+    assert await driver.status(instance) == "COMPLETED"
+    await driver.fail(await driver.one("work"))
+    await driver.retry(other)
+    assert (await driver.cancel(other, "no")).status == "CANCELLED"
+    with pytest.raises(Conflict):
+        await driver.retry(other)
+
+
+async def test_an_instance_with_a_key_takes_it_again(make_driver: MakeDriver) -> None:
+    one, two = make_driver(), make_driver()
+    await one.upload(linear(1))
+    first = (await one.start("linear", instance_key="order-7")).id
+    await one.fail(await one.one("work"))
+    assert one.rows("SELECT * FROM instance_key") == []
+    await one.retry(first)
+    assert (await two.start("linear", instance_key="order-7")).id == first
+
+
+async def test_a_key_that_another_instance_has_meanwhile_refuses_the_retry(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    first = (await driver.start("linear", instance_key="order-7")).id
+    await driver.fail(await driver.one("work"))
+    second = (await driver.start("linear", instance_key="order-7")).id
+    before = driver.snapshot()
+    with pytest.raises(Conflict, match=second):
+        await driver.retry(first)
+    assert driver.snapshot() == before
+    await driver.complete(await driver.one("work"))
+    assert (await driver.retry(first)).status == "ACTIVE"
+
+
+async def test_variables_of_a_failed_completion_are_kept_and_seen_by_the_retry(driver: Driver) -> None:
+    body: dict[str, Any] = definition(task("x", None, conditionalNextSteps={"n > 1": "end"}), end())
+    instance = await driver.run(body, {"n": 0})
+    await driver.complete(await driver.one("x"), {"n": 1, "seen": True})
+    assert await driver.status(instance) == "FAILED"
+    await driver.retry(instance)
+    job = await driver.one("x")
+    assert variables_of(job) == {"n": 1, "seen": True}
+    await driver.complete(job, {"n": 2})
+    assert await driver.status(instance) == "COMPLETED"

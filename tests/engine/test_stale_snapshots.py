@@ -1,0 +1,115 @@
+"""Statements that come to a row's lock after others have moved it there and back since their snapshot was taken.
+
+A statement's snapshot is older than the locks that it gets: it may hold a token whose row in the queue it can't see.
+Here each is held up between the two by an advisory lock, for which its first CTE waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import ModuleType
+
+import psycopg
+import pytest
+import trio
+
+from penstock.settings import DispatchMode
+from penstock.store import jobs as store
+from penstock.store import outbox
+from penstock.store.statements import SQL
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.waiting import wait_until
+
+WAITING = b"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 43 AND NOT granted"
+PAUSE = b"(SELECT 1 FROM (SELECT pg_advisory_xact_lock_shared(43)) AS pause) IS NOT NULL"
+
+
+class HeldUp:
+    """Statement ``name`` takes its snapshot, then waits at ``where`` for what others do meanwhile."""
+
+    def __init__(self, driver: Driver, name: str, where: bytes, module: ModuleType = store) -> None:
+        assert SQL[name].count(where) == 1
+        self._dsn = driver.dsn
+        self._module = module
+        self._patched = {**SQL, name: SQL[name].replace(where, where + b" WHERE " + PAUSE)}
+
+    async def run(self, late: Callable[[], Awaitable[object]], others: Callable[[], Awaitable[object]]) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as holder, pytest.MonkeyPatch.context() as patch:
+            holder.execute("SELECT pg_advisory_lock(43)")
+
+            async def waits() -> bool:
+                return bool(holder.execute(WAITING).fetchall())
+
+            async with trio.open_nursery() as nursery:
+                patch.setattr(self._module, "SQL", self._patched)
+                nursery.start_soon(late)
+                await wait_until(waits)
+                patch.undo()
+                await others()
+                holder.execute("SELECT pg_advisory_unlock(43)")
+
+
+async def test_a_claim_leaves_jobs_that_were_claimed_and_came_back_since_it_began(driver: Driver) -> None:
+    """Their row in the queue is a new one, which it could not delete: the next return would find it and fail."""
+    await driver.run(linear(1))
+    [(job_type,)] = driver.rows("SELECT job_type FROM ready")
+    claimed: list[store.Claimed] = []
+
+    async def late() -> None:
+        async with driver.engine.database.connection() as connection:
+            claimed.extend(await store.claim(connection, [store.Slot(job_type, 1, "late", 30)]))
+
+    async def claimed_and_returned() -> None:
+        driver.engine.polls.give_back([await driver.one("work", worker="quick")])
+
+        async def is_back() -> bool:
+            return driver.rows("SELECT state FROM token") == [(0,)]
+
+        await wait_until(is_back)
+
+    await HeldUp(driver, "claim", b"WITH ORDINALITY AS s(job_type, place)").run(late, claimed_and_returned)
+    assert claimed == []
+    job = await driver.one("work", worker="next")
+    assert driver.rows("SELECT * FROM ready") == []
+    assert await driver.expire(31) == 1
+    assert (await driver.one("work")).id == job.id
+
+
+async def test_a_late_result_that_ends_an_instance_takes_along_what_the_expiry_queued(driver: Driver) -> None:
+    instance = await driver.run(linear(1))
+    job = await driver.one("work")
+
+    async def late() -> None:
+        await driver.complete(job)
+
+    async def expired() -> None:
+        assert await driver.expire(31) == 1
+
+    where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, hand_off, lease_s, output)"
+    await HeldUp(driver, "complete_narrow", where).run(late, expired)
+    assert await driver.status(instance) == "COMPLETED"
+    assert driver.rows("SELECT * FROM ready") == []
+
+
+async def test_a_row_that_a_relay_of_the_old_mode_takes_while_it_is_moved_is_a_queued_job(
+    make_driver: MakeDriver,
+) -> None:
+    old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
+    await old.run(linear(1))
+    driver = make_driver()
+    [(job_type,)] = driver.rows("SELECT job_type FROM dispatch_outbox")
+
+    async def late() -> None:
+        async with driver.engine.database.connection() as connection:
+            assert await outbox.move_leftovers(connection, 10, to_outbox=False) == 1
+
+    async def taken() -> None:
+        async with old.engine.database.connection() as connection:
+            look = await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
+        assert [row.attempt for row in look.outgoing] == [1]
+
+    await HeldUp(driver, "outbox_to_queue", b"(SELECT * FROM dispatch_outbox", outbox).run(late, taken)
+    assert driver.rows("SELECT state FROM token") == [(0,)]
+    await driver.complete(await driver.one("work"))

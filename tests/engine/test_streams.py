@@ -1,0 +1,90 @@
+"""What a job stream remembers of the jobs that its worker holds; how it travels is shown in tests/rpc."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from penstock.engine.streams import JobStream
+from penstock.engine.vocabulary import Job
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+async def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver(services=True)
+
+
+class Worker:
+    """A stream, and waiting for its next job."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._news = trio.Event()
+        self.stream = JobStream(driver.engine, "w1", 3_600, self._hear)
+
+    def _hear(self) -> None:
+        self._news.set()
+
+    async def one(self) -> Job:
+        with trio.fail_after(10):
+            while not (jobs := self.stream.take_nowait(1, 1_000_000)):
+                await self._news.wait()
+                self._news = trio.Event()
+        return jobs[0]
+
+
+async def in_queue(driver: Driver, attempt: int) -> None:
+    """The one job is free, after so many attempts."""
+
+    async def found() -> bool:
+        return driver.rows("SELECT state, attempt FROM token") == [(0, attempt)]
+
+    await wait_until(found)
+
+
+async def retried(driver: Driver, worker: Worker) -> tuple[Job, Job]:
+    """A job that failed on the stream and came back on it: its first and second attempt."""
+    await driver.upload(linear(1, retry_count=5))
+    worker.stream.grant("work", 2)
+    await driver.start("linear")
+    first = await worker.one()
+    assert worker.stream.note_reported(first.id, 1) == 1
+    await driver.fail(first)
+    second = await worker.one()
+    assert (second.id, second.attempt) == (first.id, 2)
+    return first, second
+
+
+async def test_a_late_result_does_not_make_it_forget_the_attempt_that_runs(driver: Driver) -> None:
+    worker = Worker(driver)
+    first, _ = await retried(driver, worker)
+    worker.stream.note_settled(first.id, 1, final=True)
+    assert worker.stream.note_reported(first.id, 1) is None
+    assert worker.stream.note_reported(first.id, -1) is None
+    worker.stream.close()
+    await in_queue(driver, 2)
+
+
+async def test_a_result_settled_after_the_next_ones_report_does_not_make_it_forget_that(driver: Driver) -> None:
+    """A message's results are settled together: a job that one of them retries can be back before that."""
+    worker = Worker(driver)
+    first, second = await retried(driver, worker)
+    assert worker.stream.note_reported(second.id, 0) == 2
+    worker.stream.note_settled(first.id, 1, final=True)
+    assert worker.stream.has_unsettled
+    worker.stream.close()
+    await in_queue(driver, 2)
+
+
+async def test_a_result_that_changed_nothing_leaves_the_job_with_the_worker(driver: Driver) -> None:
+    worker = Worker(driver)
+    first, second = await retried(driver, worker)
+    worker.stream.note_settled(first.id, 1, final=False)  # the newer attempt is the one that is held
+    assert worker.stream.note_reported(second.id, 2) == 2
+    worker.stream.note_settled(second.id, 2, final=False)
+    assert worker.stream.has_unsettled
+    worker.stream.close()
+    await in_queue(driver, 2)

@@ -1,0 +1,107 @@
+"""Bytes that nobody would send, to every method of both services on a real engine, over a socket.
+
+Arbitrary ones, and valid requests that were cut, doubled and written into. Whatever they are: a status of the contract
+comes back, INVALID_ARGUMENT when google.protobuf can't read them either, and the next call works.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.from_thread
+import trio.to_thread
+from google.protobuf.message import DecodeError as TheirError
+from grpclib.const import Status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.rpc import messages as m
+from penstock.rpc import worker_messages as w
+from penstock.rpc.codec import encode_message
+from penstock.rpc.service import WorkflowEngine
+from penstock.rpc.worker_service import Worker
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver, make_driver
+from tests.rpc.conftest import Google
+from tests.rpc.raw import framed
+from tests.rpc.served import Served, served
+from tests.rpc.storm_requests import METHODS, Requests
+from tests.rpc.test_codec_property import mutated, mutations
+
+__all__ = ["make_driver"]  # pytest finds the fixture here
+pytestmark = pytest.mark.slow
+ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
+EXAMPLES = 120
+
+
+class Target:
+    """A served engine, called from Hypothesis' thread."""
+
+    def __init__(self, run: Served, google: Google) -> None:
+        self.run = run
+        requests = Requests()
+        requests.instances, requests.tasks = ["1f"], ["1f"]
+        rng = random.Random(1)
+        self.samples = {(made := requests.draw(name, rng))[0]: encode_message(made[1]) for name in METHODS}
+        first = w.WorkRequest("w", 30, [w.Credit("work", 1)], [w.Completion("1-2-3", 1, b"{}")], [w.Failure("1-2-4")])
+        self.samples["/penstock.v1.Worker/Work"] = encode_message(first)
+        modules = {"workflow.v1": google.workflow, "penstock.v1": google.penstock}
+        self.theirs: dict[str, Any] = {}
+        for path in self.samples:
+            _, service, method = path.split("/")
+            package, _, name = service.rpartition(".")
+            described = modules[package].DESCRIPTOR.services_by_name[name].methods_by_name[method]
+            self.theirs[path] = getattr(modules[package], described.input_type.name)
+
+    async def _call(self, path: str, body: bytes) -> Status:
+        client = self.run.client
+        if not path.endswith("/Work"):
+            return Status((await client.call(path, body)).status)
+        stream_id = await client.open(path)
+        await client.send(stream_id, framed(body), end=True)
+        return Status((await client.finished(stream_id)).status)
+
+    def check(self, path: str, body: bytes) -> None:
+        """In Hypothesis' thread."""
+        status = trio.from_thread.run(self._call, path, body)
+        assert status in ANSWERS, status
+        try:
+            self.theirs[path].FromString(body)
+        except TheirError:
+            assert status is Status.INVALID_ARGUMENT
+
+
+async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
+    make_driver: MakeDriver, google: Google, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1, definition_id="storm"))
+    async with served(driver.engine) as run:
+        target = Target(run, google)
+        served_paths = {**WorkflowEngine(driver.engine).__mapping__(), **Worker(driver.engine).__mapping__()}
+        assert set(target.samples) == set(served_paths)
+
+        def attack() -> None:
+            for path in sorted(target.samples):
+                bodies = st.binary(max_size=60) | mutations.map(partial(mutated, target.samples[path]))
+
+                @settings(max_examples=EXAMPLES, deadline=None)
+                @given(st.just(path), bodies)
+                def check(path: str, body: bytes) -> None:
+                    target.check(path, body)
+
+                check()
+
+        with trio.fail_after(100):
+            await trio.to_thread.run_sync(attack)
+        assert run.server.statistics().counts.broken == 0
+        jobs = await run.poll("work", n=1_000)
+        started = driver.rows("SELECT count(*) FROM instance")[0][0]
+        assert len(jobs) <= started
+        request = m.StartInstanceRequest("storm")
+        assert (await run.call("StartInstance", request, m.StartInstanceResponse)).instance is not None
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []

@@ -1,0 +1,222 @@
+"""Partitions are made ahead of time; what is older than the retention goes, and nothing else does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import AsyncGenerator
+
+import psycopg
+import pytest
+
+from penstock.engine.ids import EPOCH_MS, IdSource
+from penstock.errors import NotFound
+from penstock.runtime.retention import Retention
+from penstock.store import retention as store
+from penstock.store.connection import TrioConnection
+from penstock.testing.definitions import definition, end, linear
+from penstock.testing.invariants import assert_invariants
+from tests.runtime.conftest import StartEngine, StartLocal
+from tests.runtime.local_engine import LocalEngine
+from tests.shapes import task, wait
+
+DAY_S = 86_400
+WEEK = 7
+
+
+@pytest.fixture
+async def connection(database_dsn: str) -> AsyncGenerator[TrioConnection]:
+    async with await TrioConnection.connect(database_dsn) as connection:
+        yield connection
+
+
+async def keeping(start_local: StartLocal, **settings: object) -> LocalEngine:
+    """An engine without loops, its partitions made."""
+    engine = await start_local(services=False, partition_days=WEEK, **settings)
+    await Retention(engine.engine).run_once()
+    await engine.upload(linear(1))
+    return engine
+
+
+async def finished(engine: LocalEngine) -> str:
+    instance = (await engine.start("linear", {"a": 1})).id
+    await engine.complete(await engine.one("work"), {"b": 2})
+    assert await engine.status(instance) == "COMPLETED"
+    return instance
+
+
+def partitions(engine: LocalEngine, parent: str) -> list[tuple[str, int]]:
+    """Those that exist, with their rows."""
+    names = [name for (name,) in engine.rows("SELECT name FROM log_partition WHERE parent = %s ORDER BY since", parent)]
+    attached = engine.rows(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass ORDER BY 1", parent
+    )
+    assert sorted([*names, f"{parent}_other"]) == [name for (name,) in attached]
+    return [(name, engine.rows(f"SELECT count(*) FROM {name}")[0][0]) for name in names]
+
+
+def test_the_database_and_the_engine_agree_about_the_first_id_of_a_time(database_dsn):
+    at = dt.datetime(2026, 11, 21, 10, 30, 0, 123000, tzinfo=dt.UTC)
+    mine = IdSource(0, lambda: EPOCH_MS + round((at.timestamp() * 1000) - EPOCH_MS)).next()
+    with psycopg.connect(database_dsn) as connection:
+        [(theirs,)] = connection.execute("SELECT first_instance_id(%s)", (at,)).fetchall()
+    assert theirs == mine
+
+
+async def test_now_and_the_two_ranges_that_follow_are_covered_and_made_once(start_local: StartLocal) -> None:
+    engine = await keeping(start_local)
+    made = partitions(engine, "history")
+    assert len(made) == len(partitions(engine, "audit")) == 3
+    await Retention(engine.engine).run_once()
+    assert partitions(engine, "history") == made
+    await finished(engine)
+    assert [rows for _, rows in partitions(engine, "history")] == [1, 0, 0]
+    assert engine.rows("SELECT count(*) FROM history_other") == [(0,)]
+
+
+async def test_ranges_follow_each_other_when_their_length_changes_and_when_time_was_skipped(
+    start_local: StartLocal, connection: TrioConnection
+) -> None:
+    engine = await keeping(start_local)
+    await store.prepare(connection, 30)
+    engine.clock.advance(200 * DAY_S)
+    await store.prepare(connection, 30)
+    ranges = engine.rows("SELECT since, until FROM log_partition WHERE parent = 'history' ORDER BY since")
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
+    now = engine.clock.now()
+    assert any(since <= now < until for since, until in ranges)
+    assert ranges[-1][0] <= now + dt.timedelta(days=60) < ranges[-1][1]
+
+
+async def test_rows_that_came_before_their_partition_stay_in_the_default_one_and_the_rest_goes_on(
+    start_local: StartLocal, connection: TrioConnection
+) -> None:
+    engine = await start_local(services=False)
+    await engine.upload(linear(1))
+    instance = await finished(engine)
+    prepared = await store.prepare(connection, WEEK)
+    assert [reason.split(" from ")[0] for reason in prepared.refused] == ["audit", "history"]
+    assert len(prepared.made) == 4
+    assert engine.rows("SELECT count(*) FROM history_other") == [(1,)]
+    assert len(await engine.history(instance)) == 2
+    await finished(engine)
+
+
+async def test_without_a_retention_nothing_is_removed(start_local: StartLocal) -> None:
+    engine = await keeping(start_local)
+    instance = await finished(engine)
+    engine.clock.advance(10_000 * DAY_S)
+    assert await Retention(engine.engine).run_once() is False
+    assert await engine.status(instance) == "COMPLETED"
+    assert (await engine.variables(instance)) == {"a": 1, "b": 2}
+
+
+async def test_an_ended_instance_goes_after_the_retention_with_its_history_and_not_before(
+    start_local: StartLocal,
+) -> None:
+    engine = await keeping(start_local, retention_days=10, audit_retention_days=10)
+    instance = await finished(engine)
+    [first, *_] = [name for name, rows in partitions(engine, "history") if rows]
+    retention = Retention(engine.engine)
+    engine.clock.advance(9.9 * DAY_S)
+    await retention.run_once()
+    assert await engine.status(instance) == "COMPLETED"
+    engine.clock.advance((WEEK + 0.2) * DAY_S)  # now the whole range is older than the retention
+    await retention.run_once()
+    with pytest.raises(NotFound):
+        await engine.status(instance)
+    assert first not in dict(partitions(engine, "history"))
+    assert engine.rows("SELECT count(*) FROM history") == [(0,)]
+    assert engine.rows("SELECT count(*) FROM audit WHERE kind = 'DEFINITION_UPLOADED'") == [(0,)]
+    assert_invariants(engine.dsn)
+    await finished(engine)
+
+
+async def test_an_open_instance_keeps_its_range_of_history_and_its_variables(start_local: StartLocal) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    await engine.upload(linear(2, definition_id="two", job_type="long"))
+    ended = await finished(engine)
+    instance = (await engine.start("two", {"a": 1})).id
+    await engine.complete(await engine.one("long"), {"b": 2})
+    engine.clock.advance(40 * DAY_S)
+    retention = Retention(engine.engine)
+    await retention.run_once()
+    with pytest.raises(NotFound):
+        await engine.status(ended)
+    assert await engine.variables(instance) == {"a": 1, "b": 2}
+    job = await engine.one("long")
+    await engine.complete(job, {"c": 3})
+    assert await engine.variables(instance) == {"a": 1, "b": 2, "c": 3}
+    await retention.run_once()
+    assert await engine.status(instance) == "COMPLETED", "it ended just now"
+    engine.clock.advance(11 * DAY_S)
+    await retention.run_once()
+    assert engine.rows("SELECT count(*) FROM instance") == engine.rows("SELECT count(*) FROM history") == [(0,)]
+
+
+async def test_a_failed_instance_goes_with_what_a_retry_needs_and_a_reopened_one_stays(
+    start_local: StartLocal,
+) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    failed = [(await engine.start("linear")).id for _ in range(2)]
+    for job in await engine.poll("work"):
+        await engine.fail(job, retryable=False)
+    engine.clock.advance(40 * DAY_S)
+    assert (await engine.retry(failed[0])).status == "ACTIVE"
+    await Retention(engine.engine).run_once()
+    assert await engine.status(failed[0]) == "ACTIVE"
+    assert engine.rows("SELECT count(*) FROM abnormal_end") == [(0,)]
+    with pytest.raises(NotFound):
+        await engine.retry(failed[1])
+
+
+async def test_signals_that_a_failed_instance_kept_for_its_retry_go_with_it(start_local: StartLocal) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    await engine.upload(definition(task("work", "w"), wait("w"), end(), definition_id="waits"))
+    for _ in range(2):
+        instance = (await engine.start("waits")).id
+        await engine.signal(instance, "w", {"a": 1}, buffer=True)
+    await engine.fail((await engine.poll("work", n=1))[0], retryable=False)
+    assert engine.rows("SELECT count(*) FROM buffered_signal") == [(2,)]
+    engine.clock.advance(40 * DAY_S)
+    await Retention(engine.engine).run_once()
+    assert engine.rows("SELECT instance_id FROM buffered_signal") == engine.rows("SELECT id FROM instance")
+
+
+async def test_more_instances_than_one_transaction_takes_go_in_several(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    monkeypatch.setattr(store, "REMOVE_MAX_ROWS", 2)
+    for _ in range(5):
+        await finished(engine)
+    engine.clock.advance(40 * DAY_S)
+    await Retention(engine.engine).run_once()
+    assert engine.rows("SELECT count(*) FROM instance") == [(0,)]
+
+
+async def test_another_engine_at_it_and_a_lock_on_the_table_put_it_off(
+    start_local: StartLocal, connection: TrioConnection, database_dsn: str
+) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    await finished(engine)
+    engine.clock.advance(40 * DAY_S)
+    [partition, *_] = await store.over(connection, "history", 10)
+    with psycopg.connect(database_dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(1885697139, -2)")
+        assert await store.remove_instances(connection, partition, 10, -1) == (0, None)
+        assert await store.drop(connection, partition) is False
+    with psycopg.connect(database_dsn) as reader:
+        reader.execute("SELECT count(*) FROM history")
+        assert await store.drop(connection, partition) is False
+    assert await store.drop(connection, partition) is True
+    assert await store.drop(connection, partition) is False, "it is gone"
+
+
+def test_a_live_engine_prepares_its_partitions_before_it_serves(start_engine: StartEngine, database_dsn: str) -> None:
+    start_engine().wait_ready()
+    with psycopg.connect(database_dsn) as connection:
+        rows = connection.execute(
+            "SELECT parent, count(*) FROM log_partition GROUP BY parent ORDER BY parent"
+        ).fetchall()
+    assert rows == [("audit", 3), ("history", 3)]
