@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos binary docs clean
+.PHONY: help demo test quick lint types format bench chaos games binary docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,12 @@ format: $(INSTALLED) ## put everything into the one format
 bench: $(INSTALLED) ## the benchmarks, with their calibration
 	@$(BIN)/python -m benchmarks
 
-chaos: $(INSTALLED) ## kills, cut connections and cancellations at every step, by themselves
-	@$(BIN)/python -m pytest -q tests/runtime tests/engine/test_cancellation.py tests/engine/test_lost_commit.py tests/engine/test_races.py
+chaos: $(INSTALLED) ## attack running engines in every way there is and check the guarantees; ARGS='--seconds 600'
+	@$(BIN)/python -m chaos $(ARGS)
+
+games: $(INSTALLED) ## random workflows over REST against a model; GAMES=2000 FROM=0
+	@PENSTOCK_REST_GAMES=$(or $(GAMES),2000) PENSTOCK_REST_GAMES_FROM=$(or $(FROM),0) \
+	  $(BIN)/python -m pytest -q --timeout=0 tests/model/test_games_over_rest.py
 
 binary: $(INSTALLED) ## one executable file in dist/ that needs no Python
 	@$(BIN)/python tools/binary.py

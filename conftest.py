@@ -1,7 +1,7 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
 A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; `chaos`
-tests run only when asked for (`make chaos`). Left out is not skipped: nothing hides among the dots.
+tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+# Installed, the plugin comes by its entry point, which has the same name.
+pytest_plugins = ["penstock.testing.plugin"]
 
 TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",)}
 LEFT_OUT = pytest.StashKey[Counter[str]]()
@@ -28,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (missing := [tool for tool in tools if shutil.which(tool) is None])
     }
     if "chaos" not in (config.option.markexpr or ""):
-        reasons["chaos"] = "takes minutes; make chaos runs it"
+        reasons["chaos"] = "takes minutes; -m chaos runs it"
     left_out = {item: marker for item in items for marker in reasons if item.get_closest_marker(marker)}
     if left_out:
         config.stash[LEFT_OUT].update(f"{marker}: {reasons[marker]}" for marker in left_out.values())

@@ -19,7 +19,7 @@ def modules() -> list[Path]:
 
 @cache
 def all_python() -> list[Path]:
-    folders = ("src", "tests", "benchmarks", "examples", "tools")
+    folders = ("src", "tests", "benchmarks", "chaos", "examples", "tools")
     found = [path for folder in folders for path in (TOP / folder).rglob("*.py") if "_generated" not in path.parts]
     return sorted([*found, *TOP.glob("*.py")])
 

@@ -39,7 +39,8 @@ def project(tmp_path):
         for tool in tools_there:
             os.symlink("/bin/true", tools / tool)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PATH": str(tools)}).stdout
+        environment = {"PATH": str(tools), "PYTHONPATH": str(TOP / "src")}  # the conftest loads penstock.testing
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment).stdout
 
     return run
 
@@ -51,7 +52,7 @@ def test_what_is_left_out_is_said_with_the_reason(project, arguments):
     assert "LEFT OUT" in out
     assert "1 tests were NOT run - jdk: no java and no javac on this machine" in out
     assert "1 tests were NOT run - go: no go on this machine" in out
-    assert "1 tests were NOT run - chaos: takes minutes; make chaos runs it" in out
+    assert "1 tests were NOT run - chaos: takes minutes; -m chaos runs it" in out
     assert "1 passed" in out
 
 

@@ -15,7 +15,7 @@ from tests.house.sources import PACKAGE, TOP
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
-    for folder in ("src", "examples"):
+    for folder in ("src", "examples", "benchmarks"):
         shutil.copytree(TOP / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE", "schema.sql"):
         shutil.copy(TOP / file, source)
@@ -41,10 +41,24 @@ def wheel(tmp_path_factory):
 def test_the_wheel_carries_every_file_of_the_package_the_schema_and_the_examples(wheel):
     expected = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.is_file()}
     expected = {path for path in expected if "__pycache__" not in path}
-    expected |= {"schema.sql", *(f"examples/{path.name}" for path in (TOP / "examples").glob("*.json"))}
+    expected |= {"schema.sql", *(str(path.relative_to(TOP)) for path in (TOP / "examples").rglob("*.*"))}
+    expected = {path for path in expected if "__pycache__" not in path}
     carried = {str(path.relative_to(wheel / "penstock")) for path in (wheel / "penstock").rglob("*") if path.is_file()}
     assert expected - carried == set()
-    assert {path for path in carried - expected if not path.startswith("examples/")} == set()
+    assert {path for path in carried - expected if not path.startswith(("examples/", "harness/benchmarks/"))} == set()
+
+
+@pytest.mark.slow
+def test_the_harness_in_the_wheel_runs_without_the_repository(wheel, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "bench", "list"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(wheel)},
+    )
+    assert "jobs ≥ 3,000/s" in run.stdout.replace("\n", " ")
 
 
 @pytest.mark.slow

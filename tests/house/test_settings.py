@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from penstock.runtime.processes import decode_config, encode_config
 from penstock.settings import (
     SETTINGS,
     DispatchMode,
@@ -184,6 +186,15 @@ def test_sasl_needs_user_and_password():
     ]
 
 
+@pytest.mark.parametrize("name", [name for name, info in SETTINGS.items() if info.bounds is not None])
+def test_every_bound_holds_for_variables(name):
+    info = SETTINGS[name]
+    assert info.bounds is not None
+    for value in (info.bounds[0] - 1, info.bounds[1] + 1):
+        [problem] = problems(environ={info.env: str(value)})
+        assert problem.startswith(f"{info.env}: '{value}' is not accepted")
+
+
 def test_an_empty_variable_counts_as_absent(yaml_file):
     assert load_settings(config_path=yaml_file("rest_port: 5"), environ={"WE_REST_PORT": " "}).rest_port == 5
 
@@ -287,6 +298,7 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
     units = (
         "_seconds",
         "_hours",
+        "_days",
         "_bytes",
         "_items",
         "_steps",
@@ -297,6 +309,14 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
         "_limit",
         "_depth",
     )
-    units += ("_connections", "_streams", "_size", "processes")
+    units += ("_connections", "_streams", "_size", "_days", "processes", "_partitions", "_replicas")
     for info in SETTINGS.values():
         assert info.type not in (int, float) or info.name.endswith(units), info.name
+
+
+def test_every_type_can_be_read_from_what_a_child_process_is_told():
+    """msgspec finds out only then that a bound does not go with a type."""
+    settings, sockets = decode_config(encode_config(Settings(), "dbname=x", {}))
+    assert (settings.postgres_dsn, settings.retention_days, sockets) == (Secret("dbname=x"), None, {})
+    wanted = msgspec.structs.replace(Settings(), retention_days=3.5)
+    assert decode_config(encode_config(wanted, "dbname=x", {}))[0].retention_days == 3.5
