@@ -130,7 +130,7 @@ def scan(engine: LocalEngine) -> Case:
     async def prepare() -> Operation[int]:
         job = await leased(engine)
         ((token, seq),) = engine.rows("SELECT id, seq FROM token WHERE state = 1")
-        engine.engine.polls.leases.drop(token, seq)
+        engine.engine.polls.leases.forget(token, seq)
         jobs.append(job)
         return engine.sweeper.scan_once
 

@@ -165,17 +165,24 @@ def test_work_streams_hand_in_everything_and_go_on_with_the_other_engine(
     leaver, stayer = start_engine(), start_engine()
     leaver.wait_ready(), stayer.wait_ready()
     assert leaver.call("POST", "/v1/definitions", linear(STEPS))[0] == 201
-    instances = 1_500
-    for _ in range(instances // 500):
-        items = [{"definitionId": "linear"}] * 500
-        assert leaver.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
+    instances = 0
+
+    def start(engine: EngineProcess, count: int) -> None:
+        nonlocal instances
+        for _ in range(count // 500):
+            items = [{"definitionId": "linear"}] * 500
+            assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
+        instances += count
+
+    start(leaver, 1_500)
     with channel_to(leaver, stayer) as channel:
         wait_connected(google, channel, leaver, stayer)
         streams = Streams(google, channel)
         with threads(4, streams.work, streams.stop):
             wait_until(lambda: streams.outcomes[1] > 500)
+            assert streams.outcomes[1] < STEPS * instances  # it is stopped under load
             assert leaver.stop() == 0
-            assert streams.outcomes[1] < STEPS * instances  # it was stopped under load
+            start(stayer, 500)  # what is done now is done by the other, however fast the first was emptied
             wait_until(lambda: streams.outcomes[1] >= STEPS * instances, timeout_s=60)
     assert streams.unanswered == []
     assert streams.outcomes == {1: STEPS * instances}

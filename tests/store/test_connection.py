@@ -21,7 +21,8 @@ IDLE = pq.TransactionStatus.IDLE
 
 
 async def running(other: TrioConnection, connection: TrioConnection) -> bool:
-    """Whether the connection's backend executes something."""
+    """Whether the connection's backend executes something, seen anew also within a transaction of ``other``."""
+    await other.fetch("SELECT pg_stat_clear_snapshot()")
     rows = await other.fetch(
         "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND state = 'active'", (connection.pgconn.backend_pid,)
     )

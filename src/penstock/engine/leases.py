@@ -1,7 +1,9 @@
 """The leases that this engine granted, in memory: what each job is, and when its lease ends.
 
 A hint and a timetable, never the truth: the fence is the token's row. What is lost here (a crash) is found again by
-the scan of the lease service. Times are trio's clock, in seconds; the database's own time decides in the end.
+the scan of the lease service. What a commit changes here is told after it, in any order: what a newer attempt has said
+is never undone by an older one (attempts grow within an execution). Times are trio's clock, in seconds; the database's
+own time decides in the end.
 """
 
 from __future__ import annotations
@@ -39,22 +41,30 @@ class LeaseBook:
         return len(self._leases)
 
     def grant(self, lease: GrantedLease) -> None:
-        """Watch a lease; one for the same execution is replaced."""
-        self._leases[lease.token, lease.seq] = lease
-        heapq.heappush(self._ends, (lease.ends_at, lease.token, lease.seq))
+        """Watch a lease in place of an older attempt's; a newer attempt's stays."""
+        known = self._leases.get((lease.token, lease.seq))
+        if known is None or known.attempt <= lease.attempt:
+            self._leases[lease.token, lease.seq] = lease
+            heapq.heappush(self._ends, (lease.ends_at, lease.token, lease.seq))
 
     def find(self, token: int, seq: int) -> GrantedLease | None:
         """The lease of an execution."""
         return self._leases.get((token, seq))
 
-    def drop(self, token: int, seq: int) -> GrantedLease | None:
-        """Forget a lease: the job was completed, failed or given back."""
-        return self._leases.pop((token, seq), None)
+    def forget(self, token: int, seq: int) -> None:
+        """The execution closed: there is no lease of it any more."""
+        self._leases.pop((token, seq), None)
+
+    def end(self, token: int, seq: int, attempt: int) -> None:
+        """An attempt failed or was given back: its lease is over. A newer attempt may have one already: that stays."""
+        lease = self._leases.get((token, seq))
+        if lease is not None and lease.attempt <= attempt:
+            del self._leases[token, seq]
 
     def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
         lease = self._leases.get((token, seq))
-        if lease is not None:
+        if lease is not None and lease.attempt <= attempt:
             lease.ends_at, lease.looks, lease.attempt, lease.dispatched = ends_at, 0, attempt, False
             heapq.heappush(self._ends, (ends_at, token, seq))
 
@@ -68,6 +78,11 @@ class LeaseBook:
                 del self._leases[token, seq]
                 due.append(lease)
         return due
+
+    def put_back(self, lease: GrantedLease) -> None:
+        """Watch again what `take_due` took, unless it was granted or extended meanwhile."""
+        if (lease.token, lease.seq) not in self._leases:
+            self.grant(lease)
 
     def next_end(self) -> float | None:
         """When the next lease may end."""

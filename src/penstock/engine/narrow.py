@@ -151,7 +151,7 @@ class NarrowLane:
     def _moved(self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
-        self._polls.leases.drop(job.token, job.seq)
+        self._polls.leases.forget(job.token, job.seq)
         cached = self._cache.take(job.token, job.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if row.new_seq is None:

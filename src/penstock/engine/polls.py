@@ -384,14 +384,12 @@ class Polls:
         leases = [item.lease for item in items]
         freed = await store.give_back(connection, leases, to_outbox=self._settings.through_kafka)
         for item in items:
-            job_type = freed.get((item.lease.token, item.lease.seq))
-            if job_type is not None:
-                lease = self.leases.drop(item.lease.token, item.lease.seq)
-                name = self._definitions.job_type_name(job_type)
-                if lease is not None and lease.loaded is not None:
-                    self.queued(lease.loaded.definition.steps[lease.step].job_type or "")
-                elif name is not None:
+            row = freed.get((item.lease.token, item.lease.seq))
+            if row is not None:
+                self.leases.end(item.lease.token, item.lease.seq, row.attempt)
+                name = self._definitions.job_type_name(row.job_type)
+                if name is not None:
                     self.queued(name)
                 else:
                     self._wake.set()
-            item.answer(job_type is not None or again)
+            item.answer(row is not None or again)

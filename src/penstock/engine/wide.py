@@ -461,10 +461,10 @@ class WideLane:
         steps = loaded.definition.steps
         for row in out.history:
             if row.kind < 10:
-                self._polls.leases.drop(row.token_id, row.seq)
+                self._polls.leases.forget(row.token_id, row.seq)
                 metrics.steps_executed[steps[row.step].type.value].inc()
             else:
-                self._polls.leases.drop(row.token_id, row.seq)
+                self._polls.leases.end(row.token_id, row.seq, row.attempt)
                 metrics.job_retries.inc()
         if out.dead_end:
             metrics.dead_ends.inc()

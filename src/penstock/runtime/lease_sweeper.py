@@ -81,7 +81,7 @@ class LeaseSweeper:
             rows = await self._end(due, limit)
         except BaseException:
             for lease in due:  # still ours to watch
-                engine.polls.leases.grant(lease)
+                engine.polls.leases.put_back(lease)
             raise
         gone = {(row.token, row.seq) for row in rows}
         for row in rows:
@@ -92,7 +92,7 @@ class LeaseSweeper:
             if (lease.token, lease.seq) not in gone and lease.looks < LOOKS_MAX:
                 lease.looks += 1
                 lease.ends_at = now + 2 * TICK_S * lease.looks
-                engine.polls.leases.grant(lease)
+                engine.polls.leases.put_back(lease)
         for row in rows:
             if row.dead:  # last: refused during an outage, the scan finds the lease again
                 await self._dead_letter(JobKey(row.instance, row.token, row.seq), row.attempt, limit)

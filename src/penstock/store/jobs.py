@@ -116,6 +116,13 @@ class Lease(NamedTuple):
     worker: str
 
 
+class GivenBack(NamedTuple):
+    """A job that was returned, and the attempt that ended with it."""
+
+    job_type: int
+    attempt: int
+
+
 class Expired(NamedTuple):
     """A lease that ended. ``dead``: nothing was changed, the job is to be dead-lettered."""
 
@@ -204,8 +211,8 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
 
 async def give_back(
     connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False
-) -> dict[tuple[int, int], int]:
-    """Return leased jobs to the queue, or to the outbox; (token, seq) to job type of those that were."""
+) -> dict[tuple[int, int], GivenBack]:
+    """Return leased jobs to the queue, or to the outbox; those that were, by (token, seq)."""
     columns = list(zip(*leases, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -215,7 +222,7 @@ async def give_back(
         to_outbox,
     )
     rows = cast(Any, await connection.fetch(SQL["give_back"], params))
-    return {(token, seq): job_type for token, seq, job_type in rows}
+    return {(token, seq): GivenBack(job_type, attempt) for token, seq, job_type, attempt in rows}
 
 
 async def expire(

@@ -167,7 +167,7 @@ noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12, worker
   FROM freed)
-SELECT id, seq, job_type FROM freed
+SELECT id, seq, job_type, attempt FROM freed
 
 -- name: expire
 -- Leases that ended: $1 token $2 seq $3 attempt $4 expiry limit. The job goes back to the queue and keeps its last
