@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import postgres
+
+# Hypothesis measures its examples by the clock on the wall, and calls a test flaky when one took 200 ms once, or when
+# drawing the first few took a second: on a busy machine both happen to any test. pytest's own timeout ends a hang.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="session")

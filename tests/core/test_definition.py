@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.definition import (
@@ -245,7 +245,6 @@ _json_values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(body=definitions(), metadata=st.dictionaries(st.text("xyö", max_size=3), _json_values, max_size=4))
 def test_the_content_of_any_valid_definition_parses_to_an_equal_one(body: Json, metadata: Json) -> None:
     body = {**body, "metadata": metadata}
@@ -406,7 +405,6 @@ def _broken(draw: st.DrawFn) -> object:
     return body
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(_broken())
 def test_any_json_is_a_definition_or_an_invalid_one(body: object) -> None:
     parsed = parsed_or_refused(body)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 from penstock.core.definition import StepType, step_successors
 from penstock.core.duration import parse_duration, parse_timestamp
@@ -13,7 +13,6 @@ from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, definitions, outputs
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(definitions(failing=False, wild=False))
 def test_what_random_definitions_ask_can_be_answered_from_the_start(body: Json) -> None:
     now = dt.datetime(2031, 5, 4, tzinfo=dt.UTC)

@@ -48,8 +48,12 @@ from penstock.testing.postgres import serve_until_unused
 serve_until_unused()
 """
 
-_OUTLIVING: list[subprocess.Popen[bytes]] = []
-"""Servers that nobody waits for: a Popen that is collected before its process has ended is a warning."""
+
+class _Server(subprocess.Popen[bytes]):
+    """The server's process. It may outlive this one, which is what the warning of a ``Popen`` would be about."""
+
+    def __del__(self) -> None:
+        pass
 
 
 def apply_schema(dsn: str) -> None:
@@ -127,11 +131,7 @@ def shared_server(directory: Path, *, durable: bool) -> Generator[Server]:
             yield server
         finally:
             server.close()
-    if spawned is None:
-        return
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        _OUTLIVING.append(spawned)  # until the last worker ends
-    else:
+    if spawned is not None and "PYTEST_XDIST_WORKER" not in os.environ:  # there it runs until the last worker ends
         assert spawned.wait(STOP_TIMEOUT_S) == 0, "the PostgreSQL for tests did not end well"
 
 
@@ -167,11 +167,11 @@ def _flocked(path: Path, operation: int) -> Generator[None]:
         os.close(fd)
 
 
-def _spawn(directory: Path, *, durable: bool) -> subprocess.Popen[bytes]:
+def _spawn(directory: Path, *, durable: bool) -> _Server:
     log = directory / "log"
     package = str(Path(penstock.__file__).resolve().parents[1])
     with log.open("wb") as log_file:
-        process = subprocess.Popen(  # noqa: S603 - our own program
+        process = _Server(
             [sys.executable, "-c", _PROGRAM, str(directory), "durable" if durable else "fast", package],
             cwd="/",
             stdin=subprocess.DEVNULL,
