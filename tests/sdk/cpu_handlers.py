@@ -43,4 +43,8 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def returns_a_lock() -> object:
+    return threading.Lock()
+
+
 async def is_async() -> None: ...

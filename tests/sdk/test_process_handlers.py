@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
+from anyio.abc import Process
 
 from penstock.client import Completion, Failure, JobCancelled, JobRef
 from penstock.worker import JobContext, Worker
+from penstock.worker.process_pool import ProcessPool
 from tests.sdk import cpu_handlers
 from tests.sdk.loops import Run
 from tests.sdk.scripted_transport import ScriptedTransport, job
@@ -32,6 +35,7 @@ def test_the_function_gets_its_variables_and_job_in_another_process(run: Run) ->
         (cpu_handlers.refuses, False, "not this one"),
         (cpu_handlers.ends_its_process, True, "HandlerEnded: SystemExit: 3"),
         (cpu_handlers.dies, True, "BrokenWorkerProcess: "),
+        (cpu_handlers.returns_a_lock, True, "TypeError: TypeError: cannot pickle '_thread.lock' object"),
     ],
 )
 def test_its_errors_are_failures_and_the_worker_lives(
@@ -66,6 +70,65 @@ def test_a_cancelled_job_ends_its_process(run: Run) -> None:
             await transport.wait_until(lambda: transport.completed)
         assert [report.job_id for report in transport.completed] == ["2"]
         assert transport.failed == []
+
+    run(main)
+
+
+class Opened:
+    """The processes that were begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.processes: list[Process] = []
+        self.one = anyio.Event()
+        self._open_process = anyio.open_process
+        monkeypatch.setattr(anyio, "open_process", self._open)
+
+    async def _open(self, *arguments: Any, **options: Any) -> Process:
+        process = await self._open_process(*arguments, **options)
+        self.processes.append(process)
+        self.one.set()
+        return process
+
+    def all_reaped(self) -> bool:
+        return all(process.returncode is not None for process in self.processes)
+
+
+def test_a_call_cancelled_while_its_process_starts_leaves_none_behind(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        opened = Opened(monkeypatch)
+        pool = ProcessPool(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.run, cpu_handlers.never_ends, ())
+            await opened.one.wait()
+            tasks.cancel_scope.cancel()
+        assert (len(opened.processes), opened.all_reaped()) == (1, True)
+        assert await pool.run(abs, (-1,)) == 1  # its place is free
+        await pool.aclose()
+
+    run(main)
+
+
+def test_an_idle_process_is_used_again_replaced_when_it_died_and_ended_with_the_worker(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        opened = Opened(monkeypatch)
+        transport = ScriptedTransport()
+        worker = Worker(transport, max_processes=1)
+        worker.handler("t", in_process=True)(cpu_handlers.add_up)
+        async with worker:
+            for count in (1, 2, 3):
+                if count == 3:
+                    opened.processes[0].kill()
+                    await opened.processes[0].wait()
+                transport.hand_out(job(str(count), variables={"upto": 3}))
+                await transport.wait_until(lambda count=count: len(transport.completed) == count)
+        first, second, third = (result_of(report)["pid"] for report in transport.completed)  # type: ignore[index]
+        assert [process.pid for process in opened.processes] == [first, third]
+        assert first == second
+        assert opened.all_reaped()
 
     run(main)
 

@@ -15,6 +15,7 @@ from penstock.worker.execution import run_handler
 from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import HeldJob, StopReason
 from penstock.worker.leases import LeaseKeeper
+from penstock.worker.process_pool import ProcessPool
 from penstock.worker.transport import LongPoll, WorkerIdentity
 
 HANDLER_TIMEOUT_S = 30.0
@@ -39,10 +40,13 @@ class Performer:
         held = HeldJob(job, lease_ends_at=anyio.current_time() + self._lease_s)
         leases = LeaseKeeper(self._transport, self._lease_s, _stop)
         leases.add(held)
-        pools = Pools(anyio.CapacityLimiter(1), anyio.CapacityLimiter(1))
+        pools = Pools(anyio.CapacityLimiter(1), ProcessPool(1))
         report: Completion | Failure | None = None
-        with anyio.move_on_after(None if clock_jumps() else HANDLER_TIMEOUT_S) as scope:
-            report = await run_handler(handler, held, JobContext(held, leases), (), pools)
+        try:
+            with anyio.move_on_after(None if clock_jumps() else HANDLER_TIMEOUT_S) as scope:
+                report = await run_handler(handler, held, JobContext(held, leases), (), pools)
+        finally:
+            await pools.processes.aclose()
         if scope.cancelled_caught:
             raise HandlerHangs(f"the handler of {job.job_type!r} has not ended within {HANDLER_TIMEOUT_S:g} s")
         if isinstance(report, Completion):

@@ -13,16 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
-import anyio.to_process
 import anyio.to_thread
 import msgspec
 
 from penstock.client.encoding import to_json_object
 from penstock.client.errors import BadRequest
 from penstock.client.model import Job, Variables
-from penstock.worker import process
 from penstock.worker.context import JobContext
 from penstock.worker.errors import NonRetryable
+from penstock.worker.process_pool import ProcessPool
 
 HandlerFunction = Callable[..., Any]
 Argument = Callable[[JobContext], Any]
@@ -35,7 +34,7 @@ class Pools(typing.NamedTuple):
     """How many handlers may run in threads and in processes at once, over all job types."""
 
     threads: anyio.CapacityLimiter
-    processes: anyio.CapacityLimiter
+    processes: ProcessPool
 
 
 class Handler:
@@ -84,9 +83,7 @@ class Handler:
         if self._is_async:
             result = await self._function(*arguments)
         elif self._in_process:
-            result = await anyio.to_process.run_sync(
-                process.call, self._function, arguments, cancellable=True, limiter=pools.processes
-            )
+            result = await pools.processes.run(self._function, arguments)
         else:
             call = functools.partial(self._function, *arguments)
             result = await anyio.to_thread.run_sync(call, limiter=pools.threads)

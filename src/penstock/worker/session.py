@@ -23,6 +23,7 @@ from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import LOGGER, HeldJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.observer import WorkerObserver
+from penstock.worker.process_pool import ProcessPool
 from penstock.worker.reporter import Reporter
 from penstock.worker.transport import WorkTransport
 
@@ -89,7 +90,7 @@ class Session:
         self._completions: Reporter[Completion] = Reporter(transport.complete, self._on_settled)
         self._failures: Reporter[Failure] = Reporter(transport.fail, self._on_settled)
         self._slots = anyio.CapacityLimiter(settings.concurrency)
-        self._pools = Pools(anyio.CapacityLimiter(settings.max_threads), anyio.CapacityLimiter(settings.max_processes))
+        self._pools = Pools(anyio.CapacityLimiter(settings.max_threads), ProcessPool(settings.max_processes))
         self._type_slots = {
             handler.job_type: anyio.CapacityLimiter(handler.concurrency)
             for handler in handlers.values()
@@ -120,16 +121,19 @@ class Session:
 
     async def run(self) -> None:
         """Work until drained; ``refusal`` says whether the engine was the reason."""
-        async with anyio.create_task_group() as services:
-            services.start_soon(self._leases.run)
-            services.start_soon(self._completions.run)
-            services.start_soon(self._failures.run)
-            services.start_soon(self._return_waiting)
-            try:
-                await self._work()
-            finally:
-                await self._give_back(self._leases.jobs())
-                services.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as services:
+                services.start_soon(self._leases.run)
+                services.start_soon(self._completions.run)
+                services.start_soon(self._failures.run)
+                services.start_soon(self._return_waiting)
+                try:
+                    await self._work()
+                finally:
+                    await self._give_back(self._leases.jobs())
+                    services.cancel_scope.cancel()
+        finally:
+            await self._pools.processes.aclose()
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as self._jobs, anyio.create_task_group() as source:
