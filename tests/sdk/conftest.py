@@ -12,6 +12,7 @@ import pytest
 from tests.sdk.loops import Run
 from tests.sdk.running_engine import RunningEngine
 from tests.sdk.scripted_engine import ScriptedEngine
+from tests.sdk.virtual_time import StillTime
 
 TEST_TIMEOUT_S = 60
 
@@ -28,6 +29,20 @@ def run(request: pytest.FixtureRequest) -> Run:
         return anyio.run(bounded, backend=request.param)
 
     return run
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run_at_once(request: pytest.FixtureRequest) -> Run:
+    """As `run`, where all that waits for a time gets it at once. Not with sockets, threads or processes."""
+    return StillTime(request.param, jumps=True).run
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def still(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StillTime:
+    """The event loop of the parameter, in time that the test lets pass, and whoever pauses."""
+    time = StillTime(request.param)
+    monkeypatch.setattr(anyio, "sleep", time.sleep)
+    return time
 
 
 @pytest.fixture

@@ -154,6 +154,7 @@ class _Connection:
             return
         elif isinstance(event, PingReceived):
             self.server.pings += 1
+            self.server.note()
             return
         else:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -40,6 +42,7 @@ from penstock.client.operation import GetInstance
 from tests.sdk.loops import Run
 from tests.sdk.scripted_engine import Answer, Cut, Drop, Hang, Request, ScriptedEngine, refused
 from tests.sdk.scripted_grpc import ScriptedGrpc
+from tests.sdk.virtual_time import StillTime
 
 INSTANCE = {
     "id": "1f",
@@ -123,7 +126,7 @@ def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, script
     assert len(scripted.requests) == SECOND_TRY
 
 
-def test_the_pause_that_an_engine_asks_for_is_kept(run: Run, scripted: ScriptedEngine) -> None:
+def test_the_pause_that_an_engine_asks_for_is_kept(still: StillTime, scripted: ScriptedEngine) -> None:
     body = {"error": "resource-exhausted", "reason": "full"}
     later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     scripted.on("GET", "/v1/instances/1f", Answer(429, body, headers={"Retry-After": "0.4"}), instance())
@@ -140,7 +143,7 @@ def test_the_pause_that_an_engine_asks_for_is_kept(run: Run, scripted: ScriptedE
                 asked = caught.value.retry_after_s
                 assert asked is None if least_s is None else asked is not None and least_s <= asked <= 3600
 
-    run(main)
+    still.run(main)
 
 
 def test_a_fail_is_repeated_only_with_an_attempt(run: Run, scripted: ScriptedEngine) -> None:
@@ -163,30 +166,38 @@ def test_a_fail_is_repeated_only_with_an_attempt(run: Run, scripted: ScriptedEng
     }
 
 
-def test_an_engine_that_does_not_answer_is_given_up_in_time(run: Run, scripted: ScriptedEngine) -> None:
+async def jump_once_seen(still: StillTime, scripted: ScriptedEngine, seconds: float) -> None:
+    """Let so much time pass once the engine has a request."""
+    await anyio.to_thread.run_sync(lambda: scripted.wait_seen("/v1/instances/1f"))
+    still.jump(seconds)
+
+
+def test_an_engine_that_does_not_answer_is_given_up_in_time(still: StillTime, scripted: ScriptedEngine) -> None:
     scripted.on("GET", "/v1/instances/1f", Hang())
 
     async def main() -> None:
-        async with Client(scripted.url, timeout_s=0.3) as client:
-            began = anyio.current_time()
+        async with Client(scripted.url, timeout_s=0.3) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(jump_once_seen, still, scripted, 0.3)
             with pytest.raises(TimedOut, match="/v1/instances/1f"):
                 await client.get_instance("1f")
-            assert anyio.current_time() - began < 5
 
-    run(main)
+    still.run(main)
 
 
-def test_one_hanging_exchange_is_repeated_within_the_time_of_the_call(run: Run, scripted: ScriptedEngine) -> None:
+def test_one_hanging_exchange_is_repeated_within_the_time_of_the_call(
+    still: StillTime, scripted: ScriptedEngine
+) -> None:
     scripted.on("GET", "/v1/instances/1f", Hang(), instance())
 
     async def main() -> None:
-        async with Client(scripted.url, exchange_timeout_s=0.2) as client:
+        async with Client(scripted.url, exchange_timeout_s=0.2) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(jump_once_seen, still, scripted, 0.2)
             assert (await client.get_instance("1f")).id == "1f"
 
-    run(main)
+    still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(run: Run) -> None:
+def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(still: StillTime) -> None:
     async def main() -> None:
         async with Client("http://127.0.0.1:1", timeout_s=0.2) as client:
             assert not await client.is_ready()
@@ -194,7 +205,7 @@ def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(r
                 await client.get_instance("1f")
         assert not caught.value.maybe_applied
 
-    run(main)
+    still.run(main)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +227,7 @@ def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(r
     ],
 )
 def test_every_condition_has_its_exception(
-    run: Run, scripted: ScriptedEngine, answer: Answer, kind: type[ClientError]
+    still: StillTime, scripted: ScriptedEngine, answer: Answer, kind: type[ClientError]
 ) -> None:
     scripted.on("GET", "/v1/instances/1f", answer)
 
@@ -229,7 +240,7 @@ def test_every_condition_has_its_exception(
         if isinstance(answer.body, dict):
             assert (caught.value.code, caught.value.reason) == (answer.body["error"], "because")
 
-    run(main)
+    still.run(main)
 
 
 def test_a_refused_definition_lists_every_problem(run: Run, scripted: ScriptedEngine, tmp_path: Path) -> None:
@@ -310,7 +321,7 @@ def test_a_definition_is_uploaded_from_wherever_it_is_with_its_order_of_keys(
     assert scripted.requests[0].content == content
 
 
-def test_a_port_that_speaks_something_else_is_told_of(run: Run) -> None:
+def test_a_port_that_speaks_something_else_is_told_of(still: StillTime) -> None:
     with ScriptedGrpc() as other, ScriptedEngine() as rest:
 
         async def main() -> None:
@@ -321,7 +332,7 @@ def test_a_port_that_speaks_something_else_is_told_of(run: Run) -> None:
                 with pytest.raises(ConnectionFailed, match="does this port speak gRPC"):
                     await client.get_instance("1f")
 
-        run(main)
+        still.run(main)
 
 
 def test_ids_are_percent_encoded_in_paths(run: Run, scripted: ScriptedEngine) -> None:
@@ -435,7 +446,7 @@ def test_a_cancel_whose_answer_was_lost_is_settled_by_looking(run: Run, scripted
     assert scripted.requests[0].body == {"reason": "no stock"}
 
 
-def test_waiting_for_the_end_tells_of_every_change(run: Run, scripted: ScriptedEngine) -> None:
+def test_waiting_for_the_end_tells_of_every_change(still: StillTime, scripted: ScriptedEngine) -> None:
     later = instance(currentStepIds=["ship"])
     scripted.on("GET", "/v1/instances/1f", instance(), instance(), later, instance(status="FAILED", currentStepIds=[]))
     steps: list[list[str]] = []
@@ -448,7 +459,7 @@ def test_waiting_for_the_end_tells_of_every_change(run: Run, scripted: ScriptedE
             with pytest.raises(TimedOut, match="still ACTIVE"):
                 await client.wait_until_ended("1f", timeout_s=0.1)
 
-    run(main)
+    still.run(main)
     assert steps == [["pay"], ["ship"], []]
 
 
@@ -474,7 +485,7 @@ def test_listing_goes_on_to_the_last_page_and_yields_no_instance_twice(run: Run,
     ]
 
 
-def test_a_poll_is_given_the_time_that_the_engine_holds_it(run: Run, scripted: ScriptedEngine) -> None:
+def test_a_poll_is_given_the_time_that_the_engine_holds_it(still: StillTime, scripted: ScriptedEngine) -> None:
     job = {
         "id": "1-0-1",
         "jobType": "pay",
@@ -492,18 +503,27 @@ def test_a_poll_is_given_the_time_that_the_engine_holds_it(run: Run, scripted: S
         "somethingNew": True,
     }
 
+    held = threading.Event()
+
     def hold(_request: Request) -> Answer:
-        scripted.hold(0.6)
+        held.wait(10)
         return Answer(200, {"jobs": [job]})
 
     scripted.on("POST", "/v1/jobs/poll", hold)
 
+    async def answer_late() -> None:
+        await anyio.to_thread.run_sync(lambda: scripted.wait_seen("/v1/jobs/poll"))
+        still.jump(1.2)  # of 1.3
+        await still.turns()  # whoever minds has been woken
+        held.set()
+
     async def main() -> None:
-        async with Client(scripted.url, timeout_s=0.3) as client:
+        async with Client(scripted.url, timeout_s=0.3) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(answer_late)
             (polled,) = await client.poll_jobs("w", ["pay"], max_jobs=5, lease_s=60, wait_s=1)
         assert (polled.id, polled.attempt, polled.variables) == ("1-0-1", 7, {"n": 2**64})
 
-    run(main)
+    still.run(main)
     assert scripted.requests[0].body == {
         "workerId": "w",
         "jobTypes": ["pay"],
@@ -555,15 +575,16 @@ def test_the_client_stays_usable_after_a_call_was_cancelled(run: Run, scripted: 
 
     async def main() -> None:
         async with Client(scripted.url) as client:
-            with anyio.move_on_after(0.1) as scope:
-                await client.get_instance("1f")
-            assert scope.cancelled_caught
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.get_instance, "1f")
+                await anyio.to_thread.run_sync(lambda: scripted.wait_seen("/v1/instances/1f"))
+                tasks.cancel_scope.cancel()
             assert (await client.get_instance("1f")).id == "1f"
 
     run(main)
 
 
-def test_readiness_is_waited_for(run: Run, scripted: ScriptedEngine) -> None:
+def test_readiness_is_waited_for(still: StillTime, scripted: ScriptedEngine) -> None:
     not_ready = Answer(503, b"starting", "text/plain")
     scripted.on("GET", "/readyz", not_ready, not_ready, Answer(200, b""))
 
@@ -575,7 +596,7 @@ def test_readiness_is_waited_for(run: Run, scripted: ScriptedEngine) -> None:
             with pytest.raises(Unavailable, match="starting"):
                 await client.wait_until_ready(timeout_s=0.2)
 
-    run(main)
+    still.run(main)
 
 
 def test_additions_are_sent_only_when_asked_for(run: Run, scripted: ScriptedEngine) -> None:

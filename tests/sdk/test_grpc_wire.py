@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 import pytest
@@ -44,6 +45,7 @@ from penstock.rpc.codec import encode_message
 from tests.sdk.loops import Run
 from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
 from tests.sdk.test_contract import CALLS
+from tests.sdk.virtual_time import StillTime
 
 GET = "/workflow.v1.WorkflowEngine/GetInstance"
 TASK = "/workflow.v1.WorkflowEngine/CompleteUserTask"
@@ -61,7 +63,7 @@ def server() -> Iterator[ScriptedGrpc]:
         yield running
 
 
-def test_a_call_carries_its_deadline_metadata_and_trace(run: Run, server: ScriptedGrpc) -> None:
+def test_a_call_carries_its_deadline_metadata_and_trace(still: StillTime, server: ScriptedGrpc) -> None:
     server.on(SIGNAL, answer(m.SignalWaitResponse()))
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -72,13 +74,13 @@ def test_a_call_carries_its_deadline_metadata_and_trace(run: Run, server: Script
                 await client.signal("1f", "wait", {"n": 1}, idempotency_key="k-1")
             await client.signal("1f", "wait")
 
-    run(main)
+    still.run(main)
     first, second = server.calls
     assert first.headers["authorization"] == second.headers["authorization"] == "Bearer x"
     assert (first.headers["traceparent"], "traceparent" in second.headers) == (trace, False)
     assert first.headers["idempotency-key"] == "k-1"
     assert len(second.headers["idempotency-key"]) == 32
-    assert 6000 < int(first.headers["grpc-timeout"].removesuffix("m")) <= 7000
+    assert first.headers["grpc-timeout"] == "7000m"
     assert first.headers["content-type"] == "application/grpc"
     assert first.messages(m.SignalWaitRequest) == [m.SignalWaitRequest("1f", "wait", b'{"n":1}')]
 
@@ -95,7 +97,7 @@ def test_calls_at_once_share_one_connection(run: Run, server: ScriptedGrpc) -> N
     assert (len(server.calls), len(server.connections)) == (50, 1)
 
 
-def test_no_more_calls_run_at_once_than_the_engine_allows(run: Run) -> None:
+def test_no_more_calls_run_at_once_than_the_engine_allows(still: StillTime) -> None:
     waiting: list[ScriptedCall] = []
 
     def answer_by_three(call: ScriptedCall) -> None:
@@ -117,27 +119,40 @@ def test_no_more_calls_run_at_once_than_the_engine_allows(run: Run) -> None:
                     for _ in range(30):
                         tasks.start_soon(client.get_instance, "1f")
 
-        run(main)
+        still.run(main)
     assert (len(server.calls), len(server.connections)) == (31, 1)
 
 
-def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(run: Run, server: ScriptedGrpc) -> None:
+def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(
+    still: StillTime, server: ScriptedGrpc
+) -> None:
     server.on(GET, hang, hang, answer(FOUND))
+
+    async def when_asked(count: int, action: Callable[[], None]) -> None:
+        """Once the server has that many whole requests."""
+
+        def asked() -> bool:
+            return sum(call.ended for call in server.calls) == count
+
+        await anyio.to_thread.run_sync(server.wait, asked)
+        action()
 
     async def main() -> None:
         async with Client(server.url) as client:
-            with pytest.raises(TimedOut) as caught:
-                await client.call(calls.GetInstance(id="1f"), timeout_s=0.1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(when_asked, 1, lambda: still.jump(0.1))
+                with pytest.raises(TimedOut) as caught:
+                    await client.call(calls.GetInstance(id="1f"), timeout_s=0.1)
             assert caught.value.maybe_applied
-            with anyio.move_on_after(0.1) as scope:
-                await client.get_instance("1f")
-            assert scope.cancelled_caught
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.get_instance, "1f")
+                await when_asked(2, tasks.cancel_scope.cancel)
             assert (await client.get_instance("1f")).id == "1f"
             resets = [ErrorCodes.CANCEL, ErrorCodes.CANCEL, None]
             await anyio.to_thread.run_sync(server.wait, lambda: [call.reset_with for call in server.calls] == resets)
         assert len(server.connections) == 1
 
-    run(main)
+    still.run(main)
 
 
 def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(run: Run, server: ScriptedGrpc) -> None:
@@ -232,31 +247,55 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(run: Run, server: S
     server.on(TASK, answer(DONE))
 
     async def main() -> None:
-        async with Client(server.url) as client:
+        transport = GrpcTransport(server.url)
+        async with Client(transport) as client:
             await client.complete_user_task("1f", "approve")
+            connection = transport.channel._connection
+            assert connection is not None
             server.connections[0].drop()
-            await anyio.sleep(0.05)  # for the FIN to cross the loopback
+            while not connection._is_readable():  # the FIN crosses the loopback
+                await anyio.lowlevel.checkpoint()
             await client.complete_user_task("1f", "approve")
 
     run(main)
     assert (len(server.calls), len(server.connections)) == (2, 2)
 
 
-def test_a_silent_engine_is_pinged_and_given_up(run: Run, server: ScriptedGrpc) -> None:
+def test_a_silent_engine_is_pinged_and_given_up(still: StillTime, server: ScriptedGrpc) -> None:
     limits = GrpcLimits(keepalive_idle_s=0.1, keepalive_timeout_s=0.2)
     server.on(TASK, hang)
 
-    async def main() -> None:
-        async with Client(GrpcTransport(server.url, limits=limits)) as client:
-            with anyio.move_on_after(1) as scope:  # it hangs, but answers its pings
-                await client.complete_user_task("1f", "approve")
-            assert scope.cancelled_caught
-            assert server.pings >= 2
-            server.silent = True
-            with pytest.raises(ConnectionFailed, match="silent"):
-                await client.complete_user_task("1f", "approve")
+    async def time_passes(calls: int) -> None:
+        await anyio.to_thread.run_sync(server.wait, lambda: len(server.calls) == calls and server.calls[-1].ended)
+        while True:
+            await still.turns()
+            still.jump(0.1)
 
-    run(main)
+    async def main() -> None:
+        transport = GrpcTransport(server.url, limits=limits)
+        async with Client(transport) as client:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.complete_user_task, "1f", "approve")
+                await anyio.to_thread.run_sync(server.wait, lambda: server.calls and server.calls[0].ended)
+                connection = transport.channel._connection
+                assert connection is not None
+                while server.pings < 3:  # it hangs, but answers its pings
+                    await still.turns()
+                    if not connection._pinged:
+                        still.jump(0.1)
+                while connection._pinged:
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            assert connection.usable
+            server.silent = True
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(time_passes, 2)
+                with pytest.raises(ConnectionFailed, match="silent"):
+                    await client.complete_user_task("1f", "approve")
+                tasks.cancel_scope.cancel()
+        assert len(server.connections) == 1
+
+    still.run(main)
 
 
 def test_messages_larger_than_every_window_go_both_ways(run: Run, server: ScriptedGrpc) -> None:
@@ -355,7 +394,7 @@ def _cut(call: ScriptedCall) -> None:
     ],
 )
 def test_every_condition_has_its_exception(
-    run: Run, server: ScriptedGrpc, script: object, kind: type[ClientError]
+    still: StillTime, server: ScriptedGrpc, script: object, kind: type[ClientError]
 ) -> None:
     server.on(GET, script)  # type: ignore[arg-type]
 
@@ -365,10 +404,10 @@ def test_every_condition_has_its_exception(
                 await client.get_instance("1f")
         assert type(caught.value) is kind
 
-    run(main)
+    still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(run: Run) -> None:
+def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(still: StillTime) -> None:
     async def main() -> None:
         async with Client("grpc://127.0.0.1:1", timeout_s=0.2) as client:
             assert not await client.is_ready()
@@ -376,7 +415,7 @@ def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(r
                 await client.get_instance("1f")
         assert not caught.value.maybe_applied
 
-    run(main)
+    still.run(main)
 
 
 def test_tls_with_its_own_authority(run: Run) -> None:
@@ -522,7 +561,7 @@ def test_a_number_that_fits_a_struct_is_sent() -> None:
     [(3, LeaseLost), (5, NotFound), (6, BadRequest), (7, Unavailable), (42, InternalError)],
 )
 def test_the_outcome_of_a_single_report_is_an_exception(
-    run: Run, server: ScriptedGrpc, outcome: int, kind: type[ClientError]
+    still: StillTime, server: ScriptedGrpc, outcome: int, kind: type[ClientError]
 ) -> None:
     server.on(COMPLETE, answer(w.CompleteJobsResponse([w.JobOutcome("j", 1, outcome, "because")])))
 
@@ -531,7 +570,7 @@ def test_the_outcome_of_a_single_report_is_an_exception(
             with pytest.raises(kind, match="because"):
                 await client.complete_job("j", "w", {"n": 10**30}, attempt=1)
 
-    run(main)
+    still.run(main)
     sent = server.calls[0].messages(w.CompleteJobsRequest)
     assert sent == [w.CompleteJobsRequest("w", [w.Completion("j", 1, b'{"n":1' + b"0" * 30 + b"}")])]
 

@@ -105,7 +105,7 @@ def test_a_type_with_its_own_limit_does_not_hold_up_the_others(run: Run) -> None
     run(main)
 
 
-def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run: Run) -> None:
+def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run_at_once: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         worker = Worker(transport, concurrency=1, lease_s=1)
@@ -120,10 +120,10 @@ def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run: Run) -> None:
             await transport.wait_until(lambda: len(transport.completed) == 2)
         assert gate.most == 1
 
-    run(main)
+    run_at_once(main)
 
 
-def test_a_job_whose_turn_does_not_come_goes_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_turn_does_not_come_goes_back(run_at_once: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.worker.session.MAX_WAIT_S", 0.2)
 
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_a_job_whose_turn_does_not_come_goes_back(run: Run, monkeypatch: pytest.
         assert ids(transport.released) == sorted({"a", "b"} - {begun})
         assert gate.stopped == {}
 
-    run(main)
+    run_at_once(main)
 
 
 def test_synchronous_handlers_run_beside_each_other_in_bounded_threads(run: Run) -> None:
@@ -258,7 +258,7 @@ def test_a_synchronous_handler_can_learn_that_its_job_is_lost(run: Run) -> None:
     run(main)
 
 
-def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run: Run) -> None:
+def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run_at_once: Run) -> None:
     failures = [ConnectionFailed("broke"), InternalError("oops")]
 
     def extend(_ref: JobRef) -> None:
@@ -279,10 +279,10 @@ def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run: Run) -> Non
             gate.open.set()
             await transport.wait_until(lambda: transport.completed)
 
-    run(main)
+    run_at_once(main)
 
 
-def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run: Run) -> None:
+def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run_at_once: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         away = True
@@ -305,7 +305,7 @@ def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run: 
         assert ids(transport.completed) == ["0", "1", "2", "3", "4"]
         assert transport.released == []
 
-    run(main)
+    run_at_once(main)
 
 
 def test_no_new_jobs_are_taken_on_while_too_many_results_wait(run: Run) -> None:
@@ -506,7 +506,7 @@ def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -
     run(main)
 
 
-def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run: Run) -> None:
+def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run_at_once: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         worker = Worker(transport, drain_grace_s=0.1)
@@ -519,7 +519,7 @@ def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run: 
         assert (transport.completed, transport.failed) == ([], [])
         assert worker.statistics().released == 2
 
-    run(main)
+    run_at_once(main)
 
 
 def test_a_second_stop_ends_the_grace(run: Run) -> None:
@@ -585,7 +585,7 @@ def test_cancelling_the_worker_gives_its_jobs_back(run: Run) -> None:
     run(main)
 
 
-def test_an_engine_that_is_away_does_not_hold_up_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_away_does_not_hold_up_the_end(run_at_once: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.worker.session.LAST_CALLS_S", 0.1)
 
     def complete(_results: Sequence[Completion]) -> None:
@@ -602,7 +602,7 @@ def test_an_engine_that_is_away_does_not_hold_up_the_end(run: Run, monkeypatch: 
             await wait_longer(lambda: worker.statistics().unreported)
         assert ids(transport.released) == ["1"]
 
-    run(main)
+    run_at_once(main)
 
 
 def test_a_thread_that_goes_on_after_the_grace_has_its_job_given_back_first(
