@@ -461,6 +461,7 @@ def test_many_jobs_of_types_with_and_without_limits_are_done_once_each(run: Run,
     running = most = 0
 
     async def main() -> None:
+        several = anyio.Event()
         async with Client(wire.url) as client:
             await client.upload_definition(builder.end().document())
             worker = Worker(client, concurrency=20)
@@ -477,7 +478,9 @@ def test_many_jobs_of_types_with_and_without_limits_are_done_once_each(run: Run,
                 seen[context.id] += 1
                 running += 1
                 most = max(most, running)
-                await anyio.sleep(0.001)
+                if running > 1:
+                    several.set()
+                await several.wait()
                 running -= 1
                 return {context.step_id: context.id}
 

@@ -395,13 +395,17 @@ async def test_a_worker_cancelled_at_any_step_ends_and_leaves_no_job_behind(engi
         def __init__(self, scope: trio.CancelScope, step: int) -> None:
             self._scope, self.left = scope, step
 
-        def before_task_step(self, _task: trio.lowlevel.Task) -> None:
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            if task is test:  # how often it looks depends on the machine
+                return
             if self.left == 0:
                 self._scope.cancel()
             self.left -= 1
 
-    finished = 0
-    for step in range(0, 240, 3):
+    test = trio.lowlevel.current_task()
+    finished = False
+    step = 0
+    while not finished:
         worker = Worker(engine.server.url, worker_id=f"w-{step}", concurrency=3)
 
         @worker.handler("t")
@@ -425,9 +429,10 @@ async def test_a_worker_cancelled_at_any_step_ends_and_leaves_no_job_behind(engi
                     engine.push(job(f"{step}-a"), job(f"{step}-b", "slow"))
                     while worker.statistics().completed < 1:
                         await trio.sleep(0.001)
-                    finished += 1
+                    finished = True
                     nursery.cancel_scope.cancel()
                 finally:
                     trio.lowlevel.remove_instrument(at)
         assert worker.statistics().held == 0
-    assert finished >= 1
+        step += 1
+    assert step > 30
