@@ -146,6 +146,21 @@ def test_the_pause_that_an_engine_asks_for_is_kept(still: StillTime, scripted: S
     still.run(main)
 
 
+def test_a_pause_that_outlasts_the_call_leaves_the_error_before_it(
+    still: StillTime, scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.on("GET", "/v1/instances/1f", refused(429, "resource-exhausted"))
+    monkeypatch.setattr(anyio, "sleep", lambda seconds: still.sleep(seconds + 30))
+
+    async def main() -> None:
+        async with Client(scripted.url, timeout_s=10) as client:
+            with pytest.raises(TooManyRequests):
+                await client.get_instance("1f")
+
+    still.run(main)
+    assert len(scripted.requests) == 1
+
+
 def test_a_fail_is_repeated_only_with_an_attempt(run: Run, scripted: ScriptedEngine) -> None:
     scripted.on("POST", "/v1/jobs/j/fail", Drop(), Answer(204))
 

@@ -72,7 +72,11 @@ class Caller:
                 may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
                 if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:
                     raise
-            await anyio.sleep(pause_s)
+                await anyio.sleep(pause_s)
+                if (
+                    anyio.current_time() + MIN_EXCHANGE_S >= deadline
+                ):  # it took longer, as on a machine that stood still
+                    raise
 
     async def is_ready(self) -> bool:
         """Whether the engine says that it is ready; False too when it can't be reached."""
