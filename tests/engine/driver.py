@@ -154,6 +154,13 @@ class Driver:
             self._eyes = psycopg.connect(self.dsn, autocommit=True)
         return self._eyes.execute(sql.encode(), params).fetchall()
 
+    def waiting_for_locks(self) -> int:
+        """How many sessions on this database wait for a lock; other tests' databases are on the same server."""
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return int(self.rows(waiting)[0][0])
+
     def snapshot(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table that an operation may change."""
         tables = (

@@ -299,7 +299,8 @@ CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON {table} DEFERRABLE INIT
   FOR EACH ROW EXECUTE FUNCTION slow();
 SELECT pg_advisory_lock(42)
 """
-WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted"
+WAITING = """SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 
 async def slowly(

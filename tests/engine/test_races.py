@@ -359,7 +359,7 @@ async def test_what_waited_for_a_retry_takes_the_roots_lock_before_it_goes_on(ma
     answers: list[str] = []
 
     async def blocked() -> bool:
-        return bool(retrying.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        return retrying.waiting_for_locks() > 0
 
     retry_gate, wait_gate = Gate(retrying), Gate(waiting)
     async with trio.open_nursery() as nursery:

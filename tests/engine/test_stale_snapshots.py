@@ -22,7 +22,8 @@ from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.waiting import wait_until
 
-WAITING = b"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 43 AND NOT granted"
+WAITING = b"""SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 43 AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 PAUSE = b"(SELECT 1 FROM (SELECT pg_advisory_xact_lock_shared(43)) AS pause) IS NOT NULL"
 
 

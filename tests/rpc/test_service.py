@@ -317,7 +317,7 @@ async def test_a_poll_that_is_cancelled_while_jobs_are_claimed_gives_them_back(d
         await grpc.client.send(stream_id, framed(encode_message(m.PollJobsRequest("gone", ["work"], 3))), end=True)
 
         async def claiming() -> bool:
-            return driver.rows("SELECT 1 FROM pg_locks WHERE NOT granted") != []
+            return driver.waiting_for_locks() > 0
 
         await wait_until(claiming)
         await grpc.client.reset(stream_id, ErrorCodes.CANCEL)
