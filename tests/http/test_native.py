@@ -455,9 +455,9 @@ async def test_a_request_on_its_way_when_the_drain_begins_is_answered(serve_nati
     async with serve_native(echo, drain_quiet_seconds=0.3) as http, http.client() as known, http.client() as silent:
         await known.ask(get("/x"))
         late = socket.create_connection(("127.0.0.1", http.port))  # connected, not accepted yet: nobody else ran
+        late.sendall(get("/late"))
         http.server.drain()
         await known.send(get("/known"))
-        late.sendall(get("/late"))
         reply = await known.read()
         assert (reply.json()["path"], reply.header("connection")) == ("/known", "close")
         assert await known.reads_end()

@@ -285,18 +285,29 @@ async def test_an_end_closes_everything_that_is_open(driver: Driver, name: str) 
     assert await driver.instance(instance.id) == done
 
 
+async def jobs_in_time(driver: Driver, name: str, instance_id: str) -> list[JobView]:
+    """The instance's job; none when its timer was faster and it waits for somebody now."""
+    jobs: list[JobView] = []
+    while not jobs and (await driver.instance(instance_id)).status == "ACTIVE":
+        jobs = await driver.poll(name)
+    return jobs
+
+
 async def test_an_interrupting_timer_closes_its_step(driver: Driver, name: str) -> None:
-    escalation = timer("late", "PT0.2S", interrupting=True)
-    await driver.upload(
-        definition(
-            service("work", "end", job_type=name, boundaryEvents=[escalation]),
-            step("late", "USER_TASK", nextStep="end"),
-            end(),
-            definition_id=name,
+    for seconds in (0.2, 1, 5, 15):  # the longer ones on a machine too busy to hand the job out before
+        escalation = timer("late", f"PT{seconds}S", interrupting=True)
+        await driver.upload(
+            definition(
+                service("work", "end", job_type=name, boundaryEvents=[escalation]),
+                step("late", "USER_TASK", nextStep="end"),
+                end(),
+                definition_id=name,
+            )
         )
-    )
-    instance = await driver.start(name)
-    job = await one(driver, name)
+        instance = await driver.start(name)
+        if jobs := await jobs_in_time(driver, name, instance.id):
+            break
+    (job,) = jobs
     await wait_status(driver, instance.id, "WAITING")
     assert (await driver.instance(instance.id)).steps == ["late"]
     interrupted = (await driver.history(instance.id))[0]
@@ -308,17 +319,23 @@ async def test_an_interrupting_timer_closes_its_step(driver: Driver, name: str) 
 
 
 async def test_a_timer_of_a_finished_step_never_fires(driver: Driver, name: str) -> None:
-    await driver.upload(
-        definition(
-            service("work", "rest", job_type=name, boundaryEvents=[timer("late", "PT0.3S", interrupting=True)]),
-            step("rest", "WAIT", nextStep="end", boundaryEvents=[timer("end", "PT0.8S", interrupting=True)]),
-            step("late", "USER_TASK", nextStep="end"),
-            end(),
-            definition_id=name,
+    for seconds in (0.3, 1, 5):  # the longer ones on a machine too busy to finish the step before
+        first = timer("late", f"PT{seconds}S", interrupting=True)
+        second = timer("end", f"PT{seconds + 0.5}S", interrupting=True)
+        await driver.upload(
+            definition(
+                service("work", "rest", job_type=name, boundaryEvents=[first]),
+                step("rest", "WAIT", nextStep="end", boundaryEvents=[second]),
+                step("late", "USER_TASK", nextStep="end"),
+                end(),
+                definition_id=name,
+            )
         )
-    )
-    instance = await driver.start(name)
-    await driver.complete((await one(driver, name)).id)
+        instance = await driver.start(name)
+        for job in await jobs_in_time(driver, name, instance.id):
+            await driver.complete(job.id)
+        if (await path(driver, instance.id))[0] == ("work", "COMPLETED"):
+            break
     await wait_status(driver, instance.id, "COMPLETED")  # by the second timer, which is due after the first
     assert "late" not in dict(await path(driver, instance.id))
 
@@ -374,9 +391,15 @@ async def test_a_job_is_completed_once_whoever_says_so_how_often(driver: Driver,
 
 async def test_a_lease_ends_when_it_said(driver: Driver, name: str) -> None:
     await driver.upload(linear(1, definition_id=name, job_type=name, retry_count=2))
-    instance = await driver.start(name)
-    job = await one(driver, name, worker="slow", lease_s=1)
-    assert await driver.poll(name, worker="next") == []
+    for lease_s in (1, 2, 4, 8):
+        instance = await driver.start(name)
+        asked_at = trio.current_time()
+        job = await one(driver, name, worker="slow", lease_s=lease_s)
+        early = await driver.poll(name, worker="next")
+        if trio.current_time() - asked_at < lease_s:  # else it was too late to say: with a longer one
+            break
+        await driver.cancel(instance.id)
+    assert early == []
     again = await one(driver, name, worker="next")
     assert (again.id, again.attempt, again.retries_remaining) == (job.id, 2, 2)
     assert await refused(driver.complete(job.id, worker="slow")) == "lease-lost"

@@ -294,6 +294,11 @@ async def test_hundreds_of_broken_streams_leave_no_lease_behind(driver: Driver, 
     async with trio.open_nursery() as nursery:
         for number in range(8):
             nursery.start_soon(rounds, number)
+
+    async def all_ended() -> bool:
+        return grpc.server.statistics().calls_running == 0
+
+    await wait_until(all_ended)  # before that, one that is about to end may still take a job
     await wait_queue(driver, 5)
     await wait_parked(grpc, 0)
     assert len(await driver.poll("work", n=10)) == 5

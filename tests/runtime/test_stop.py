@@ -92,11 +92,11 @@ def test_a_taken_port_is_named_and_nothing_is_left(start_engine: StartEngine) ->
 
 
 def test_a_database_that_never_answers_is_a_clear_error(start_engine: StartEngine) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    engine = start_engine(dsn=f"host=127.0.0.1 port={port} user=x dbname=x", outage_wait_seconds=0.5)
-    assert engine.process.wait(20) == 1
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and kept, so that nobody else listens there
+        port = silent.getsockname()[1]
+        engine = start_engine(dsn=f"host=127.0.0.1 port={port} user=x dbname=x", outage_wait_seconds=0.5)
+        assert engine.process.wait(20) == 1
     assert any("database" in str(line.get("error")) for line in engine.lines)
 
 
