@@ -47,7 +47,7 @@ class Driver:
 
     @property
     def clock(self) -> DatabaseClock:
-        """The database's clock, settable from the first use on."""
+        """The database's clock, settable from the first use on. It goes on by itself until it is stopped."""
         self._clock = self._clock or DatabaseClock(self.dsn)
         return self._clock
 

@@ -203,6 +203,7 @@ async def test_many_leases_that_end_at_once_are_returned_in_batches(
 async def test_leases_that_ended_are_found_however_many_others_will_end_soon(start_local: StartLocal) -> None:
     """More than one scan takes: those are watched by whoever granted them."""
     engine = await start_local(services=False)
+    engine.clock.stop()
     engine.rows(
         "INSERT INTO token (id, instance_id, seq, step, entered_at, state, attempt, claimed_by, lease_until)"
         " SELECT n, n, 1, 0, penstock_now(), 1, 1, 'w', penstock_now() + '5 s'"

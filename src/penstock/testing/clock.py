@@ -1,8 +1,8 @@
 """Clocks that tests can set: that of one database.
 
 Everything durable takes its time from the database's function ``penstock_now()``. Both classes replace it: with
-`DatabaseClock` it goes on at its normal pace and can be moved, with `FrozenClock` it stands still until it is set. Only
-for databases of tests: the function stays replaced. Must not be used on a database that anybody else works with.
+`DatabaseClock` it goes on at its normal pace, can be moved and stopped, with `FrozenClock` it stands still until it is
+set. Only for databases of tests: the function stays replaced. Must not be used on a database that anybody else works with.
 Trio's own clock is another thing: what sleeps until a timer is due does not see the jump, so call `fire_once` and its
 like yourself.
 """
@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 
 _INSTALL = """
-CREATE TABLE IF NOT EXISTS test_clock (shift interval NOT NULL);
+CREATE TABLE IF NOT EXISTS test_clock (shift interval NOT NULL, stopped_at timestamptz);
 INSERT INTO test_clock SELECT interval '0' WHERE NOT EXISTS (SELECT FROM test_clock);
 CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
-  AS $$ SELECT clock_timestamp() + (SELECT shift FROM test_clock) $$;
+  AS $$ SELECT (SELECT coalesce(stopped_at, clock_timestamp()) + shift FROM test_clock) $$;
 """
 
 
@@ -34,6 +34,11 @@ class DatabaseClock:
         """Go forward, or back with a negative number."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("UPDATE test_clock SET shift = shift + %s * interval '1 s'", (seconds,))
+
+    def stop(self) -> None:
+        """Stand still from now on, but for `advance`: how long a test takes is no longer seen."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute("UPDATE test_clock SET stopped_at = coalesce(stopped_at, clock_timestamp())")
 
     def now(self) -> dt.datetime:
         """What the engines on this database take for the present time."""
