@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import msgspec
 import psycopg
 import pytest
@@ -90,19 +88,15 @@ async def test_of_two_modes_at_once_not_both_come_up(database_dsn: str) -> None:
 
 
 async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_another(start_local: StartLocal) -> None:
-    """The 200 ms probe alone would take 100 ms in the median."""
-    a, b = await start_local(), await start_local()
+    """By the wake-up alone: the probe that comes by itself would come too late."""
+    a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
     await see_each_other(a, b)
     await a.upload(linear(1))
-    took_s: list[float] = []
-    got_at: list[float] = []
     for _ in range(15):
         async with trio.open_nursery() as nursery:
 
             async def work() -> None:
-                job = await b.one("work", wait=10)
-                got_at.append(trio.current_time())
-                await b.complete(job)
+                await b.complete(await b.one("work", wait=30))
 
             nursery.start_soon(work)
 
@@ -110,10 +104,7 @@ async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_ano
                 return len(b.engine.polls.waiters) == 1
 
             await wait_until(parked)
-            at = trio.current_time()
             await a.start("linear")
-        took_s.append(got_at[-1] - at)
-    assert statistics.median(took_s) < 0.08, took_s
 
 
 async def test_a_timer_armed_in_one_engine_is_fired_in_time_when_only_the_other_one_looks(
@@ -123,22 +114,30 @@ async def test_a_timer_armed_in_one_engine_is_fired_in_time_when_only_the_other_
     a = await start_local()
     await see_each_other(a, b)
     a.engine.timers.hint = lambda seconds: None  # type: ignore[method-assign]
-    a.engine.timers._next_at = trio.current_time() + 3600  # a never looks again
+    a.engine.timers.fire_once = trio.sleep_forever  # type: ignore[method-assign]  # a never looks again
+    a.engine.timers._next_at = trio.current_time() + 3600
 
     async def b_has_looked() -> bool:
         return b.engine.timers._next_at > trio.current_time() + 2  # nothing is due for long
 
     await wait_until(b_has_looked)
+    b.engine.timers._next_at = trio.current_time() + 3600  # but for what it is told
+    told_s: list[float] = []
+    hint = b.engine.timers.hint
+
+    def note(seconds: float) -> None:
+        told_s.append(seconds)
+        hint(seconds)
+
+    b.engine.timers.hint = note  # type: ignore[method-assign]
     wait = step("wait", "WAIT", duration="PT0.3S", nextStep="end")
-    armed_at = trio.current_time()
     instance = await a.run(definition(wait, end()))
-    a.engine.timers._next_at = trio.current_time() + 3600
 
     async def fired() -> bool:
         return await a.status(instance) == "COMPLETED"
 
     await wait_until(fired)
-    assert trio.current_time() - armed_at < 1.5  # the next look of b would have been after 2 s and more
+    assert told_s == [0.3]
 
 
 @pytest.mark.slow
