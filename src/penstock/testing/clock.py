@@ -3,8 +3,8 @@
 Everything durable takes its time from the database's function ``penstock_now()``. Both classes replace it: with
 `DatabaseClock` it goes on at its normal pace, can be moved and stopped, with `FrozenClock` it stands still until it is
 set. Only for databases of tests: the function stays replaced. Must not be used on a database that anybody else works
-with. Trio's own clock is another thing: what sleeps until a timer is due does not see the jump, so call `fire_once` and its
-like yourself.
+with. Trio's own clock is another thing: what sleeps until a timer is due does not see the jump, so call `fire_once` and
+its like yourself.
 """
 
 from __future__ import annotations
