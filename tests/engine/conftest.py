@@ -18,29 +18,34 @@ MakeDriver = Callable[..., Driver]
 
 
 @pytest.fixture
-async def make_driver(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[MakeDriver]:
-    """Makes engines on one database; each has a pool and batchers of its own."""
+async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
+    """Makes engines on one database; each has a pool and batchers of its own.
+
+    Their tasks have ended before the pools are closed: one that was just connecting would find its pool closed.
+    """
     databases: list[Database] = []
     drivers: list[Driver] = []
 
-    def make(
-        number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object
-    ) -> Driver:
-        """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
-        number = len(databases) if number is None else number
-        database = Database(dsn, max_connections=8, acquire_timeout_s=10)
-        databases.append(database)
-        engine = Engine(database, Settings(**settings), Metrics("test"), number)  # type: ignore[arg-type]
-        for batcher in engine.batchers():
-            nursery.start_soon(batcher.run)
-        if services:
-            nursery.start_soon(_probe, engine)
-            nursery.start_soon(_fire_timers, engine)
-        drivers.append(Driver(engine, dsn))
-        return drivers[-1]
+    async with trio.open_nursery() as nursery:
 
-    yield make
-    nursery.cancel_scope.cancel()
+        def make(
+            number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object
+        ) -> Driver:
+            """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
+            number = len(databases) if number is None else number
+            database = Database(dsn, max_connections=8, acquire_timeout_s=10)
+            databases.append(database)
+            engine = Engine(database, Settings(**settings), Metrics("test"), number)  # type: ignore[arg-type]
+            for batcher in engine.batchers():
+                nursery.start_soon(batcher.run)
+            if services:
+                nursery.start_soon(_probe, engine)
+                nursery.start_soon(_fire_timers, engine)
+            drivers.append(Driver(engine, dsn))
+            return drivers[-1]
+
+        yield make
+        nursery.cancel_scope.cancel()
     for driver in drivers:
         driver.close()
     with trio.CancelScope(shield=True):
