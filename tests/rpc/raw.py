@@ -85,17 +85,34 @@ class RawClient:
         self.closed = trio.Event()
         self.changed = trio.Event()
         self.lock = trio.Lock()
+        self.nursery: trio.Nursery | None = None
+        """Of the tasks that read and send; none once the client has ended."""
 
     async def start(self) -> None:
         self.h2.initiate_connection()
         await self.flush()
 
     async def flush(self) -> None:
-        async with self.lock:
-            data = self.h2.data_to_send()
-            if data:
-                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    await self.stream.send_all(data)
+        """Send what h2 has to say. Cancelled, it is sent all the same: it may be other calls' frames as well."""
+        await self._flush_soon().wait()
+
+    def _flush_soon(self) -> trio.Event:
+        sent = trio.Event()
+        if self.nursery is None:
+            sent.set()
+        else:
+            self.nursery.start_soon(self._send, sent)
+        return sent
+
+    async def _send(self, sent: trio.Event) -> None:
+        try:
+            async with self.lock:
+                data = self.h2.data_to_send()
+                if data:
+                    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                        await self.stream.send_all(data)
+        finally:
+            sent.set()
 
     async def read_loop(self) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -104,11 +121,13 @@ class RawClient:
                     self._on_event(event)
                 self.changed.set()
                 self.changed = trio.Event()
-                await self.flush()
+                self._flush_soon()
         await trio.aclose_forcefully(self.stream)
         self.closed.set()
+        self.changed.set()
         for answer in self.answers.values():
             answer.done.set()
+            answer.news.set()
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionTerminated):
@@ -149,8 +168,8 @@ class RawClient:
         return stream_id
 
     async def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
-        """Send data as fast as the windows allow."""
-        while True:
+        """Send data as fast as the windows allow, until the connection ends."""
+        while not self.closed.is_set():
             window = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size)
             if window <= 0 and data:
                 await self.changed.wait()
@@ -193,11 +212,12 @@ async def client_on(stream: trio.abc.Stream, *, window: int = 65_535, reads: boo
     """A client with its reading task; the stream is cut at the end."""
     client = RawClient(stream, window=window, reads=reads)
     try:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as client.nursery:
             await client.start()
-            nursery.start_soon(client.read_loop)
+            client.nursery.start_soon(client.read_loop)
             yield client
-            nursery.cancel_scope.cancel()
+            client.nursery.cancel_scope.cancel()
     finally:
+        client.nursery = None
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
