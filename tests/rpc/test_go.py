@@ -72,7 +72,7 @@ async def load_until_sigterm(go_client: Path) -> dict[str, Any]:
         port = (await anext(lines))["port"]
 
         async def call_on() -> None:
-            load = ["-c", "40", "-conns", "10", "-d", "1s", "-job", "2 ms"]
+            load = ["-c", "40", "-conns", "10", "-d", "50s", "-job", "2 ms", "-until-refused"]
             seen.update(await output_of(str(go_client), "load", f"127.0.0.1:{port}", *load))
 
         nursery.start_soon(call_on)

@@ -144,6 +144,7 @@ func load(addr string, args []string) map[string]any {
 	conns := flags.Int("conns", 4, "connections")
 	duration := flags.Duration("d", 3*time.Second, "how long")
 	job := flags.String("job", "j", "job id")
+	untilRefused := flags.Bool("until-refused", false, "a caller whose connection is refused ends")
 	must(0, flags.Parse(args))
 	clients := make([]workflow.WorkflowEngineClient, min(*conns, *callers))
 	for i := range clients {
@@ -176,6 +177,9 @@ func load(addr string, args []string) map[string]any {
 				lock.Lock()
 				failures[kind]++
 				lock.Unlock()
+				if *untilRefused && kind == "refused connection" {
+					break
+				}
 			}
 			lock.Lock()
 			latencies = append(latencies, mine...)
