@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import trio
 
+from penstock.engine.timers import LOOK_INTERVAL_MAX_S
 from penstock.engine.vocabulary import Job
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, service, step
@@ -236,6 +237,36 @@ async def test_a_wide_start(cut_driver: Driver, proxy: Proxy, committed: bool, n
     await cut_driver.complete(second)
     assert await cut_driver.status(view.id) == "COMPLETED"
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+    assert cut_driver.engine.metrics.registry.get_sample_value("workflow_instances_started_total") == 1
+
+
+async def test_a_timer_that_is_armed_by_it_fires_in_time(
+    cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery
+) -> None:
+    instance = await cut_driver.run(
+        definition(
+            step("ask", "USER_TASK", nextStep="sleep"),
+            step("sleep", "WAIT", duration="PT0.3S", nextStep="end"),
+            end(),
+        )
+    )
+
+    async def fire() -> None:
+        await cut_driver.engine.timers.wait_due()
+        await cut_driver.engine.timers.fire_once()
+
+    await cut_driver.engine.timers.fire_once()  # the next look is as far away as can be
+    nursery.start_soon(partial(forever, "timers", fire))
+    await losing(proxy, committed, lambda: cut_driver.finish_task(instance, "ask", {"x": MARK}))
+
+    async def over() -> bool:
+        return await cut_driver.status(instance) == "COMPLETED"
+
+    await wait_until(over)
+    items = await cut_driver.history(instance)
+    ended_at = items[1].ended_at
+    assert ended_at is not None
+    assert 0.3 <= (ended_at - items[1].started_at).total_seconds() < LOOK_INTERVAL_MAX_S / 2
 
 
 async def test_a_start_with_a_key(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:

@@ -8,6 +8,9 @@ import msgspec
 import pytest
 import trio
 
+from penstock.core.advance import advance as real_advance
+from penstock.core.definition import Definition
+from penstock.engine import wide
 from penstock.engine.vocabulary import InstanceView, StartRequest
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
@@ -168,3 +171,28 @@ async def test_jobs_are_handed_out_oldest_first(driver: Driver) -> None:
     await driver.upload(definition(service("s", "end"), end()))
     started = [(await driver.start("test")).id for _ in range(20)]
     assert [job.instance_id for job in await driver.poll("work", n=20)] == started
+
+
+async def test_a_start_that_can_not_be_advanced_is_refused_alone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of ours must not end the process: the same call would end the next one too."""
+
+    def advance(definition: Definition, *args: Any) -> Any:
+        if definition.id == "broken":
+            raise ZeroDivisionError
+        return real_advance(definition, *args)
+
+    monkeypatch.setattr(wide, "advance", advance)
+    for name in ("broken", "fine"):
+        await driver.upload(definition(step("wait", "WAIT", nextStep="end"), end(), definition_id=name))
+    requests = [StartRequest(definition_id=name) for name in ("fine", "broken", "fine")]
+    keyed = [
+        StartRequest(definition_id=name, idempotency_key=f"key {name}", instance_key="one")
+        for name in ("fine", "broken")
+    ]
+    results = await driver.engine.instances.start_batch([*requests, *keyed])
+    assert [result.error for result in results] == [None, "internal-error", None, None, "internal-error"]
+    assert driver.rows("SELECT count(*) FROM instance") == [(3,)]
+    assert driver.rows("SELECT key FROM idempotency") == [("key fine",)]
+    assert driver.rows("SELECT definition_id FROM instance_key") == [("fine",)]

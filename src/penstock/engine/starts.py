@@ -22,7 +22,7 @@ from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
 from penstock.engine.waiters import Waiter
 from penstock.engine.wide import POSITIONS_PER_ITEM, Effects, WideLane
-from penstock.errors import IdempotencyConflict
+from penstock.errors import IdempotencyConflict, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import instances as store
@@ -255,14 +255,14 @@ class Starts:
                 variables = (
                     msgspec.json.decode(request.variables, type=dict[str, Any]) if loaded.needs_variables else None
                 )
-                scene = wide_store.Scene(now, xid, {}, [], set(), positions)
-                outcome, following = await self._wide.run(
-                    connection, loaded, Instance(id), [], variables, Started(), now, positions
-                )
                 new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
-                change = Change(outcome, loaded.job_type_of, new)
-                self._wide.collect(effects, change, loaded, now)
-                await self._wide.chain(connection, effects, outcome, following, variables, id, scene)
+                try:
+                    change = await self._wide.decide(
+                        connection, effects, loaded, Instance(id), [], variables, Started(), now, positions, created=new
+                    )
+                except PenstockError as error:
+                    item.refuse(error)
+                    continue
                 item.planned = _planned_view(item, loaded, change, now)
                 created.append(item)
                 if request.idempotency_key is not None:
@@ -273,7 +273,6 @@ class Starts:
         except BaseException:
             self._wide.undo(effects)
             raise
-        self._metrics.instances_started.inc(len(created))
         for item in created:  # first of all: what follows may fail, and must not start the instance again
             assert item.planned is not None
             item.answer(item.planned)

@@ -35,7 +35,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, TryAgain
 from penstock.store.jobs import JobKey, Known
 from penstock.store.statements import SQL
-from penstock.store.wide import Change, LockedInstance, NewInstance, Scene
+from penstock.store.wide import Change, LockedInstance, NewInstance
 
 POSITIONS_PER_ITEM = 12
 CHAIN_MAX = 100
@@ -213,17 +213,24 @@ class WideLane:
                 except PenstockError as error:
                     item.refuse(error)
                     continue
-                own = Effects()
+                values = variables.get(item.instance)
                 try:
-                    outcome = await self._advance(
-                        connection, scene, locked, about, variables.get(item.instance), event, own
+                    change = await self.decide(
+                        connection,
+                        effects,
+                        about,
+                        locked.instance,
+                        locked.tokens,
+                        None if values is None else msgspec.json.decode(values, type=dict[str, Any]),
+                        event,
+                        scene.now,
+                        scene.positions,
+                        buffered=locked.signals,
                     )
                 except PenstockError as error:
-                    self.forget(own)
                     item.refuse(error)
                     continue
-                effects.take(own)
-                item.planned = item.after(outcome, about)
+                item.planned = item.after(change.outcome, about)
                 decided.append(item)
             if decided:
                 extra = [statement for item in decided for statement in item.statements()]
@@ -236,33 +243,7 @@ class WideLane:
             item.answer(item.planned)
         await self.committed(connection, effects, scene.now)
 
-    async def _advance(
-        self,
-        connection: TrioConnection,
-        scene: Scene,
-        locked: LockedInstance,
-        loaded: LoadedDefinition,
-        variables: str | None,
-        event: Event,
-        effects: Effects,
-    ) -> Outcome:
-        values = None if variables is None else msgspec.json.decode(variables, type=dict[str, Any])
-        outcome, following = await self.run(
-            connection,
-            loaded,
-            locked.instance,
-            locked.tokens,
-            values,
-            event,
-            scene.now,
-            scene.positions,
-            buffered=locked.signals,
-        )
-        self.collect(effects, Change(outcome, loaded.job_type_of), loaded, scene.now)
-        await self.chain(connection, effects, outcome, following, values, locked.instance.id, scene)
-        return outcome
-
-    async def run(
+    async def _run(
         self,
         connection: TrioConnection,
         loaded: LoadedDefinition,
@@ -310,7 +291,7 @@ class WideLane:
                 return outcome, following
             next_known = False
 
-    async def chain(
+    async def _chain(
         self,
         connection: TrioConnection,
         effects: Effects,
@@ -318,7 +299,8 @@ class WideLane:
         following: LoadedDefinition | None,
         variables: dict[str, Any] | None,
         parent: int,
-        scene: Scene,
+        now: datetime,
+        positions: deque[int],
     ) -> None:
         """Start the next workflow, and the next one's next, in the same transaction."""
         for left in reversed(range(CHAIN_MAX)):
@@ -327,24 +309,21 @@ class WideLane:
             values = {**(variables or {}), **_written(outcome)}
             loaded, id = following, self._ids.next()
             created = NewInstance(id, loaded.key, msgspec.json.encode(values), parent_id=parent)
-            outcome, following = await self.run(
+            outcome, following = await self._run(
                 connection,
                 loaded,
                 Instance(id),
                 [],
                 dict(values),
                 Started(),
-                scene.now,
-                scene.positions,
+                now,
+                positions,
                 may_chain=left > 0,
             )
-            self.collect(effects, Change(outcome, loaded.job_type_of, created), loaded, scene.now)
-            self._metrics.instances_started.inc()
+            self._collect(effects, Change(outcome, loaded.job_type_of, created), loaded, now)
             variables, parent = values, id
 
-    # -- also used by starts
-
-    def collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
+    def _collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
         """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
         out = change.outcome
         effects.changes.append((change, loaded))
@@ -379,6 +358,41 @@ class WideLane:
                 )
             )
         out.queued = kept
+
+    # -- also used by starts
+
+    async def decide(
+        self,
+        connection: TrioConnection,
+        effects: Effects,
+        loaded: LoadedDefinition,
+        instance: Instance,
+        tokens: list[Token],
+        variables: dict[str, Any] | None,
+        event: Event,
+        now: datetime,
+        positions: deque[int],
+        *,
+        buffered: dict[int, list[tuple[int, bytes]]] | None = None,
+        created: NewInstance | None = None,
+    ) -> Change:
+        """Advance one instance, start what it chains into, and take all that into the transaction.
+
+        Raises PenstockError for an advance that failed, and takes nothing then.
+        """
+        own = Effects()
+        try:
+            outcome, following = await self._run(
+                connection, loaded, instance, tokens, variables, event, now, positions, buffered=buffered
+            )
+            change = Change(outcome, loaded.job_type_of, created)
+            self._collect(own, change, loaded, now)
+            await self._chain(connection, own, outcome, following, variables, instance.id, now, positions)
+        except BaseException:
+            self.forget(own)
+            raise
+        effects.take(own)
+        return change
 
     async def commit(
         self,
@@ -445,13 +459,17 @@ class WideLane:
         effects.overs.clear()
 
     async def committed(self, connection: TrioConnection, effects: Effects, now: datetime | None) -> None:
-        """Carry a committed transaction into this engine's memory: leases, wake-ups, metrics, hand-overs."""
+        """Carry a committed transaction into this engine's memory: leases, wake-ups, metrics, hand-overs.
+
+        ``now`` is the database's time in it; None when it was committed some time ago.
+        """
         for change, loaded in effects.changes:
             self._note(change, loaded)
         for job_type in set(effects.queued):
             self._polls.queued(job_type)
-        if effects.armed and now is not None:
-            self._timer_armed(min(effects.armed), now)
+        if effects.armed:
+            first = min(effects.armed)
+            self._timer_armed(first, now or first)  # how long it has is not known then: that is looked up at once
         overs, effects.overs = effects.overs, []
         if overs:
             await self._polls.deliver_all(connection, overs, {})
@@ -466,6 +484,8 @@ class WideLane:
             else:
                 self._polls.leases.end(row.token_id, row.seq, row.attempt)
                 metrics.job_retries.inc()
+        if change.created is not None:
+            metrics.instances_started.inc()
         if out.dead_end:
             metrics.dead_ends.inc()
             log.warning(
