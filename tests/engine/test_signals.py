@@ -260,5 +260,5 @@ async def test_old_keys_are_forgotten(driver: Driver) -> None:
     for hours, rows in ((23, 1), (2, 0)):
         driver.clock.advance(hours * 3600)
         async with driver.engine.database.connection() as connection:
-            await wide.purge_idempotency(connection, driver.engine.settings.idempotency_retention_hours)
+            await wide.purge_idempotency(connection, driver.engine.settings.idempotency_retention_hours, 1_000)
         assert driver.rows("SELECT count(*) FROM idempotency") == [(rows,)]

@@ -27,6 +27,17 @@ async def test_idempotency_keys_go_after_their_time_and_not_before(start_local: 
     assert (await engine.start("linear", idempotency_key="k")).id != first.id
 
 
+async def test_as_many_keys_go_in_a_round_as_are_old_enough(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    engine.rows(
+        """WITH kept AS (INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
+           SELECT 'start', 'key-' || k, '', k, penstock_now() - interval '25 hours' FROM generate_series(1, 2500) AS k)
+           SELECT 1"""
+    )
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows("SELECT count(*) FROM idempotency") == [(0,)]
+
+
 async def test_the_depth_of_the_queues_is_measured(start_local: StartLocal) -> None:
     engine = await start_local(services=False)
     await engine.upload(linear(1))

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 MANY = 1_000_000
 FEW = 20_000
 BASE = 1 << 40  # ids below all that an engine makes
-BIG_TABLES = ("instance", "token", "ready", "timer", "history")
+BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency")
 
 # Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
 # one of 10,000 has the rare definition, one of 100 has a business key.
@@ -65,6 +65,9 @@ FILL = {
     "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type)
         SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END
         FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
+    "idempotency": """INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
+        SELECT 'start', 'key-' || k, '', {base} + 4 * k, now() + k * interval '1 ms'
+        FROM generate_series(0, {n} - 1) AS k""",
 }
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 1, "{}", None)
@@ -83,7 +86,7 @@ def fill(dsn: str, n: int) -> None:
             connection.execute(FILL[table].format(base=BASE, n=n).encode())
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(insert, ("instance", "token", "timer", "history", "ready", "abnormal_end")))
+        list(threads.map(insert, ("instance", "token", "timer", "history", "ready", "abnormal_end", "idempotency")))
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT setval('step_seq', 10000000)")
 
@@ -176,6 +179,10 @@ async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return await wide.due_timers(connection, DUE_MAX)
 
 
+async def purge(connection: TrioConnection, hours: float) -> range:
+    return range(await wide.purge_idempotency(connection, hours, 1_000))
+
+
 CASES = {
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
     "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 10),
@@ -205,6 +212,8 @@ CASES = {
     "start_narrow": Case(lambda c, _: instances.start_narrow(c, starts(100)), 100, 100 * 30),
     "due_timers": Case(lambda c, _: wide.due_timers(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
+    "purge without old keys": Case(lambda c, _: purge(c, 24), 0, 10),
+    "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),
     "list": Case(found(), 50, 200),
     "list by business key": Case(found(business_key="order-10034"), 1, 20),
     "list by unknown business key": Case(found(business_key="order"), 0, 20),

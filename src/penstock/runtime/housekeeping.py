@@ -11,6 +11,10 @@ from penstock.store import wide as store
 
 INTERVAL_S = 10.0
 LAG_INTERVAL_S = 1.0
+PURGE_MAX_ROWS = 1_000
+"""Old keys that one transaction forgets: some ten milliseconds."""
+PURGES_MAX = 200
+"""Such transactions of one round: far more keys than an engine can take meanwhile."""
 
 
 class Housekeeping:
@@ -28,7 +32,10 @@ class Housekeeping:
         """Purge and measure; how many job types have a queue."""
         engine = self._engine
         async with engine.database.connection() as connection:
-            await store.purge_idempotency(connection, engine.settings.idempotency_retention_hours)
+            for _ in range(PURGES_MAX):
+                hours = engine.settings.idempotency_retention_hours
+                if await store.purge_idempotency(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
+                    break
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)
         engine.metrics.set_queue([(name, count, age_s or 0.0) for name, count, age_s in depths])

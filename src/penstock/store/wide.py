@@ -406,9 +406,9 @@ async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, 
     return [cast(tuple[int, int, int, int, float], row) for row in rows]
 
 
-async def purge_idempotency(connection: TrioConnection, older_than_hours: float) -> None:
-    """Forget up to 1,000 idempotency keys that are old enough."""
-    await connection.fetch(SQL["purge_idempotency"], (older_than_hours,))
+async def purge_idempotency(connection: TrioConnection, older_than_hours: float, limit: int) -> int:
+    """Forget up to ``limit`` idempotency keys that are old enough; how many went."""
+    return cast(int, (await connection.fetch(SQL["purge_idempotency"], (older_than_hours, limit)))[0][0])
 
 
 @asynccontextmanager
