@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from penstock.engine import ids
-from penstock.engine.leases import GrantedLease, LeaseBook
+from penstock.engine.leases import STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.polls import ReleaseItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.wide import WideLane
@@ -63,6 +63,19 @@ def test_a_lease_that_was_extended_while_it_was_looked_at_keeps_its_new_end() ->
     book.grant(lease(1, 40.0))  # as a heartbeat does that finds none
     book.put_back(due)
     assert watched(book) == (1, 40.0)
+
+
+def test_jobs_that_are_done_long_before_the_end_of_their_lease_are_not_remembered_until_then() -> None:
+    book = LeaseBook()
+    still_held = GrantedLease(1, 0, 3, 1, 0, None, "w", 1_800.0)
+    book.grant(still_held)
+    for token in range(1, 5 * STALE_ENDS_MAX):
+        book.grant(GrantedLease(1, token, 3, 1, 0, None, "w", 3_600.0 + token))
+        book.extend(token, 3, 1, 7_200.0 + token)
+        book.forget(token, 3)
+        assert len(book._ends) <= STALE_ENDS_MAX + 4
+    assert book.take_due(1_799.0, 10) == []
+    assert book.take_due(9_999.0, 10) == [still_held]
 
 
 def watched_attempt(driver: Driver, job: Job) -> int | None:

@@ -58,6 +58,7 @@ class Definitions:
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
         self.job_type_ids: dict[str, int] = {}
+        self._job_type_names: dict[int, str] = {}
         self.on_uploaded: Callable[[Collection[str]], None] = lambda job_types: None
         """Called with the job types of every version that is new."""
 
@@ -126,11 +127,15 @@ class Definitions:
         """Look up the ids of job types that are not known yet. Those that do not exist stay unknown."""
         missing = [name for name in names if name not in self.job_type_ids]
         if missing:
-            self.job_type_ids.update(await store.job_type_ids(connection, missing))
+            self._know(await store.job_type_ids(connection, missing))
 
     def job_type_name(self, id: int) -> str | None:
         """The name of a job type that this engine has met."""
-        return next((name for name, known in self.job_type_ids.items() if known == id), None)
+        return self._job_type_names.get(id)
+
+    def _know(self, ids: dict[str, int]) -> None:
+        self.job_type_ids.update(ids)
+        self._job_type_names.update((id, name) for name, id in ids.items())
 
     async def _load(self, connection: TrioConnection, row: DefinitionRow) -> LoadedDefinition:
         if row.key in self._by_key:
@@ -141,7 +146,7 @@ class Definitions:
     async def _job_types(self, connection: TrioConnection, definition: Definition) -> dict[str, int]:
         names = {s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type}
         if any(name not in self.job_type_ids for name in names):
-            self.job_type_ids.update(await store.ensure_job_types(connection, sorted(names)))
+            self._know(await store.ensure_job_types(connection, sorted(names)))
         return {name: self.job_type_ids[name] for name in names}
 
     def _keep(self, loaded: LoadedDefinition) -> LoadedDefinition:

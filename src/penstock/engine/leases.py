@@ -14,6 +14,10 @@ import msgspec
 
 from penstock.engine.definitions import LoadedDefinition
 
+STALE_ENDS_MAX = 10_000
+"""Ends that no lease has any more are swept out when there are about so many: each job that was done under a lease of an
+hour would be remembered for an hour."""
+
 
 class GrantedLease(msgspec.Struct):
     """One job under lease."""
@@ -45,7 +49,7 @@ class LeaseBook:
         known = self._leases.get((lease.token, lease.seq))
         if known is None or known.attempt <= lease.attempt:
             self._leases[lease.token, lease.seq] = lease
-            heapq.heappush(self._ends, (lease.ends_at, lease.token, lease.seq))
+            self._note_end(lease)
 
     def find(self, token: int, seq: int) -> GrantedLease | None:
         """The lease of an execution."""
@@ -66,7 +70,7 @@ class LeaseBook:
         lease = self._leases.get((token, seq))
         if lease is not None and lease.attempt <= attempt:
             lease.ends_at, lease.looks, lease.attempt, lease.dispatched = ends_at, 0, attempt, False
-            heapq.heappush(self._ends, (ends_at, token, seq))
+            self._note_end(lease)
 
     def take_due(self, now: float, limit: int) -> list[GrantedLease]:
         """Leases whose end has come, at most ``limit``; they are forgotten."""
@@ -84,6 +88,8 @@ class LeaseBook:
         if (lease.token, lease.seq) not in self._leases:
             self.grant(lease)
 
-    def next_end(self) -> float | None:
-        """When the next lease may end."""
-        return self._ends[0][0] if self._ends else None
+    def _note_end(self, lease: GrantedLease) -> None:
+        heapq.heappush(self._ends, (lease.ends_at, lease.token, lease.seq))
+        if len(self._ends) > 2 * len(self._leases) + STALE_ENDS_MAX:
+            self._ends = [(lease.ends_at, *key) for key, lease in self._leases.items()]
+            heapq.heapify(self._ends)
