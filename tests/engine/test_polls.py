@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
+import pytest
 import trio
 import trio.testing
 
+from penstock.errors import Unavailable
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
@@ -67,6 +71,27 @@ async def test_a_cancelled_poll_gives_its_jobs_back_at_once(make_driver: MakeDri
             scope.cancel()
     await driver.start("linear")
     assert len(await driver.poll("work", worker="w2", wait=5)) == 1
+
+
+async def test_a_poll_that_is_refused_after_it_got_jobs_gives_them_back_at_once(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One type's jobs were claimed, then the database went away for longer than a call waits."""
+    await driver.run(linear(1))
+    claims = driver.engine.polls.claims
+    submit = claims.submit
+
+    async def refused(*args: Any, **options: Any) -> None:
+        await submit(*args, **options)
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "submit", refused)
+        with pytest.raises(Unavailable):
+            await driver.poll("work")
+    with trio.fail_after(10):
+        await driver.engine.polls.releases.wait_flushed()
+    assert len(await driver.poll("work", worker="w2")) == 1
 
 
 async def parked_or_not(driver: Driver) -> None:

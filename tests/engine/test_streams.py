@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 import trio
 
 from penstock.engine.streams import JobStream
 from penstock.engine.vocabulary import Job
+from penstock.errors import Unavailable
+from penstock.store import jobs as store
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -88,3 +93,30 @@ async def test_a_result_that_changed_nothing_leaves_the_job_with_the_worker(driv
     assert worker.stream.has_unsettled
     worker.stream.close()
     await in_queue(driver, 2)
+
+
+async def test_a_look_for_lost_jobs_that_breaks_off_forgets_none(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver(batch_max_items=1)  # a statement for each job
+    worker = Worker(driver)
+    await driver.upload(linear(1))
+    worker.stream.grant("work", 2)
+    instances = [(await driver.start("linear")).id for _ in range(2)]
+    jobs = {(await worker.one()).id for _ in range(2)}
+    for instance in instances:
+        await driver.cancel(instance)
+    looks: list[object] = []
+
+    async def facts(*args: Any) -> list[store.Known]:
+        looks.append(args)
+        if len(looks) == 2:
+            raise psycopg.OperationalError
+        return await known_facts(*args)
+
+    known_facts = store.facts
+    monkeypatch.setattr(store, "facts", facts)
+    with pytest.raises(Unavailable):
+        await worker.stream.find_lost()
+    assert {lost.job_id for lost in await worker.stream.find_lost()} == jobs
+    assert not worker.stream.has_unsettled

@@ -15,8 +15,8 @@ import msgspec
 from penstock.engine.definitions import LoadedDefinition
 
 STALE_ENDS_MAX = 10_000
-"""Ends that no lease has any more are swept out when there are about so many: each job that was done under a lease of an
-hour would be remembered for an hour."""
+"""Ends that no lease has any more are swept out when there are about so many: else each job that was done under a lease
+of an hour would be remembered for an hour."""
 
 
 class GrantedLease(msgspec.Struct):

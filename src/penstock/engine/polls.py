@@ -113,7 +113,7 @@ class Polls:
     # -- the poll itself
 
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
-        """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled, what it was given goes back at once."""
+        """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
@@ -132,7 +132,7 @@ class Polls:
                     await waiter.wait()
             finally:
                 self.waiters.leave(waiter)
-        except trio.Cancelled:
+        except BaseException:
             waiter.closed = True
             self.give_back(waiter.jobs)
             raise

@@ -191,7 +191,7 @@ class JobStream:
 
     async def find_lost(self) -> list[LostJob]:
         """Jobs of which the worker lost the lease; they are not held any more. Asks the database only about those
-        whose lease this engine does not know. Raises Unavailable."""
+        whose lease this engine does not know. Raises Unavailable and TooManyRequests; then nothing is forgotten."""
         suspects: list[tuple[str, int, LookItem]] = []
         for job_id, attempt in self._held.items():
             key = ids.read_job(job_id)
@@ -200,9 +200,9 @@ class JobStream:
                 suspects.append((job_id, attempt, LookItem(key, self.worker)))
         for _, _, item in suspects:
             self._engine.jobs.looks.submit_nowait(item)
+        found = [(job_id, attempt, (await item.wait_answer()).facts) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
-        for job_id, attempt, item in suspects:
-            facts = (await item.wait_answer()).facts
+        for job_id, attempt, facts in found:
             verdict = judge(Call(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
             if verdict is Verdict.APPLY and facts.state is TokenState.LOCKED:
                 continue  # extended through another engine
