@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import psycopg
 import pytest
+import trio
 
 from penstock.engine.vocabulary import Release
+from penstock.errors import PayloadTooLarge
 from penstock.testing.definitions import definition, end, linear, service, step
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, variables_of
+from tests.engine.driver import Driver, completion, variables_of
 
 ODD: dict[str, Any] = {
     "big": 10**999,
@@ -126,3 +129,33 @@ async def test_many_bytes_of_variables_are_whole_whether_the_engine_knows_them_o
     await one.engine.jobs.release_many([Release(job_id=known.id, worker_id=known.worker_id, attempt=known.attempt)])
     again = await two.one("work", worker="w2")
     assert (again.attempt, variables_of(again)) == (2, variables_of(known))
+
+
+REFUSING = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.output ? 'too large' THEN RAISE 'as of a gigabyte' USING ERRCODE = 'program_limit_exceeded'; END IF;
+  RETURN NEW; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON history FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
+@pytest.mark.parametrize("length", [1, 2], ids=["narrow", "wide"])
+async def test_what_postgresql_can_not_hold_is_refused_alone_and_is_no_outage(
+    make_driver: MakeDriver, length: int
+) -> None:
+    driver = make_driver(outage_wait_seconds=600)
+    with psycopg.connect(driver.dsn, autocommit=True) as connection:
+        connection.execute(REFUSING.encode(), prepare=False)
+    after = step("d", "DECISION", conditionalNextSteps={"true": "end"}) if length == 2 else service("d", "end")
+    await driver.upload(definition(service("s", "d"), after, end()))
+    for _ in range(4):
+        await driver.start("test")
+    jobs = await driver.poll("work", n=4)
+    reports = [completion(job, {"too large" if index == 2 else "fits": 1}) for index, job in enumerate(jobs)]
+    with trio.fail_after(30):
+        outcomes = await driver.engine.jobs.complete_many(reports)
+    assert [outcome.outcome for outcome in outcomes] == ["ok", "ok", "invalid", "ok"]
+    assert "variables" in (outcomes[2].reason or "")
+    with pytest.raises(PayloadTooLarge):
+        await driver.complete(jobs[2], {"too large": 1})
+    await driver.complete(jobs[2])

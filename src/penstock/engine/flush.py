@@ -11,12 +11,22 @@ from typing import Any, TypeVar
 
 import trio
 
-from penstock.errors import BadRequest, PenstockError, Unavailable
+from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.store.batch import Item, halves
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, CLASH, REPEATABLE, Database, DatabaseError, DataError, first_line, is_id_taken
+from penstock.store.database import (
+    AWAY,
+    CLASH,
+    REPEATABLE,
+    TOO_LARGE,
+    Database,
+    DatabaseError,
+    DataError,
+    first_line,
+    is_id_taken,
+)
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
@@ -48,6 +58,8 @@ async def apply_safely(
             repeats += 1
             if repeats > REPEATS_MAX or not (isinstance(error, REPEATABLE) or is_id_taken(error)):
                 await _divide(database, metrics, name, pending, apply, error, again)
+        except TOO_LARGE as error:
+            await _divide(database, metrics, name, pending, apply, error, again)
         except AWAY as error:
             again = True
             _outages.warning(name, "the database is away", lane=name, error=first_line(error), waiting=len(pending))
@@ -80,6 +92,9 @@ async def _divide(
 def _refusal(name: str, error: DatabaseError) -> PenstockError:
     if isinstance(error, REPEATABLE):
         return Unavailable("too many transactions at once on this instance; try again")
+    if isinstance(error, TOO_LARGE):
+        log.warning("a value is too large for the database", lane=name, error=first_line(error))
+        return PayloadTooLarge("variables: more of them than PostgreSQL can hold in one instance")
     if isinstance(error, DataError):
         log.warning("the database refused a value", lane=name, error=first_line(error))
         return BadRequest("a value can't be stored: PostgreSQL's jsonb or text can't hold it")

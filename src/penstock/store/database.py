@@ -49,6 +49,10 @@ CLASH = pg_errors.UniqueViolation
 """
 _MADE_IDS = frozenset({"instance_pkey", "token_pkey", "instance_key_instance_id_key"})
 
+TOO_LARGE = pg_errors.ProgramLimitExceeded
+"""A value is beyond what PostgreSQL can hold in one piece. An operational error, and so in `AWAY` too: to be caught
+first, as waiting does not help."""
+
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown)."""
 
