@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import trio
+import trio.testing
 
+from penstock.engine import timers
+from penstock.errors import PenstockError
 from penstock.testing.definitions import Json, definition, end, service, step, timer
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, number
 from tests.waiting import wait_until
 
 TRIES_MAX = 20
@@ -138,3 +142,42 @@ async def test_an_earlier_timer_is_not_missed_while_asleep_for_a_later_one(timed
         return len(await timed.poll("work")) == 1
 
     await wait_until(there)
+
+
+async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(timers, "DUE_MAX", 2)
+    await driver.upload(definition(step("sleep", "WAIT", duration="PT1S", nextStep="end"), end()))
+    instances = [number((await driver.start("test")).id) for _ in range(6)]
+    broken = set(instances[:3])
+    tried: list[int] = []
+
+    async def fire(instance: int, timer: tuple[int, int, int]) -> bool:
+        tried.append(instance)
+        if instance in broken:
+            raise PenstockError("it can not be advanced")
+        return await driver.engine._fire(instance, timer)
+
+    loop = timers.Timers(driver.engine.database, fire)
+    driver.clock.advance(2)
+    while loop._next_at <= trio.current_time():
+        await loop.fire_once()
+    assert sorted(tried) == instances  # each once
+    assert driver.rows("SELECT DISTINCT instance_id FROM timer ORDER BY 1") == [(id,) for id in sorted(broken)]
+    pauses: list[float] = []
+    for _ in range(3):
+        tried.clear()
+        before = trio.current_time()
+        while not tried:
+            mock_clock.jump(1)
+            await loop.fire_once()
+        assert sorted(tried) == sorted(broken)
+        pauses.append(trio.current_time() - before)
+    assert pauses == [timers.RETRY_FIRST_S * factor for factor in (1, 2, 4)]
+    broken.clear()
+    mock_clock.jump(timers.RETRY_MAX_S)
+    assert await loop.fire_once() == 3
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+    await loop.fire_once()
+    assert not loop._refused

@@ -1,7 +1,8 @@
 """Timers: asleep until the next one is due, woken by whatever arms an earlier one, here or in another engine.
 
 One read finds what is due and how long the next one has; nothing is read while nothing is due. A million armed timers
-cost one index probe a look. A timer is deleted in the transaction that acts on it, never before.
+cost one index probe a look. A timer is deleted in the transaction that acts on it, never before. One that can't be
+acted on stays, is tried again with growing pauses, and keeps none of the others waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 
 import trio
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import wide as store
 from penstock.store.database import Database
@@ -20,10 +21,16 @@ DUE_MAX = 500
 """Timers taken at a look."""
 LOOK_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
+RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
+"""Pauses before a timer that was refused is tried again."""
+REFUSED_MAX = 10_000
+"""So many are remembered; more of them are tried at every look, and may hide others."""
 
 _refusals = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
-Fire = Callable[[int, tuple[int, int, int]], Awaitable[bool]]
+Timer = tuple[int, int, int]
+"""Token, seq and index."""
+Fire = Callable[[int, Timer], Awaitable[bool]]
 
 
 class Timers:
@@ -34,6 +41,7 @@ class Timers:
         self._fire = fire
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
+        self._refused: dict[Timer, tuple[float, float]] = {}  # the pause before the next try, and when that is
         self.on_armed: Callable[[float], None] = lambda seconds: None
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
@@ -66,27 +74,44 @@ class Timers:
     async def fire_once(self) -> int:
         """Fire what is due. How many fired here."""
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
+        limit = DUE_MAX + len(self._refused)
         async with self._database.connection() as connection:
-            found = await store.due_timers(connection, DUE_MAX)
+            found = await store.due_timers(connection, limit)
         looked_at = trio.current_time()
-        due = [row for row in found if row[4] <= 0]
+        due = {(token, seq, index): instance for token, seq, index, instance, left_s in found if left_s <= 0}
+        if len(due) < limit:  # that is all of them: others have gone
+            self._refused = {timer: about for timer, about in self._refused.items() if timer in due}
+        settled = 0
         fired = 0
 
-        async def fire(instance: int, timer: tuple[int, int, int]) -> None:
-            nonlocal fired
+        async def fire(instance: int, timer: Timer) -> None:
+            nonlocal fired, settled
             try:
                 done = await self._fire(instance, timer)
                 fired += done
-            except PenstockError as error:  # it stays, and comes again with the next look
+                settled += 1
+                self._refused.pop(timer, None)
+            except PenstockError as error:
                 _refusals.warning(
                     error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason
                 )
+                if not isinstance(error, Unavailable | TooManyRequests):  # those are tried again with the next look
+                    settled += self._back_off(timer)
 
         async with trio.open_nursery() as nursery:
-            for token, seq, index, instance, _ in due:
-                nursery.start_soon(fire, instance, (token, seq, index))
-        if len(due) == len(found) == DUE_MAX and fired:
+            for timer, instance in due.items():
+                if self._refused.get(timer, (0, 0))[1] <= looked_at:
+                    nursery.start_soon(fire, instance, timer)
+        if len(due) == limit and settled:
             self._next_at = trio.current_time()
         elif len(due) < len(found):
             self._next_at = min(self._next_at, looked_at + found[len(due)][4])
         return fired
+
+    def _back_off(self, timer: Timer) -> bool:
+        """Leave a timer for a while; False when there are too many such."""
+        pause_s, _ = self._refused.get(timer, (RETRY_FIRST_S, 0))
+        if timer not in self._refused and len(self._refused) >= REFUSED_MAX:
+            return False
+        self._refused[timer] = (min(2 * pause_s, RETRY_MAX_S), trio.current_time() + pause_s)
+        return True
