@@ -171,7 +171,9 @@ async def test_delays_and_refusals(
     await linked(proxy)
 
 
-async def test_connects_arrive_in_another_order(proxy: FaultyProxy, echo: Echo, nursery: trio.Nursery) -> None:
+async def test_connects_arrive_in_another_order(
+    proxy: FaultyProxy, echo: Echo, mock_clock: trio.testing.MockClock
+) -> None:
     proxy.reorder_connects(4)
     streams = []
     for number in range(4):

@@ -75,6 +75,7 @@ class FaultyProxy:
         self._cuts = 0
         self._reordering = 0
         self._turn: list[trio.Event] = []
+        self._let_go: list[trio.Event] = []
 
     @property
     def open_links(self) -> int:
@@ -154,12 +155,21 @@ class FaultyProxy:
 
     def _release_connects(self) -> None:
         waiting, self._turn = self._turn, []
-        self._random.shuffle(waiting)
-        for event in waiting:
-            event.set()
+        order = list(waiting)
+        while order == waiting and len(waiting) > 1:
+            self._random.shuffle(order)
+        self._let_go += order
+        if self._let_go:
+            self._let_go[0].set()
 
-    async def _wait_turn(self) -> None:
-        event = trio.Event()
+    def _next_turn(self, event: trio.Event) -> None:
+        """One has connected, the next may: tasks that are let go together run in any order."""
+        if event in self._let_go:
+            self._let_go.remove(event)
+        if self._let_go:
+            self._let_go[0].set()
+
+    async def _wait_turn(self, event: trio.Event) -> None:
         self._turn.append(event)
         if len(self._turn) >= self._reordering:
             self.counts["connects reordered"] += len(self._turn)
@@ -175,13 +185,16 @@ class FaultyProxy:
             self.counts["connections refused"] += 1
             _reset(client)
             return
-        if self._reordering:
-            await self._wait_turn()
+        turn = trio.Event()
         try:
+            if self._reordering:
+                await self._wait_turn(turn)
             server = await self._connect()
         except OSError:
             _reset(client)
             return
+        finally:
+            self._next_turn(turn)
         link = Link(client, server)
         self._links.add(link)
         try:
