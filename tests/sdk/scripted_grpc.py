@@ -128,6 +128,11 @@ class _Connection:
         limit = {SettingCodes.MAX_CONCURRENT_STREAMS: self.server.max_streams}
         self.h2.local_settings = Settings(client=False, initial_values=limit)
         self.h2.initiate_connection()
+        if self.server.turns_away_with is not None:
+            self.sock.sendall(self.server.turns_away_with)
+            self.sock.shutdown(socket.SHUT_WR)
+            self.sock.recv(65536)
+            return
         self.flush()
         while data := self.sock.recv(65536):
             with self._lock:
@@ -191,6 +196,8 @@ class ScriptedGrpc:
         self.calls: list[ScriptedCall] = []
         self.connections: list[_Connection] = []
         self.pings = 0
+        self.turns_away_with: bytes | None = None
+        """What connections are told before they are closed, in place of being served."""
         self.silent = False
         """Reads and answers nothing, not even pings."""
         self._scripts: dict[str, deque[Script]] = defaultdict(deque)

@@ -96,6 +96,8 @@ def test_statuses_and_their_texts(run: Run, foreign: Foreign) -> None:
 def test_a_deadline_ends_the_call_on_the_server(run: Run, foreign: Foreign) -> None:
     async def main() -> None:
         async with Client(foreign.url) as client:
+            with pytest.raises(Conflict):
+                await client.get_instance("1f")  # connected: what follows is sent
             with pytest.raises(TimedOut):
                 await client.call(GetInstance(id="hang"), timeout_s=0.2)
             assert await anyio.to_thread.run_sync(foreign.cancelled.wait, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ import pytest
 import trio
 import trustme
 from h2.errors import ErrorCodes
+from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from penstock.client import (
     BadRequest,
@@ -259,6 +261,41 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(run: Run, server: S
 
     run(main)
     assert (len(server.calls), len(server.connections)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"", SettingsFrame(0).serialize() + GoAwayFrame(0).serialize(), b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+    ids=["closed", "goaway", "http-1"],
+)
+def test_an_engine_that_turns_connections_away_is_asked_with_pauses_and_never_took_anything(
+    run: Run, server: ScriptedGrpc, greeting: bytes
+) -> None:
+    server.turns_away_with = greeting
+
+    async def main() -> None:
+        async with Client(server.url) as client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.transport.call(calls.CompleteUserTask(instance_id="1f", step_id="a"), timeout_s=5)
+            assert not caught.value.maybe_applied
+            assert len(server.connections) <= 2
+            server.turns_away_with = None
+            server.on(TASK, answer(DONE))
+            await client.complete_user_task("1f", "approve")
+
+    run(main)
+
+
+def test_a_port_that_accepts_and_says_nothing_is_given_up_in_the_time_to_connect(run: Run) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            url = f"grpc://127.0.0.1:{mute.getsockname()[1]}"
+            async with Client(GrpcTransport(url, limits=GrpcLimits(connect_timeout_s=0.2))) as client:
+                with pytest.raises(ConnectionFailed, match=r"within 0\.2 s") as caught:
+                    await client.transport.call(calls.GetInstance(id="1f"), timeout_s=10)
+                assert not caught.value.maybe_applied
+
+    run(main)
 
 
 def test_a_silent_engine_is_pinged_and_given_up(still: StillTime, server: ScriptedGrpc) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio
 
 from penstock.client import Client, DispatchModeConflict
 from penstock.rpc import worker_messages as w
-from penstock.worker import JobContext, Worker
+from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
 from tests.sdk.loops import Run
@@ -245,6 +246,33 @@ def test_a_result_too_large_for_the_stream_goes_by_itself(run: Run, engine: Engi
         assert [(item.job_id, item.attempt, len(item.variables)) for item in engine.unary] == [("1", 1, 1_100_011)]
         assert engine.sent("completions") == []
 
+    run(main)
+
+
+def test_an_engine_that_turns_it_away_is_told_of_once_and_never_called_open(
+    run: Run, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        reachable: list[bool] = []
+
+        class Observer(WorkerObserver):
+            def on_engine(self, reached: bool) -> None:
+                reachable.append(reached)
+
+        worker = Worker(engine.server.url, observer=Observer())
+        worker.handler("t")(lambda: None)
+        engine.server.turns_away_with = b""
+        async with worker:
+            await until(lambda: len(engine.server.connections) >= 3)
+            assert set(reachable) == {False}
+            told = [record.getMessage() for record in caplog.records if "no jobs" in record.getMessage()]
+            assert len(told) == 1
+            assert "does this port speak gRPC" in told[0]
+            engine.server.turns_away_with = None
+            await engine.wait(engine.credit)
+            assert "the stream to the engine is open again" in caplog.messages
+
+    caplog.set_level(logging.INFO, logger="penstock.worker")
     run(main)
 
 

@@ -134,13 +134,14 @@ class Channel:
                 await connection.aclose()
 
     async def _open_call(self, headers: list[tuple[bytes, bytes]]) -> GrpcCall:
-        while True:
+        connection = await self._connected()
+        try:
+            return await connection.open_call(headers)
+        except ConnectionFailed:
+            # Closed since it was last used, or the engine leaves: once more, on another. Not again and again: an engine
+            # that turns every connection away would be asked thousands of times a second.
             connection = await self._connected()
-            try:
-                return await connection.open_call(headers)
-            except ConnectionFailed:
-                if connection.usable:
-                    raise
+            return await connection.open_call(headers)
 
     async def _connected(self) -> Connection:
         async with self._connecting:
@@ -154,32 +155,37 @@ class Channel:
             return current
 
     async def _connect(self) -> Connection:
+        seconds = self._limits.connect_timeout_s
+        try:
+            with anyio.fail_after(seconds):
+                connection = Connection(await self._dial(), self._limits)
+                await connection.greet()
+                return connection
+        except TimeoutError as error:
+            reason = f"no connection to {self._host}:{self._port} within {seconds:g} s"
+            raise ConnectionFailed(reason, maybe_applied=False) from error
+
+    async def _dial(self) -> ByteStream:
         where = f"{self._host}:{self._port}"
         try:
-            with anyio.fail_after(self._limits.connect_timeout_s):
-                stream: ByteStream
-                if self._ssl is None:
-                    stream = await anyio.connect_tcp(self._host, self._port)
-                else:
-                    stream = await anyio.connect_tcp(
-                        self._host,
-                        self._port,
-                        ssl_context=self._ssl,
-                        tls_hostname=self._host,
-                        tls_standard_compatible=False,
-                    )
-        except TimeoutError as error:
-            seconds = self._limits.connect_timeout_s
-            raise ConnectionFailed(f"no connection to {where} within {seconds:g} s", maybe_applied=False) from error
+            if self._ssl is None:
+                return await anyio.connect_tcp(self._host, self._port)
+            stream = await anyio.connect_tcp(
+                self._host,
+                self._port,
+                ssl_context=self._ssl,
+                tls_hostname=self._host,
+                tls_standard_compatible=False,
+            )
+        except TimeoutError:
+            raise
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             reason = f"no connection to {where}: {str(error) or type(error).__name__}"
             raise ConnectionFailed(reason, maybe_applied=False) from error
-        if self._ssl is not None and stream.extra(TLSAttribute.alpn_protocol) != "h2":  # noqa: S610 - no Django
+        if stream.extra(TLSAttribute.alpn_protocol) != "h2":  # noqa: S610 - no Django
             await anyio.aclose_forcefully(stream)
             raise ConnectionFailed(f"{where} does not speak HTTP/2 over TLS (ALPN)", maybe_applied=False)
-        connection = Connection(stream, self._limits)
-        await connection.flush()
-        return connection
+        return stream
 
 
 def _decoded(path: str, body: bytes, answer_type: type[AnswerT]) -> AnswerT:

@@ -48,7 +48,7 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: int = 16 * 1024 * 1024
     """Largest answer that is taken; a larger one fails its call."""
     connect_timeout_s: float = 5.0
-    """From the look-up of the name to the end of the TLS handshake."""
+    """From the look-up of the name to the engine's first HTTP/2 frame."""
     keepalive_idle_s: float = 20.0
     """Nothing received for this long while a call waits: ping."""
     keepalive_timeout_s: float = 10.0
@@ -85,11 +85,29 @@ class Connection:
         """Whether calls run on it."""
         return self.dead is None and bool(self._calls)
 
+    async def greet(self) -> None:
+        """Send the preface and wait for the engine's; till then it is just a socket that somebody has accepted.
+
+        Raises:
+            ConnectionFailed: the peer closed, or speaks something else. The socket is closed then.
+        """
+        try:
+            await self.flush()
+            await self.wait_until(lambda: self._greeted or self.dead is not None)
+        finally:
+            if not self._greeted:
+                await anyio.aclose_forcefully(self._stream)
+        if self.dead is not None:
+            reason = self.dead.reason
+            if not self._greeted:
+                reason += " before it spoke HTTP/2: does this port speak gRPC, and without TLS if the URL says grpc://?"
+            raise ConnectionFailed(reason, maybe_applied=False)
+
     async def open_call(self, headers: list[tuple[bytes, bytes]]) -> GrpcCall:
         """Open a call, once the engine allows one more at the same time.
 
         Raises:
-            Unavailable: the connection can't be used any more; nothing was sent.
+            ConnectionFailed: the connection can't be used any more; nothing was sent.
         """
         await self._catch_up()
         await self.wait_until(lambda: not self.usable or self._may_open())
@@ -296,8 +314,6 @@ class Connection:
     def die(self, reason: str) -> None:
         """Nothing can be sent or received any more. The socket is closed with the next flush."""
         if self.dead is None:
-            if not self._greeted:
-                reason += " before it spoke HTTP/2: does this port speak gRPC, and without TLS if the URL says grpc://?"
             self.dead = ConnectionFailed(reason)
             for call in self._calls.values():
                 call.on_failure(ConnectionFailed(reason))
