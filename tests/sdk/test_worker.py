@@ -23,7 +23,7 @@ from penstock.client import (
     PayloadTooLarge,
     Unavailable,
 )
-from penstock.worker import JobContext, Worker
+from penstock.worker import JobContext, StopReason, Worker
 from tests.sdk.loops import Run
 from tests.sdk.scripted_transport import ScriptedTransport, job
 
@@ -278,6 +278,36 @@ def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run_at_once: Run
             assert anyio.current_time() - began < 0.5
             gate.open.set()
             await transport.wait_until(lambda: transport.completed)
+
+    run_at_once(main)
+
+
+def test_of_two_attempts_at_one_job_only_the_lost_one_is_stopped(run_at_once: Run) -> None:
+    def extend(ref: JobRef) -> None:
+        if ref.attempt == 1:
+            raise LeaseLost("the job is held by another")
+
+    async def main() -> None:
+        transport = ScriptedTransport()
+        transport.on_extend = extend
+        worker = Worker(transport, lease_s=1, concurrency=2)
+        done = anyio.Event()
+        stopped: list[tuple[int | None, StopReason | None]] = []
+
+        @worker.handler("t")
+        async def handle(context: JobContext) -> None:
+            try:
+                await done.wait()
+            finally:
+                stopped.append((context.attempt, context.stop_reason))
+
+        async with worker:
+            transport.hand_out(job("1", attempt=1), job("1", attempt=2))
+            await transport.wait_until(lambda: transport.let_go_of)
+            done.set()
+            await transport.wait_until(lambda: transport.completed)
+        assert stopped == [(1, StopReason.LEASE_LOST), (2, None)]
+        assert [result.attempt for result in transport.completed] == [2]
 
     run_at_once(main)
 

@@ -15,7 +15,7 @@ import msgspec
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFound
 from penstock.client.model import JobRef
 from penstock.worker.held import LOGGER, HeldJob, StopReason
-from penstock.worker.transport import WorkTransport
+from penstock.worker.transport import WorkTransport, outcome_of_each
 
 MAX_HEARTBEATS_PER_CALL = 500
 HEARTBEATS_PER_LEASE = 3
@@ -108,9 +108,8 @@ class LeaseKeeper:
         except ClientError as error:
             LOGGER.debug("%d heartbeats failed: %s", len(due), error)
             return
-        by_job = {outcome.job_id: outcome.outcome for outcome in outcomes}
-        for held in due:
-            outcome = by_job.get(held.job.id)
+        for held, answer in zip(due, outcome_of_each([held.job.id for held in due], outcomes), strict=True):
+            outcome = "" if answer is None else answer.outcome
             if outcome == "ok":
                 held.lease_ends_at = sent_at + self._lease_s
             elif outcome in _STOP_REASONS:

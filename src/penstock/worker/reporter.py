@@ -17,6 +17,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unavailable
 from penstock.client.model import Completion, Failure, Outcome
 from penstock.worker.held import LOGGER, HeldJob
+from penstock.worker.transport import outcome_of_each
 
 ReportT = TypeVar("ReportT", bound=Completion | Failure)
 
@@ -105,16 +106,12 @@ class Reporter(Generic[ReportT]):
                 return self._refused(batch[0], error)
             middle = len(batch) // 2
             return await self._deliver(batch[:middle]) + await self._deliver(batch[middle:])
-        by_job: dict[str, deque[Outcome]] = {}
-        for outcome in outcomes:  # two attempts at one job may be in the batch: their order is kept
-            by_job.setdefault(outcome.job_id, deque()).append(outcome)
         again: list[_Waiting[ReportT]] = []
-        for item in batch:
-            answers = by_job.get(item.report.job_id)
-            if answers and answers[0].outcome != "unavailable":
-                self._on_settled(item.held, item.report, answers.popleft())
-            else:
+        for item, outcome in zip(batch, outcome_of_each([item.report.job_id for item in batch], outcomes), strict=True):
+            if outcome is None or outcome.outcome == "unavailable":
                 again.append(item)
+            else:
+                self._on_settled(item.held, item.report, outcome)
         return again
 
     def _refused(self, item: _Waiting[ReportT], error: ClientError) -> list[_Waiting[ReportT]]:

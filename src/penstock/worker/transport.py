@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import anyio
@@ -86,6 +87,14 @@ class WorkTransport(Protocol):
         """The worker has nothing more to report about a job: its result was settled, whatever the outcome, or it was
         lost. Called once per job; not for those that are released. Doesn't wait."""
         ...
+
+
+def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[Outcome]) -> list[Outcome | None]:
+    """What became of each job (ids); None for one without an outcome. Two attempts at one job keep their order."""
+    by_job: dict[str, deque[Outcome]] = {}
+    for outcome in outcomes:
+        by_job.setdefault(outcome.job_id, deque()).append(outcome)
+    return [answers.popleft() if (answers := by_job.get(job)) else None for job in jobs]
 
 
 class PullTransport(ABC):
