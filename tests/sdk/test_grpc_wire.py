@@ -25,6 +25,7 @@ from penstock.client import (
     Conflict,
     ConnectionFailed,
     IdempotencyConflict,
+    Instance,
     InternalError,
     LeaseLost,
     NotFound,
@@ -44,6 +45,7 @@ from penstock.client.grpc.exchange import WITHOUT_FORM, exchange_for
 from penstock.rpc import messages as m
 from penstock.rpc import worker_messages as w
 from penstock.rpc.codec import encode_message
+from penstock.testing.cancellation import Attempt, Operation, cancel_at_step, cancel_everywhere
 from tests.sdk.loops import Run
 from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
 from tests.sdk.test_contract import CALLS
@@ -493,42 +495,28 @@ def test_tls_without_http2_is_told(run: Run) -> None:
         run(main)
 
 
-class _CancelAt(trio.abc.Instrument):
-    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope, step: int) -> None:
-        self._task, self._scope, self.left = task, scope, step
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self._task:
-            if self.left == 0:
-                self._scope.cancel()
-            self.left -= 1
-
-
-async def test_a_call_cancelled_at_any_step_leaves_a_usable_client(server: ScriptedGrpc) -> None:
+async def test_a_call_cancelled_at_any_point_leaves_a_usable_client(server: ScriptedGrpc) -> None:
     server.on(START, answer(STARTED))
-    cancelled = step = 0
-    while True:
-        async with Client(server.url) as client:
-            with trio.CancelScope() as scope:
-                at = _CancelAt(trio.lowlevel.current_task(), scope, step)
-                trio.lowlevel.add_instrument(at)
-                try:
-                    await client.start_instance("order", {"n": step})
-                finally:
-                    trio.lowlevel.remove_instrument(at)
-            cancelled += scope.cancelled_caught
-            with trio.fail_after(10):
-                assert (await client.start_instance("order")).id == "1f"
-        if at.left >= 0:  # the call ended before that step: all of them were tried
-            break
-        step += 1
-    assert cancelled > 5
+    client: Client
+
+    async def prepare() -> Operation[Instance]:
+        nonlocal client
+        client = Client(server.url)
+        return lambda: client.start_instance("order", {"n": 1})
+
+    async def check(_attempt: Attempt[Instance]) -> None:
+        with trio.fail_after(10):
+            assert (await client.start_instance("order")).id == "1f"
+        await client.aclose()
+
+    points = await cancel_everywhere(prepare, check, own_task_only=True)
+    assert points.cancelled > 5
 
 
 async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> None:
-    """The first of several waiting calls reads; cancelled at any step, another takes over."""
+    """The first of several waiting calls reads; cancelled at any point, another takes over."""
     server.on(GET, answer(FOUND))
-    for step in range(30):
+    for point in range(1, 61):
         async with Client(server.url) as client:
             ended: list[str] = []
             await client.get_instance("1f")
@@ -538,14 +526,8 @@ async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> N
             async def ask(client: Client = client, ended: list[str] = ended) -> None:
                 ended.append((await client.get_instance("1f")).id)
 
-            async def ask_cancelled(step: int = step, client: Client = client) -> None:
-                with trio.CancelScope() as scope:
-                    at = _CancelAt(trio.lowlevel.current_task(), scope, step)
-                    trio.lowlevel.add_instrument(at)
-                    try:
-                        await client.get_instance("1f")
-                    finally:
-                        trio.lowlevel.remove_instrument(at)
+            async def ask_cancelled(point: int = point, client: Client = client) -> None:
+                await cancel_at_step(point, lambda: client.get_instance("1f"), own_task_only=True)
 
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:

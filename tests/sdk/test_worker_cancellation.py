@@ -1,4 +1,4 @@
-"""A worker cancelled at any point accounts for every job that it took: enumerated, every step of any task once."""
+"""A worker cancelled at any point accounts for every job that it took: enumerated, every point of any task once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,9 @@ import anyio.lowlevel
 import trio
 
 from penstock.client import Job
+from penstock.testing.cancellation import POINTS_MAX, cancel_at_step
 from penstock.worker import NonRetryable, Worker
 from tests.sdk.scripted_transport import ScriptedTransport, job
-
-
-class CancelAt(trio.abc.Instrument):
-    """Cancels the scope before the step of that number, whichever task makes it."""
-
-    def __init__(self, scope: trio.CancelScope, step: int) -> None:
-        self._scope = scope
-        self.left = step
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.left == 0:
-            self._scope.cancel()
-        self.left -= 1
 
 
 class Recording(ScriptedTransport):
@@ -34,8 +22,8 @@ class Recording(ScriptedTransport):
         return jobs
 
 
-async def run_cancelled_at(step: int) -> tuple[Recording, bool]:
-    """Run a worker over a few jobs; what its transport saw, and whether the step came at all."""
+async def run_cancelled_at(point: int) -> tuple[Recording, bool]:
+    """Run a worker over a few jobs; what its transport saw, and whether the point came at all."""
     transport = Recording()
     worker = Worker(transport, concurrency=3)
 
@@ -57,31 +45,26 @@ async def run_cancelled_at(step: int) -> tuple[Recording, bool]:
                 await anyio.lowlevel.checkpoint()
 
     transport.hand_out(job("1", "good"), job("2", "bad"), job("3", "slow"), job("4", "good"), job("5", "good"))
-    with trio.CancelScope() as scope:
-        at = CancelAt(scope, step)
-        trio.lowlevel.add_instrument(at)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(worker.run)
-                await transport.wait_until(lambda: len(transport.completed) == 3 and transport.failed)
-                nursery.cancel_scope.cancel()
-        finally:
-            trio.lowlevel.remove_instrument(at)
-    return transport, at.left < 0
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            await transport.wait_until(lambda: len(transport.completed) == 3 and transport.failed)
+            nursery.cancel_scope.cancel()
+
+    return transport, (await cancel_at_step(point, work)).fired
 
 
-async def test_a_worker_cancelled_at_any_step_settles_or_gives_back_every_job() -> None:
-    step = 0
+async def test_a_worker_cancelled_at_any_point_settles_or_gives_back_every_job() -> None:
     released = 0
-    while True:
-        transport, came = await run_cancelled_at(step)
+    for point in range(1, POINTS_MAX):
+        transport, came = await run_cancelled_at(point)
         if not came:
             break
         given = {each.id for each in transport.given}
         settled = {report.job_id for report in (*transport.completed, *transport.failed)}
         back = {ref.job_id for ref in transport.released}
-        assert given == settled | back, f"cancelled at step {step}"
+        assert given == settled | back, f"cancelled at point {point}"
         released += len(back)
-        step += 1
-    assert step > 50
+    assert 100 < point < POINTS_MAX - 1
     assert released > 50
