@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.client.errors import BadRequest, NotOverGrpc
+from penstock.client.grpc.values import name_of
 from penstock.rpc import messages as m
 
 
@@ -55,7 +56,7 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 _read = msgspec.json.Decoder(_Document).decode
-_WITHOUT_FIELD = ("retry_backoff", "timeout", "duration", "until")
+_WITHOUT_FIELD = {"retry_backoff": "retryBackoff", "timeout": "timeout", "duration": "duration", "until": "until"}
 
 
 def message_of(document: bytes) -> m.WorkflowDefinition:
@@ -85,19 +86,15 @@ def message_of(document: bytes) -> m.WorkflowDefinition:
 
 
 def _what_is_lost(step: _Step, path: str) -> Iterator[str]:
-    for name in _WITHOUT_FIELD:
+    for name, shown in _WITHOUT_FIELD.items():
         if getattr(step, name) is not None:
-            yield f"{path} has {msgspec.structs.fields(step)[_place(name)].encode_name}, which has no field there"
+            yield f"{path} has {shown}, which has no field there"
     for name, given in (
         ("conditionalNextSteps", step.conditional_next_steps),
         ("transformations", step.transformations),
     ):
         if given is not None and list(given) != sorted(given):
             yield f"{path}.{name} would be taken in sorted order"
-
-
-def _place(name: str) -> int:
-    return _Step.__struct_fields__.index(name)
 
 
 def _step_message(step: _Step) -> m.WorkflowStep:
@@ -153,7 +150,7 @@ def _step_document(step: m.WorkflowStep) -> dict[str, Any]:
     return _given(
         id=step.id,
         name=step.name,
-        type=m.StepType(step.type).name if step.type in set(m.StepType) else str(step.type),
+        type=name_of(m.StepType, step.type),
         description=step.description,
         nextStep=step.next_step,
         parallelNextSteps=step.parallel_next_steps,
@@ -167,7 +164,7 @@ def _step_document(step: m.WorkflowStep) -> dict[str, Any]:
         retryCount=step.retry_count,
         boundaryEvents=[
             {
-                "type": m.BoundaryEventType(event.type).name if event.type == 1 else str(event.type),
+                "type": name_of(m.BoundaryEventType, event.type),
                 "duration": event.duration,
                 "interrupting": event.interrupting,
                 "targetStepId": event.target_step_id,
