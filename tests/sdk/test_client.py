@@ -478,6 +478,15 @@ def test_waiting_for_the_end_tells_of_every_change(still: StillTime, scripted: S
     assert steps == [["pay"], ["ship"], []]
 
 
+def test_waiting_for_the_end_of_an_instance_does_not_outlast_its_time_by_an_engine_that_is_away(run: Run) -> None:
+    async def main() -> None:
+        async with Client("http://127.0.0.1:1") as client:
+            with anyio.fail_after(10), pytest.raises(ConnectionFailed):
+                await client.wait_until_ended("1f", timeout_s=0.1)
+
+    run(main)
+
+
 def test_listing_goes_on_to_the_last_page_and_yields_no_instance_twice(run: Run, scripted: ScriptedEngine) -> None:
     first = [INSTANCE | {"id": str(number)} for number in range(200)]
     second = [INSTANCE | {"id": str(number)} for number in range(199, 230)]

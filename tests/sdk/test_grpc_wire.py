@@ -594,7 +594,9 @@ def test_the_outcome_of_a_single_report_is_an_exception(
     assert sent == [w.CompleteJobsRequest("w", [w.Completion("j", 1, b'{"n":1' + b"0" * 30 + b"}")])]
 
 
-@pytest.mark.parametrize("url", ["grpc://", "grpc://host/path", "localhost:9090"])
+@pytest.mark.parametrize(
+    "url", ["grpc://", "grpc://host/path", "grpc://ann:secret@host", "grpc://host?tls=1", "localhost:9090"]
+)
 def test_a_wrong_url_is_told_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r"grpc"):
         Client(url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -31,6 +32,7 @@ START_CHUNK_ITEMS = 200
 LIST_PAGE_ITEMS = 200
 FIRST_LOOK_PAUSE_S = 0.05
 MAX_LOOK_PAUSE_S = 1.0
+MIN_LOOK_S = 1.0
 
 
 class InstanceCalls(Caller):
@@ -222,18 +224,21 @@ class InstanceCalls(Caller):
         Raises:
             NotFound: no such instance.
             TimedOut: it has not ended within ``timeout_s`` seconds (None waits for ever).
+            Unavailable: the engine was away for as long as a call may take, or until the time was over; a look gets
+                a second at least.
         """
-        deadline = anyio.current_time() + timeout_s if timeout_s is not None else None
+        deadline = anyio.current_time() + (math.inf if timeout_s is None else timeout_s)
         pause_s = FIRST_LOOK_PAUSE_S
         seen: Instance | None = None
         while True:
-            instance = await self.get_instance(instance_id)
+            left_s = max(MIN_LOOK_S, deadline - anyio.current_time())
+            instance = await self.call(GetInstance(id=instance_id), timeout_s=min(self._timeout_s, left_s))
             if on_change is not None and instance != seen:
                 on_change(instance)
             seen = instance
             if instance.ended:
                 return instance
-            if deadline is not None and anyio.current_time() + pause_s > deadline:
+            if anyio.current_time() + pause_s > deadline:
                 raise TimedOut(f"instance {instance_id} is still {instance.status} after {timeout_s:g} s")
             await anyio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, MAX_LOOK_PAUSE_S)

@@ -49,7 +49,8 @@ class Channel:
         self, url: str, *, metadata: Mapping[str, str], ssl_context: ssl.SSLContext | None, limits: GrpcLimits
     ) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("grpc", "grpcs") or not parts.hostname or parts.path not in ("", "/"):
+        rest = (parts.username, parts.password, parts.query, parts.fragment, parts.path.removeprefix("/"))
+        if parts.scheme not in ("grpc", "grpcs") or not parts.hostname or any(rest):
             raise ValueError(f"not a grpc://host:port or grpcs://host:port URL: {url!r}")
         if ssl_context is not None and parts.scheme == "grpc":
             raise ValueError(f"an ssl_context is for grpcs:// URLs, not for {url!r}")
@@ -58,11 +59,10 @@ class Channel:
         self._ssl = (ssl_context or ssl.create_default_context()) if parts.scheme == "grpcs" else None
         if self._ssl is not None:
             self._ssl.set_alpn_protocols(["h2"])
-        authority = parts.netloc.rpartition("@")[2]
         self._headers = [
             (b":method", b"POST"),
             (b":scheme", b"http" if self._ssl is None else b"https"),
-            (b":authority", authority.encode()),
+            (b":authority", parts.netloc.encode()),
             (b"te", b"trailers"),
             (b"content-type", b"application/grpc"),
             (b"user-agent", b"penstock-python"),
