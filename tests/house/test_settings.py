@@ -19,6 +19,7 @@ from penstock.settings import (
     load_settings,
     unknown_environment,
 )
+from penstock.settings.load import SECRET_FILE_MAX_BYTES
 
 NOWHERE = Path("/nonexistent/engine.yaml")
 
@@ -153,6 +154,11 @@ def test_a_file_that_is_no_mapping_is_refused_with_its_line(yaml_file, text, lin
     assert line is None or f":{line}: " in problem
 
 
+def test_a_value_that_yaml_itself_stumbles_over_is_told_with_its_line(yaml_file):
+    [problem] = problems(config_path=yaml_file("rest_port: 1\ngrpc_port: 2026-13-01\n"))
+    assert ":2: grpc_port: month must be in 1..12" in problem
+
+
 def test_a_yaml_tag_that_makes_objects_is_refused(yaml_file):
     [problem] = problems(config_path=yaml_file("rest_port: !!python/object/apply:os.getpid []\n"))
     assert "could not determine a constructor" in problem
@@ -221,6 +227,13 @@ def test_a_mounted_file_that_is_missing_or_empty_is_refused(tmp_path):
     ]
 
 
+def test_a_mounted_file_too_large_for_a_secret_is_refused_not_cut(tmp_path):
+    large = tmp_path / "large"
+    large.write_text("x" * (SECRET_FILE_MAX_BYTES + 1))
+    [problem] = problems(environ={"WE_KAFKA_SASL_PASSWORD_FILE": str(large)})
+    assert problem == f"WE_KAFKA_SASL_PASSWORD_FILE: {large} has more than {SECRET_FILE_MAX_BYTES} bytes"
+
+
 def test_a_secret_given_twice_is_refused(tmp_path):
     environ = {"WE_POSTGRES_DSN": "x", "WE_POSTGRES_DSN_FILE": "/y"}
     assert problems(environ=environ) == ["WE_POSTGRES_DSN: set together with WE_POSTGRES_DSN_FILE; give one of them"]
@@ -232,6 +245,7 @@ def test_a_secret_given_twice_is_refused(tmp_path):
         "postgres_dsn: postgresql://u:hunter2@db/x",
         "postgres_dsn: postgresql://db/x?password=hunter2",
         "postgres_dsn: host=db password=hunter2",
+        "postgres_dsn: 'postgresql://[broken:hunter2@'",
         "kafka_sasl_password: hunter2",
     ],
 )

@@ -118,9 +118,12 @@ def _read_environment(environ: Mapping[str, str], reader: _Reader) -> None:
 def _read_secret_file(info: SettingInfo, path: str, source: str, reader: _Reader) -> None:
     try:
         with open(path, encoding="utf-8") as file:
-            value = file.read(SECRET_FILE_MAX_BYTES).strip()
+            value = file.read(SECRET_FILE_MAX_BYTES + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         reader.problems.append(f"{source}: can't read {path}: {getattr(error, 'strerror', None) or 'not UTF-8'}")
+        return
+    if len(value) > SECRET_FILE_MAX_BYTES:
+        reader.problems.append(f"{source}: {path} has more than {SECRET_FILE_MAX_BYTES} bytes")
         return
     if not value:
         reader.problems.append(f"{source}: {path} is empty")
@@ -155,7 +158,11 @@ def _read_file(path: Path, reader: _Reader) -> None:
             if key in seen:
                 reader.problems.append(f"{source}: given twice")
             seen.add(key)
-            value: object = loader.construct_object(value_node, deep=True)  # pyright: ignore[reportUnknownMemberType] - PyYAML's stubs leave the node untyped
+            try:
+                value: object = loader.construct_object(value_node, deep=True)  # pyright: ignore[reportUnknownMemberType] - PyYAML's stubs leave the node untyped
+            except ValueError as error:  # a date of a 13th month; YAMLError is none
+                reader.problems.append(f"{source}: {error}")
+                continue
             _take_from_file(key, value, source, reader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

@@ -54,8 +54,12 @@ def redact_dsn(dsn: str) -> str:
 
 
 def dsn_has_password(dsn: str) -> bool:
+    """Whether a connection string holds a secret; one that can't be read may."""
     if _DSN_IN_URL.match(dsn):
-        parts = urllib.parse.urlsplit(dsn)
+        try:
+            parts = urllib.parse.urlsplit(dsn)
+        except ValueError:
+            return True
         keys = {key for key, _ in urllib.parse.parse_qsl(parts.query, keep_blank_values=True)}
         return ":" in parts.netloc.rpartition("@")[0] or not keys.isdisjoint({"password", "sslpassword"})
     return any(key in ("password", "sslpassword") for key, _ in _DSN_WORD.findall(dsn))
