@@ -46,7 +46,7 @@ from penstock.rpc import messages as m
 from penstock.rpc import worker_messages as w
 from penstock.rpc.codec import encode_message
 from penstock.testing.cancellation import Attempt, Operation, cancel_at_step, cancel_everywhere
-from tests.sdk.loops import Run
+from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
 from tests.sdk.test_contract import CALLS
 from tests.sdk.virtual_time import StillTime
@@ -232,8 +232,7 @@ def test_an_engine_that_leaves_still_answers_its_calls_while_new_ones_go_elsewhe
         async with Client(transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(client.get_instance, "1f")
             await anyio.to_thread.run_sync(server.wait, lambda: server.calls and server.calls[0].ended)
-            while not transport.channel._connection.leaving:
-                await anyio.sleep(0.01)
+            await until(lambda: transport.channel._connection.leaving)
             assert (await client.get_instance("1f")).id == "1f"
             old = server.calls[0]
 
@@ -257,8 +256,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(run: Run, server: S
             connection = transport.channel._connection
             assert connection is not None
             server.connections[0].drop()
-            while not connection._is_readable():  # the FIN crosses the loopback
-                await anyio.lowlevel.checkpoint()
+            await until(connection._is_readable)  # the FIN has crossed the loopback
             await client.complete_user_task("1f", "approve")
 
     run(main)

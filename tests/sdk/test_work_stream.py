@@ -17,7 +17,7 @@ from penstock.rpc import worker_messages as w
 from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
-from tests.sdk.loops import Run
+from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import ScriptedCall, ScriptedGrpc, refuse
 
 WORK = "/penstock.v1.Worker/Work"
@@ -94,12 +94,6 @@ class Engine:
             (request,) = call.messages(w.ReleaseJobsRequest)
             call.send(w.ReleaseJobsResponse([w.JobOutcome(item.job_id, item.attempt, 3) for item in request.releases]))
             call.end()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what no event tells; bounded by `run`."""
-    while not condition():
-        await anyio.sleep(0.01)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from penstock.client import (
     Unavailable,
 )
 from penstock.worker import JobContext, StopReason, Worker
-from tests.sdk.loops import Run
+from tests.sdk.loops import Run, until
 from tests.sdk.scripted_transport import ScriptedTransport, job
 
 
@@ -358,18 +358,12 @@ def test_no_new_jobs_are_taken_on_while_too_many_results_wait(run: Run) -> None:
             transport.hand_out(*(job(str(number)) for number in range(5)))
             await transport.wait_until(lambda: len(transport.waiting) == 3)
             before = tries
-            await wait_longer(lambda: tries >= before + 2)
+            await until(lambda: tries >= before + 2)
             assert len(transport.waiting) == 3
             away = False
             await transport.wait_until(lambda: len(transport.completed) == 5)
 
     run(main)
-
-
-async def wait_longer(condition: Any) -> None:
-    """Wait for what no event of the transport tells."""
-    while not condition():
-        await anyio.sleep(0.01)
 
 
 def test_items_that_were_unavailable_are_sent_again_alone(run: Run) -> None:
@@ -523,7 +517,7 @@ def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -
             tasks.start_soon(worker.run)
             await transport.wait_until(lambda: len(transport.demands) == 2)
             transport.hand_out(job("a"), job("b", "limited"))
-            await wait_longer(lambda: worker.statistics().held == 2)
+            await until(lambda: worker.statistics().held == 2)
             await gate.wait_running(1)
             (begun,) = gate.running
             worker.stop()
@@ -629,7 +623,7 @@ def test_an_engine_that_is_away_does_not_hold_up_the_end(run_at_once: Run, monke
         worker.handler("t")(gate.handle)
         async with worker:
             transport.hand_out(job("1"))
-            await wait_longer(lambda: worker.statistics().unreported)
+            await until(lambda: worker.statistics().unreported)
         assert ids(transport.released) == ["1"]
 
     run_at_once(main)
