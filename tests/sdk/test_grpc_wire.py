@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 
 import anyio
@@ -32,6 +34,7 @@ from penstock.client import (
     NotImplementedByEngine,
     NotOverGrpc,
     PayloadTooLarge,
+    SyncClient,
     TimedOut,
     TooManyRequests,
     Unavailable,
@@ -533,6 +536,25 @@ async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> N
                     for _ in range(3):
                         nursery.start_soon(ask)
             assert ended == ["1f"] * 3
+
+
+def test_a_blocking_client_that_is_interrupted_cancels_its_call_and_can_be_closed(server: ScriptedGrpc) -> None:
+    server.on(GET, hang)
+
+    def interrupt() -> None:
+        server.wait(lambda: server.calls)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with SyncClient(server.url) as client:
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                client.wait_until_ended("1f")
+            server.wait(lambda: server.calls[0].reset_with == ErrorCodes.CANCEL)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(server.calls) == 1
 
 
 # ------------------------------------------------------------------------------------------------ what has a form

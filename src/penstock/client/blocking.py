@@ -10,9 +10,9 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
@@ -21,6 +21,7 @@ from penstock.client.operation import Transport
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Arguments = TypeVarTuple("Arguments")
 
 
 def _blocking(
@@ -33,6 +34,18 @@ def _blocking(
         return self.run(lambda client: method(client, *args, **kwargs))
 
     return run
+
+
+def run_blocking(
+    portal: BlockingPortal, function: Callable[[*Arguments], Coroutine[Any, Any, R]], *arguments: *Arguments
+) -> R:
+    """Run a function in the portal's loop to its end. Ctrl-C cancels it: else the portal's end would wait for it."""
+    future = portal.start_task_soon(function, *arguments)
+    try:
+        result: R = future.result()
+    finally:
+        future.cancel()
+    return result
 
 
 class SyncClient:
@@ -64,8 +77,7 @@ class SyncClient:
 
     def run(self, call: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
         """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
-        result: R = self._portal.call(call, self._client)
-        return result
+        return run_blocking(self._portal, call, self._client)
 
     def iterate_instances(
         self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from penstock.client import SyncClient
+from penstock.client.blocking import run_blocking
 from penstock.testing.in_process import in_process_transport
 from penstock.testing.rehearsal import TestEngine
 from penstock.testing.run import FINISH_WITHIN, Run
@@ -76,8 +77,7 @@ class SyncTestEngine:
 
     def await_(self, function: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run an asynchronous function to its end in the loop where handlers run."""
-        result: R = self._portal.call(function)
-        return result
+        return run_blocking(self._portal, function)
 
     @property
     def client(self) -> SyncClient:
