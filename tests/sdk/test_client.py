@@ -114,9 +114,12 @@ def test_a_user_task_completion_whose_answer_was_lost_is_not_repeated(run: Run, 
     assert request.body == {"variables": {"ok": True}, "completedBy": "ann"}
 
 
-def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, scripted: ScriptedEngine) -> None:
+@pytest.mark.parametrize(("status", "code"), [(429, "resource-exhausted"), (408, "request-timeout")])
+def test_what_surely_was_not_applied_is_repeated_whatever_it_is(
+    run: Run, scripted: ScriptedEngine, status: int, code: str
+) -> None:
     path = "/v1/instances/1f/user-tasks/approve/complete"
-    scripted.on("POST", path, refused(429, "resource-exhausted"), Answer(204))
+    scripted.on("POST", path, refused(status, code), Answer(204))
 
     async def main() -> None:
         async with Client(scripted.url) as client:
@@ -235,6 +238,7 @@ def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(s
         (refused(413, "payload-too-large"), PayloadTooLarge),
         (refused(500, "internal-error"), InternalError),
         (refused(429, "a-code-from-the-future"), TooManyRequests),
+        (refused(408, "request-timeout"), Unavailable),
         (refused(418, "a-code-from-the-future"), BadRequest),
         (Answer(502, b"<html>bad gateway</html>", "text/html"), Unavailable),
         (Answer(410, {"error": "gone", "dispatch_mode": "kafka_outbox", "hint": "because"}), DispatchModeConflict),

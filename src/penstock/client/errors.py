@@ -174,6 +174,7 @@ _BY_CODE: dict[str, type[ClientError]] = {
 
 _BY_STATUS: dict[int, type[ClientError]] = {
     404: NotFound,
+    408: Unavailable,  # the request did not arrive whole: this process stood still, or the network did
     409: Conflict,
     410: DispatchModeConflict,
     413: PayloadTooLarge,
@@ -197,6 +198,7 @@ def error_for(
         kind = InternalError
     if issubclass(kind, BadRequest):
         return kind(reason, code=code, status=status, problems=problems)
-    if issubclass(kind, TooManyRequests):
-        return kind(reason, code=code, status=status, maybe_applied=False)
+    if issubclass(kind, Unavailable):
+        turned_away = kind is TooManyRequests or status == 408
+        return kind(reason, code=code, status=status, maybe_applied=not turned_away)
     return kind(reason, code=code, status=status)
