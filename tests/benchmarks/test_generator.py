@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -234,6 +236,15 @@ def test_a_generator_that_breaks_off_is_told_why():
         load.begin()
         with pytest.raises(GeneratorFailed, match="closed a connection"):
             while True:
+                load.check()
+
+
+def test_a_generator_that_is_killed_is_told():
+    with server(Engine(jobs=0)) as address, generators(*address, [WORK]) as load:
+        os.kill(load.pids[0], signal.SIGKILL)
+        until = time.monotonic() + BOUND_S
+        with pytest.raises(GeneratorFailed, match="its process has ended"):
+            while time.monotonic() < until:
                 load.check()
 
 
