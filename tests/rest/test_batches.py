@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.payload import ITEMS_MAX_COUNT
 from penstock.engine.vocabulary import (
     Completion,
     Failure,
@@ -16,7 +17,6 @@ from penstock.engine.vocabulary import (
     StartRequest,
     StartResult,
 )
-from penstock.rest.batch import ITEMS_MAX_COUNT
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 

@@ -28,6 +28,10 @@ NUMBER_MAX_DIGITS: Final = 1_000
 """Of a whole number, and of each side of a decimal point."""
 EXPONENT_MAX: Final = 1_000
 """Far beyond any double (1e308, 5e-324), and within what jsonb takes for a zero: `0e-20000` is an error there."""
+ITEMS_MAX_COUNT: Final = 10_000
+"""Of one batch call. Half of what may wait for all batches together."""
+ERROR_MESSAGE_MAX_BYTES: Final = 4_096
+"""Of the text of a failure; what is longer is cut."""
 _SHOWN_MAX_CHARS: Final = 40
 
 _SEARCHED_MAX_BYTES: Final = 65_536
@@ -101,6 +105,12 @@ def check_text(value: str, field: str, max_chars: int) -> str:
     if not value.isascii() and _UNFIT.search(value) is not None:
         raise BadRequest(f"{field}: has a lone surrogate")
     return value
+
+
+def check_count(count: int, field: str) -> None:
+    """A list is not longer than one call may bring. Raises BadRequest."""
+    if count > ITEMS_MAX_COUNT:
+        raise BadRequest(f"{field}: has {count} items, more than {ITEMS_MAX_COUNT}")
 
 
 def clean_text(text: str, max_bytes: int) -> str:

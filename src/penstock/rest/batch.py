@@ -7,14 +7,12 @@ refused whole: nobody knows where its items end. Must not know what the items me
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
+from penstock.engine.payload import check_count
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, mended, required
 from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
-
-ITEMS_MAX_COUNT: Final = 10_000
-"""Of one call. Half of what may wait for all batches together."""
 
 T = TypeVar("T", bound=Body)
 
@@ -79,8 +77,7 @@ class BatchReader(Generic[T]):
             worker_id = cast("str | None", named)
         if items is None:
             raise BadRequest(f"{self._field}: is required")
-        if len(items) > ITEMS_MAX_COUNT:
-            raise BadRequest(f"{self._field}: has {len(items)} items, more than {ITEMS_MAX_COUNT}")
+        check_count(len(items), self._field)
         return Batch(required(worker_id, "workerId") if self._has_worker else "", items)
 
     def _read_alone(self, part: str) -> T | BadItem:

@@ -15,11 +15,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import field
 
-from penstock.engine.payload import PayloadLimits, check_json_value, check_variables, clean_text
+from penstock.engine.payload import (
+    ERROR_MESSAGE_MAX_BYTES,
+    PayloadLimits,
+    check_json_value,
+    check_variables,
+    clean_text,
+)
 from penstock.errors import BadRequest
 from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
 
-ERROR_MESSAGE_MAX_BYTES: Final = 4_096
 ATTEMPT_MAX: Final = 2_147_483_647
 """What PostgreSQL's integer holds. Larger ones are no attempt of any job, and this one is none either."""
 RETRY_AFTER_MAX_SECONDS: Final = 31_536_000.0

@@ -7,12 +7,12 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import clean_text
+from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given, given_variables, known, required
+from penstock.rpc.reading import given, given_variables, known, required
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 

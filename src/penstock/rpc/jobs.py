@@ -8,14 +8,14 @@ import trio
 from grpclib.const import Cardinality, Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import clean_text
+from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import Completion, Failure, Job, PollRequest
 from penstock.errors import DispatchModeConflict
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.codec import encode_message
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given_variables, required
+from penstock.rpc.reading import given_variables, required
 
 MAX_JOBS_DEFAULT: Final = 1
 """The contract's default for gRPC; REST's is 10."""

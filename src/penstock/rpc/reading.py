@@ -6,15 +6,11 @@ Must not know what a request means. Everything raises BadRequest with the field'
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
-
-ITEMS_MAX_COUNT: Final = 10_000
-"""Of one call, as in REST's batch calls. Half of what may wait for all batches together."""
-ERROR_MESSAGE_MAX_BYTES: Final = 4_096
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 
@@ -47,9 +43,3 @@ def given_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes | No
 def given_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
     """A JSON value, None when it is not given. Also raises PayloadTooLarge."""
     return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
-
-
-def bounded(count: int, field: str) -> None:
-    """A list is not longer than a call may bring."""
-    if count > ITEMS_MAX_COUNT:
-        raise BadRequest(f"{field}: has {count} items, more than {ITEMS_MAX_COUNT}")

@@ -19,12 +19,12 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.engine.engine import Engine
+from penstock.engine.payload import check_count
 from penstock.engine.streams import JobStream, LostJob
 from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
-from penstock.rpc.reading import bounded
 
 RESULTS_MAX_COUNT: Final = 4_000
 """Results and heartbeats of one stream whose outcomes are not sent yet; beyond it nothing is read."""
@@ -115,8 +115,8 @@ class WorkStream:
 
     def _take(self, request: w.WorkRequest, nursery: trio.Nursery) -> None:
         results = len(request.completions) + len(request.failures) + len(request.releases)
-        bounded(results, "results")
-        bounded(len(request.heartbeats), "heartbeats")
+        check_count(results, "results")
+        check_count(len(request.heartbeats), "heartbeats")
         for credit in request.credits:
             self._jobs.grant(credit.job_type, credit.jobs)
             if credit.jobs < 0:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import clean_text
+from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, ItemOutcome, Job, Release
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.rpc import worker_messages as w
-from penstock.rpc.reading import ERROR_MESSAGE_MAX_BYTES, given_value, given_variables, required
+from penstock.rpc.reading import given_value, given_variables, required
 
 OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
 

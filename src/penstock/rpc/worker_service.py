@@ -7,6 +7,7 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
+from penstock.engine.payload import check_count
 from penstock.engine.vocabulary import InstanceView, StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.rpc import worker_items
@@ -14,7 +15,7 @@ from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
 from penstock.rpc.messages import InstanceStatus
 from penstock.rpc.methods import both_stream, unary
-from penstock.rpc.reading import bounded, given_variables, required
+from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
 
 _PREFIX: Final = "/penstock.v1.Worker/"
@@ -39,7 +40,7 @@ class Worker:
 
     async def start(self, request: w.StartInstancesRequest, _call: object) -> w.StartInstancesResponse:
         """Each item is started or has an error of its own."""
-        bounded(len(request.items), "items")
+        check_count(len(request.items), "items")
         requests: list[StartRequest] = []
         refused: dict[int, StartResult] = {}
         for index, item in enumerate(request.items):
@@ -64,25 +65,25 @@ class Worker:
     async def complete(self, request: w.CompleteJobsRequest, _call: object) -> w.CompleteJobsResponse:
         """One outcome each."""
         worker_id = required(request.worker_id, "worker_id")
-        bounded(len(request.completions), "completions")
+        check_count(len(request.completions), "completions")
         return w.CompleteJobsResponse(await worker_items.complete(self._engine, worker_id, request.completions))
 
     async def fail(self, request: w.FailJobsRequest, _call: object) -> w.FailJobsResponse:
         """One outcome each."""
         worker_id = required(request.worker_id, "worker_id")
-        bounded(len(request.failures), "failures")
+        check_count(len(request.failures), "failures")
         return w.FailJobsResponse(await worker_items.fail(self._engine, worker_id, request.failures))
 
     async def release(self, request: w.ReleaseJobsRequest, _call: object) -> w.ReleaseJobsResponse:
         """One outcome each."""
         worker_id = required(request.worker_id, "worker_id")
-        bounded(len(request.releases), "releases")
+        check_count(len(request.releases), "releases")
         return w.ReleaseJobsResponse(await worker_items.release(self._engine, worker_id, request.releases))
 
     async def heartbeat(self, request: w.HeartbeatJobsRequest, _call: object) -> w.HeartbeatJobsResponse:
         """The new end of the lease or an outcome each."""
         worker_id = required(request.worker_id, "worker_id")
-        bounded(len(request.heartbeats), "heartbeats")
+        check_count(len(request.heartbeats), "heartbeats")
         return w.HeartbeatJobsResponse(await worker_items.heartbeat(self._engine, worker_id, request.heartbeats))
 
     async def work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
