@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -36,6 +37,9 @@ REVOKE_GRACE_S: Final = 3.0
 """How long a rebalance waits for jobs that are out; all members of the group wait for the slowest."""
 STOP_TIMEOUT_S: Final = 3.0
 MAX_RETRY_PAUSE_S: Final = 5.0
+PROBATION_S: Final = 10.0
+"""A consumer that starts and fails within this time (it may not read its topic, say) counts as one that never worked:
+pauses go on growing, and the reason is not told again."""
 MAX_POISON_REASON_CHARS: Final = 300
 
 
@@ -100,6 +104,7 @@ class JobConsumer:
         backoff = Backoff(max_s=MAX_RETRY_PAUSE_S)
         failing = False
         while not self._stopping:
+            works_from = math.inf
             scope = LoopScope()
             scope.enter()
             consumer = self._make(self.group)
@@ -107,11 +112,13 @@ class JobConsumer:
                 consumer.subscribe([self.topic], listener=_listener(self))
                 await asyncio.wait_for(consumer.start(), START_TIMEOUT_S)
                 LOGGER.info("takes %s jobs from Kafka", self.job_type)
-                failing = False
-                backoff.reset()
+                works_from = time.monotonic() + PROBATION_S
                 self._consumer = consumer
                 await self._work(consumer)
             except Exception as error:
+                if time.monotonic() > works_from:
+                    backoff.reset()
+                    failing = False
                 level = logging.DEBUG if failing else logging.WARNING
                 LOGGER.log(level, "no %s jobs from Kafka: %s", self.job_type, self._cause(error))
                 failing = True
@@ -125,6 +132,8 @@ class JobConsumer:
         self._stopping = True
 
     def _cause(self, error: Exception) -> str:
+        while isinstance(error, ExceptionGroup):  # of `_work`: reading or committing has failed
+            error = cast("ExceptionGroup[Exception]", error).exceptions[0]
         if isinstance(error, TimeoutError):
             return f"no broker answers, or there is no topic {self.topic}"
         return str(error) or type(error).__name__
