@@ -12,18 +12,18 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.processes import disk_of
+from penstock.http import free_ports
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
@@ -173,15 +173,6 @@ def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
             process.kill()
             process.wait()
             raise DeploymentFailed(f"the engine did not stop within {STOP_TIMEOUT_S:.0f} s:\n{tail(log)}") from None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def tail(log: Path) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 import psycopg
 import trio
 
-from benchmarks.deployment import free_ports
 from chaos.journal import Journal
 from chaos.load import Load
 from chaos.processes import EngineProcess, WorkerProcess
 from chaos.server import ROLE, Server
+from penstock.http import free_ports
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.faulty_network import FaultyProxy, tcp, unix
 

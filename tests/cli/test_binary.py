@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from penstock import __version__
-from penstock.cli.demo import engine
 from penstock.cli.demo.orders import order_worker
 from penstock.cli.examples import example
 from penstock.client import Client
+from penstock.http import free_ports
 from tests.house.sources import TOP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,7 +40,7 @@ def test_it_needs_no_python_and_no_environment(binary):
 
 
 async def test_it_runs_a_workflow_against_a_postgresql_and_stops(binary, empty_database_dsn, tmp_path):
-    rest, grpc, metrics = engine.free_ports(3)
+    rest, grpc, metrics = free_ports(3)
     ports = ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics), "--bind", "127.0.0.1"]
     log = tmp_path / "log"
     with log.open("wb") as out:

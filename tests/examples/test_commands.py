@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from penstock.cli.demo.engine import free_ports
 from penstock.client import SyncClient
+from penstock.http import free_ports
 from penstock.testing.postgres import Server, apply_schema
 from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import REPOSITORY, RunningEngine

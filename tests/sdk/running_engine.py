@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.cli.demo.engine import free_ports
 from penstock.client import SyncClient
+from penstock.http import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 30

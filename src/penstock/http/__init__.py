@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.http.interface import Server, Statistics
 from penstock.http.limits import Limits
-from penstock.http.listen import ListenError, inherit, listen
+from penstock.http.listen import ListenError, free_ports, inherit, listen
 from penstock.http.server import HttpServer
 
-__all__ = ["HttpServer", "Limits", "ListenError", "Server", "Statistics", "inherit", "listen"]
+__all__ = ["HttpServer", "Limits", "ListenError", "Server", "Statistics", "free_ports", "inherit", "listen"]

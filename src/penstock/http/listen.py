@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from contextlib import ExitStack
 
 # The kernel cuts it at net.core.somaxconn (4096 by default since Linux 5.4).
 BACKLOG_CONNECTIONS = 4096
@@ -47,6 +48,15 @@ def listen(host: str, port: int, *, purpose: str = "HTTP") -> list[socket.socket
         assert missing is not None
         raise ListenError(_explain(purpose, host, port, missing)) from missing
     return sockets
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now. Another program may take one first: `listen` then says so."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def inherit(fd: int) -> socket.socket:

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from penstock.http import free_ports
 from penstock.testing.kafka_configuration import LOG_CONFIGURATION, broker_properties
 from penstock.testing.kafka_distribution import KafkaUnusable, ensure_jars, folder_lock, jars_folder, java
 
@@ -61,7 +62,7 @@ class KafkaBroker:
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.folder.mkdir(parents=True, exist_ok=True)
-        port, controller_port, sasl_port = _free_ports(3)
+        port, controller_port, sasl_port = free_ports(3)
         self.bootstrap = f"127.0.0.1:{port}"
         self.sasl_bootstrap = f"127.0.0.1:{sasl_port}" if users else None
         self._port = port
@@ -235,17 +236,6 @@ def answers(port: int, timeout_s: float = 1.0) -> bool:
     except (OSError, struct.error):
         return False
     return bool(correlation == 7 and brokers >= 1)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _cluster_id() -> str:

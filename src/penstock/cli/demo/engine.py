@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
-__all__ = ["EngineFailed", "engine_process", "free_ports"]
+from penstock.http import free_ports
+
+__all__ = ["EngineFailed", "engine_process"]
 
 # The engine's own grace for requests in flight is 25 s; then it also stops PostgreSQL.
 STOP_TIMEOUT_SECONDS = 40
@@ -83,15 +84,6 @@ def _penstock() -> list[str]:
 def _environment() -> dict[str, str]:
     """Without the settings of an engine that is configured here: the demo must not touch that one's database."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("WE_", "DB_"))}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. Another program may take one first: the engine then says so and ends."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _tail(log: Path) -> str:
