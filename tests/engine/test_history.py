@@ -222,8 +222,19 @@ async def test_what_ended_a_wait_is_in_the_audit(driver: Driver, ends_by: str) -
     cause = "TIMER_FIRED" if ends_by == "duration" else "SIGNALLED"
     records = await driver.engine.instances.audit(instance)
     told = [(record.kind, record.at) for record in records if record.kind == cause or record.step_id == "w"]
-    assert [kind for kind, _ in told] == [cause, "STEP_COMPLETED"]
-    assert told[0][1] == told[1][1]
+    assert [kind for kind, _ in told] == ["SIGNAL_KEPT"] * (cause == "SIGNALLED") + [cause, "STEP_COMPLETED"]
+    assert told[-2][1] == told[-1][1]
+
+
+@pytest.mark.parametrize("audited", [True, False])
+async def test_a_kept_signal_that_no_wait_ever_takes_is_in_the_audit(make_driver: MakeDriver, audited: bool) -> None:
+    driver = make_driver(audit_log_enabled=audited)
+    instance = await driver.run(definition(task("x", "w"), wait("w", "u"), user("u"), end()))
+    await driver.signal(instance, "w", {"a": 1}, buffer=True)
+    (signal,) = await driver.engine.tasks.buffered(instance)
+    await driver.cancel(instance)
+    records = [record for record in await driver.engine.instances.audit(instance) if record.kind == "SIGNAL_KEPT"]
+    assert [(record.at, record.step_id) for record in records] == [(signal.received_at, "w")] * audited
 
 
 async def test_a_chained_start_names_its_parent(driver: Driver) -> None:

@@ -55,7 +55,7 @@ class Engine:
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
         self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
-        self.tasks = Tasks(database, self.definitions, self.wide)
+        self.tasks = Tasks(database, self.definitions, self.wide, audit=settings.audit_log_enabled)
         self._folding: set[int] = set()
         self._stopping = False
 

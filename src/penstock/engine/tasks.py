@@ -34,10 +34,11 @@ SIGNALS_FULL_BYTES = 4_194_304
 class SignalItem(TaskItem):
     """A signal: acts on an open wait, or is kept for one that is not open yet."""
 
-    __slots__ = ("_kept", "buffer", "key")
+    __slots__ = ("_audit", "_kept", "buffer", "key")
 
-    def __init__(self, instance: int, request: Signal) -> None:
+    def __init__(self, instance: int, request: Signal, *, audit: bool) -> None:
         super().__init__(instance, request.step_id, StepType.WAIT, request.variables, None)
+        self._audit = audit
         self.buffer = request.buffer
         self.key = request.idempotency_key
         self._kept: int | None = None
@@ -81,7 +82,7 @@ class SignalItem(TaskItem):
         writes: list[Statement] = []
         if self._kept is not None:
             output = (self.output or b"{}").decode()
-            writes.append((SQL["insert_signal"], (self.instance, self._kept, output)))
+            writes.append((SQL["insert_signal"], (self.instance, self._kept, output, self._audit)))
         if self.key is not None:
             writes.append((SQL["claim_idempotency"], (self.scope, self.key, self.digest, self.instance)))
         return writes
@@ -90,8 +91,9 @@ class SignalItem(TaskItem):
 class Tasks:
     """The operations on user tasks and waits."""
 
-    def __init__(self, database: Database, definitions: Definitions, wide: WideLane) -> None:
+    def __init__(self, database: Database, definitions: Definitions, wide: WideLane, *, audit: bool) -> None:
         self._database = database
+        self._audit = audit
         self._definitions = definitions
         self._wide = wide
 
@@ -118,7 +120,7 @@ class Tasks:
         if request.idempotency_key is not None:
             check_text(request.idempotency_key, "Idempotency-Key", NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-        await self._wide.submit(SignalItem(ids.read_instance(request.instance_id), request))
+        await self._wide.submit(SignalItem(ids.read_instance(request.instance_id), request, audit=self._audit))
 
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""

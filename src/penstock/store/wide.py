@@ -384,11 +384,6 @@ async def audit_of(connection: TrioConnection, instance: int) -> list[AuditEntry
     return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
 
 
-async def buffer_signal(connection: TrioConnection, instance: int, step: int, output: bytes) -> None:
-    """Keep a signal until its wait opens."""
-    await connection.fetch(SQL["insert_signal"], (instance, step, output.decode()))
-
-
 def fold(instances: Sequence[int]) -> list[Statement]:
     """Moves the deltas of instances, whose tokens are all locked, into their overlays."""
     ids = arrays.ints(instances)
