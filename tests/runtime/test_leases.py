@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from penstock.engine.items import DeadLetterItem
 from penstock.errors import Unavailable
 from penstock.runtime import lease_sweeper
 from penstock.testing.definitions import linear
@@ -112,6 +113,23 @@ async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(start_local:
     assert (dead.id, dead.worker_id) == (job.id, "w3")
 
 
+async def test_many_dead_letters_share_transactions(start_local: StartLocal) -> None:
+    engine = await start_local(services=False, lease_expiry_limit=1)
+    instances = [await engine.run(linear(1)) for _ in range(20)]
+    assert len(await engine.poll("work", n=20)) == 20
+    engine.clock.advance(31)
+    before = batches(engine)
+    assert await sweep(engine) == 20
+    assert batches(engine) - before <= 2  # the first may go alone
+    assert {await engine.status(instance) for instance in instances} == {"FAILED"}
+
+
+def batches(engine: LocalEngine) -> float:
+    """Transactions of the wide lane."""
+    name = "engine_db_transaction_duration_seconds_count"
+    return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "wide"}) or 0
+
+
 async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,11 +138,11 @@ async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
     await engine.one("work")
     engine.clock.advance(31)
 
-    async def refuse(item: object) -> None:
-        raise Unavailable("the database is away")
+    def refuse(item: DeadLetterItem) -> None:
+        item.refuse(Unavailable("the database is away"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.engine.wide, "submit", refuse)
+        patch.setattr(engine.engine.wide, "submit_nowait", refuse)
         with pytest.raises(Unavailable):
             await sweep(engine)
     assert await engine.status(instance) == "ACTIVE"

@@ -156,7 +156,12 @@ class WideLane:
 
     async def submit(self, item: WideItem) -> Any:
         """Queue an item and wait for its answer; an outage of the database is waited out."""
-        return await self.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
+        self.submit_nowait(item)
+        return await item.wait_answer()
+
+    def submit_nowait(self, item: WideItem) -> None:
+        """Queue an item. Raises TooManyRequests."""
+        self.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
 
     async def _apply(self, items: list[WideItem]) -> None:
         try:

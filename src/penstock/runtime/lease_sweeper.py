@@ -93,9 +93,7 @@ class LeaseSweeper:
                 lease.looks += 1
                 lease.ends_at = now + 2 * TICK_S * lease.looks
                 engine.polls.leases.put_back(lease)
-        for row in rows:
-            if row.dead:  # last: refused during an outage, the scan finds the lease again
-                await self._dead_letter(JobKey(row.instance, row.token, row.seq), row.attempt, limit)
+        await self._dead_letter([row for row in rows if row.dead], limit)
         return len(rows)
 
     async def _end(self, due: list[GrantedLease], limit: int) -> list[store.Expired]:
@@ -110,9 +108,17 @@ class LeaseSweeper:
                 rows += await store.expire(connection, _keys(leases), limit)
         return rows
 
-    async def _dead_letter(self, key: JobKey, attempt: int, expiries: int) -> None:
-        log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
-        await self._engine.wide.submit(DeadLetterItem(key, attempt, expiries))
+    async def _dead_letter(self, rows: list[store.Expired], expiries: int) -> None:
+        """All at once: one after another they would hold up the leases that end meanwhile. What is refused, in an
+        outage, is found again by the scan."""
+        items: list[DeadLetterItem] = []
+        for row in rows:
+            key = JobKey(row.instance, row.token, row.seq)
+            log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
+            items.append(DeadLetterItem(key, row.attempt, expiries))
+            self._engine.wide.submit_nowait(items[-1])
+        for item in items:
+            await item.wait_answer()
 
 
 def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:
