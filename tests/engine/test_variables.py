@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Release
+from penstock.engine.vocabulary import Job, Release
 from penstock.errors import PayloadTooLarge
 from penstock.testing.definitions import definition, end, linear, service, step
 from tests.engine.conftest import MakeDriver
@@ -131,6 +131,65 @@ async def test_many_bytes_of_variables_are_whole_whether_the_engine_knows_them_o
     assert (again.attempt, variables_of(again)) == (2, variables_of(known))
 
 
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["narrow", "wide", "user task", "wait"])
+async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_nothing(
+    make_driver: MakeDriver, kind: str
+) -> None:
+    driver = make_driver(instance_variables_max_bytes=4 * MEGABYTE)
+    names = [f"s{index}" for index in range(9)]
+    following = [*names[1:], "end"]
+    match kind:
+        case "narrow":
+            steps = [service(name, after) for name, after in zip(names, following, strict=True)]
+        case "wide":
+            steps = [
+                step(name, "SERVICE_TASK", jobType="work", conditionalNextSteps={"true": after})
+                for name, after in zip(names, following, strict=True)
+            ]
+        case _:
+            parked = "WAIT" if kind == "wait" else "USER_TASK"
+            steps = [step(name, parked, nextStep=after) for name, after in zip(names, following, strict=True)]
+    instance = await driver.run(definition(*steps, end()))
+    other = (await driver.start("test")).id
+
+    async def go_on(instance: str, variables: dict[str, Any]) -> None:
+        (open_step,) = await driver.open_steps(instance)
+        if kind == "wait":
+            await driver.signal(instance, open_step, variables)
+        elif kind == "user task":
+            await driver.finish_task(instance, open_step, variables)
+        else:
+            await take()
+            await driver.complete(held[instance], variables)
+            del held[instance]
+
+    async def take() -> None:
+        held.update({job.instance_id: job for job in await driver.poll("work", n=10)})
+
+    held: dict[str, Job] = {}
+    written: dict[str, Any] = {}
+    with pytest.raises(PayloadTooLarge, match="variables: the instance would have more than 4000000 bytes"):
+        for index in range(len(names)):
+            await driver.engine.wide.batcher.wait_flushed()  # what a fold has locked is not claimed
+            await take()
+            before = driver.snapshot()
+            await go_on(instance, {f"k{index}": "x" * 2 * MEGABYTE})
+            written[f"k{index}"] = "x" * 2 * MEGABYTE
+    assert driver.snapshot() == before
+    assert 2 < len(written) < 9  # it is looked at each 8 MB: see `complete_narrow`
+    assert await driver.variables(instance) == written
+    await go_on(other, {"small": 1})  # the others go on as before
+    await go_on(instance, {})  # and so does what brings nothing
+    await go_on(instance, dict.fromkeys(list(written)[1:]))  # or makes it small enough again
+    await go_on(instance, {"small": 1})
+    assert await driver.variables(instance) == {**dict.fromkeys(written), "k0": written["k0"], "small": 1}
+    view = await driver.cancel(instance)
+    assert view.status == "CANCELLED"
+
+
 REFUSING = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   IF NEW.output ? 'too large' THEN RAISE 'as of a gigabyte' USING ERRCODE = 'program_limit_exceeded'; END IF;
@@ -159,3 +218,21 @@ async def test_what_postgresql_can_not_hold_is_refused_alone_and_is_no_outage(
     with pytest.raises(PayloadTooLarge):
         await driver.complete(jobs[2], {"too large": 1})
     await driver.complete(jobs[2])
+
+
+async def test_an_instance_at_its_bound_holds_up_no_others_in_its_batch(make_driver: MakeDriver) -> None:
+    driver = make_driver(instance_variables_max_bytes=4 * MEGABYTE)
+    await driver.upload(looping(99))
+    full, other = (await driver.start("test", {"n": 0})).id, (await driver.start("test", {"n": 0})).id
+    async with driver.engine.database.connection() as connection:
+        await connection.fetch(b"UPDATE token SET unfolded = 64, step = 1 WHERE id = $1", (int(full, 16),))
+        await connection.fetch(
+            b"UPDATE token SET step = 1 WHERE id = $1", (int(other, 16),)
+        )  # where a completion takes the wide lane
+    jobs = {job.instance_id: job for job in await driver.poll("work", n=2)}
+    outcomes = await driver.engine.jobs.complete_many(
+        [completion(jobs[full], {"blob": "x" * 4 * MEGABYTE}), completion(jobs[other], {"n": 1})]
+    )
+    assert [outcome.outcome for outcome in outcomes] == ["invalid", "ok"]
+    assert await driver.variables(other) == {"n": 1}
+    assert await driver.variables(full) == {"n": 0}

@@ -231,7 +231,7 @@ class _Run(Book):
             case StepType.TRANSFORMATION:
                 output = self.transform(step)
                 self.record(token, HistoryKind.COMPLETED, output=output)
-                self.count_delta(token)
+                self.count_delta(token, output)
                 assert step.next is not None
                 self.entering.append((token, step.next))
             case StepType.PARALLEL_GATEWAY:
@@ -287,9 +287,9 @@ class _Run(Book):
     def merge(self, token: Token, output: bytes | None) -> bytes | None:
         """Take a delta into the variables; None when it changes nothing."""
         delta = None if output is None else msgspec.json.decode(output, type=dict[str, object])
-        if not delta:
+        if output is None or not delta:
             return None
-        self.count_delta(token)
+        self.count_delta(token, output)
         if self.variables is not None:
             self.variables.update(delta)
         return output

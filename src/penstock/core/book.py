@@ -16,6 +16,9 @@ from penstock.core.definition import Definition, Step
 from penstock.core.effect import HistoryRow, JobRef, Outcome, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 
+DELTA_UNIT_BYTES = 131_072
+"""A variable delta counts for one, and for one more with each such piece of it. As in `complete_narrow`."""
+
 
 class PositionsExhausted(Exception):
     """The block of positions was too small: take a larger one and advance again."""
@@ -114,8 +117,8 @@ class Book:
         if self.has_timers(token):
             self.out.disarmed.append((token.id, token.seq))
 
-    def count_delta(self, token: Token) -> None:
-        token.unfolded += 1
+    def count_delta(self, token: Token, output: bytes) -> None:
+        token.unfolded += 1 + len(output) // DELTA_UNIT_BYTES
         self.touch(token)
 
     def has_timers(self, token: Token) -> bool:

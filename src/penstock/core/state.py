@@ -118,7 +118,7 @@ class Token(msgspec.Struct):
     expiries: int = 0
     pending: int = 0  # FORKED: branches that neither arrived nor left
     arrived: int = 0  # FORKED: branches that arrived
-    unfolded: int = 0  # variable deltas this token wrote since the last fold
+    unfolded: int = 0  # variable deltas this token wrote since the last fold; a large one counts for several
     claimed_by: str | None = None
     claimed_at: datetime | None = None
     lease_until: datetime | None = None

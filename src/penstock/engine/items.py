@@ -23,7 +23,7 @@ from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
-from penstock.engine.wide import Settled, WideItem, WritesOnly
+from penstock.engine.wide_item import Settled, WideItem, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
 from penstock.store import wide as store
 from penstock.store.connection import TrioConnection
@@ -213,11 +213,12 @@ class TimerItem(WideItem):
 
 
 class FoldItem(WideItem):
-    """Move the variable deltas of an instance into its overlay. No event: done by statements alone."""
+    """Move the variable deltas of an instance into its overlay. No event."""
 
     __slots__ = ("_done",)
 
     repeatable = True
+    folds = True
 
     def __init__(self, instance: int, done: Callable[[], None]) -> None:
         super().__init__(instance)
@@ -235,9 +236,6 @@ class FoldItem(WideItem):
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Settled(None)
         raise WritesOnly
-
-    def statements(self) -> list[Statement]:
-        return store.fold([self.instance])
 
 
 def call(kind: CallKind, request: Any) -> Call:

@@ -15,13 +15,14 @@ from penstock.core.event import Started
 from penstock.core.state import Instance, InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.effects import Effects
 from penstock.engine.flush import apply_safely
 from penstock.engine.ids import IdSource
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
 from penstock.engine.waiters import Waiter
-from penstock.engine.wide import POSITIONS_PER_ITEM, Effects, WideLane
+from penstock.engine.wide import POSITIONS_PER_ITEM, WideLane
 from penstock.errors import IdempotencyConflict, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings

@@ -15,7 +15,8 @@ from penstock.engine.items import TaskItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.vocabulary import BufferedSignal, Signal, UserTaskCompletion, raw
-from penstock.engine.wide import Settled, WideLane, WritesOnly
+from penstock.engine.wide import WideLane
+from penstock.engine.wide_item import Settled, WritesOnly
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import instances as instance_store
 from penstock.store import wide as store

@@ -11,7 +11,8 @@ from collections import OrderedDict
 import msgspec
 
 FOLD_MIN_DELTAS = 64
-"""An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear."""
+"""An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear. A large one
+counts for several (`Book.count_delta`)."""
 
 ENTRY_BYTES = 350
 """What an entry of the cache takes besides the variables: key, table and object headers. Without it, `{}` of every job

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,107 +19,30 @@ from penstock.core.effect import JobRef, Outcome
 from penstock.core.event import Event, Started
 from penstock.core.state import Instance, InstanceStatus, Token, Trigger, move
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.effects import Effects
 from penstock.engine.flush import apply_safely
 from penstock.engine.ids import IdSource
 from penstock.engine.polls import HandOver, Polls
-from penstock.engine.variables import FOLD_MIN_DELTAS
-from penstock.errors import NotFound, PenstockError
+from penstock.engine.vocabulary import EMPTY_OBJECT
+from penstock.engine.wide_item import Settled, WideItem, WritesOnly
+from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import wide as store
-from penstock.store.batch import Batcher, Item
+from penstock.store.batch import Batcher
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, DatabaseError, TryAgain
-from penstock.store.jobs import JobKey, Known
+from penstock.store.database import Database, DatabaseError, RefusedWithin, TryAgain
 from penstock.store.statements import SQL
-from penstock.store.wide import Change, LockedInstance, NewInstance
+from penstock.store.wide import Change, NewInstance
 
 POSITIONS_PER_ITEM = 12
 CHAIN_MAX = 100
 """Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
 
 log = get_logger(__name__)
-
-
-class Settled(Exception):
-    """Nothing is to be changed: the item has this answer."""
-
-    def __init__(self, answer: object) -> None:
-        super().__init__()
-        self.answer = answer
-
-
-class WritesOnly(Exception):
-    """The item has no event: its `statements` are all it does."""
-
-
-class WideItem(Item[Any]):
-    """Something to do with one instance."""
-
-    __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
-
-    repeatable = False
-    """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
-
-    def __init__(
-        self,
-        instance: int,
-        *,
-        job: JobKey | None = None,
-        worker: str = "",
-        timer: tuple[int, int, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.instance = instance
-        self.job = job
-        self.worker = worker
-        self.timer = timer
-        self.planned: object = None
-        self.sent: Sent | None = None
-
-    async def prepare(self, connection: TrioConnection) -> None:
-        """What has to be read first, under the instance's lock. Raises as `decide`."""
-
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
-        """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
-        raise WritesOnly
-
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
-        """The answer once the outcome is committed."""
-        return None
-
-    def statements(self) -> list[store.Statement]:
-        """Further writes of the same transaction."""
-        return []
-
-
-class Effects:
-    """What a transaction does to this engine's memory, once it is known to be committed."""
-
-    def __init__(self) -> None:
-        self.overs: list[HandOver] = []
-        self.queued: list[str] = []
-        self.armed: list[datetime] = []
-        self.changes: list[tuple[Change, LoadedDefinition]] = []
-
-    def take(self, other: Effects) -> None:
-        """Add another's."""
-        self.overs += other.overs
-        self.queued += other.queued
-        self.armed += other.armed
-        self.changes += other.changes
-
-    def long_runs(self) -> list[int]:
-        """The instances whose variable deltas are due to be folded. Their tokens are all locked here."""
-        return [
-            change.outcome.instance.id
-            for change, _ in self.changes
-            if not change.outcome.ended
-            and any(token.unfolded >= FOLD_MIN_DELTAS for token in (*change.outcome.inserted, *change.outcome.updated))
-        ]
 
 
 class WideLane:
@@ -239,8 +162,8 @@ class WideLane:
                 decided.append(item)
             if decided:
                 extra = [statement for item in decided for statement in item.statements()]
-                extra += store.fold(effects.long_runs())
-                await self.commit(connection, effects, scene.now, scene.xid, decided, extra)
+                folds = [*effects.long_runs(), *(item.instance for item in decided if item.folds)]
+                await self.commit(connection, effects, scene.now, scene.xid, decided, extra, folds)
         except BaseException:
             self.undo(effects)
             raise
@@ -407,8 +330,12 @@ class WideLane:
         xid: str,
         items: list[Any],
         extra: list[store.Statement],
+        folds: Sequence[int] = (),
     ) -> None:
-        """Write and commit. When the answer is lost, ``items`` and effects wait to be resolved by the next try."""
+        """Write, fold the deltas of the instances ``folds``, and commit.
+
+        When the answer is lost, ``items`` and effects wait to be resolved by the next try.
+        """
         changes = [change for change, _ in effects.changes]
         writes = store.statements(
             changes,
@@ -422,12 +349,26 @@ class WideLane:
             item.sent = sent
         self._unheard[sent] = effects
         try:
+            if folds:
+                fold = store.fold(folds, self._settings.instance_variables_max_bytes)
+                too_large = {row[0] for row in (await connection.roundtrip([*writes, fold]))[-1]}
+                self._refuse_growth(items, too_large)
+                writes = store.note_folded(folds, too_large)
             await connection.roundtrip([*writes, *sent.writes, (SQL["commit"], ())])
         except DatabaseError:
             if not connection.closed:  # refused by the server: surely rolled back
                 del self._unheard[sent]
             raise
         del self._unheard[sent]
+
+    def _refuse_growth(self, items: list[Any], too_large: set[int]) -> None:
+        """Refuse items that bring variables to instances which have too many; the others are repeated without them."""
+        grown = [item for item in items if item.instance in too_large and item.output not in (None, EMPTY_OBJECT)]
+        for item in grown:
+            limit = self._settings.instance_variables_max_bytes
+            item.refuse(PayloadTooLarge(f"variables: the instance would have more than {limit} bytes of them"))
+        if grown:
+            raise RefusedWithin
 
     async def resolve_unheard(self, connection: TrioConnection, items: list[Any]) -> None:
         """Look what became of transactions whose COMMIT was not answered, and answer the items of committed ones."""

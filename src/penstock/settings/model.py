@@ -211,8 +211,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 67_108_864
     definition_max_steps: Annotated[int, _engine("Steps of one definition.", 1, 10_000)] = 10_000
     variables_max_bytes: Annotated[
-        int, _engine("The variables of one request or one instance, as JSON.", 1_024, 268_435_456)
+        int, _engine("The variables of one request, as JSON; over it 413.", 1_024, 268_435_456)
     ] = 4_194_304
+    instance_variables_max_bytes: Annotated[
+        int,
+        _engine(
+            "The variables of one instance, in PostgreSQL's binary form: about as many as of JSON. Looked at each few "
+            "megabytes that it writes; what would bring more is then refused with 413.",
+            1_024,
+            134_217_728,
+        ),
+    ] = 67_108_864
     variables_max_depth: Annotated[int, _engine("Nesting of JSON in variables.", 8, 500)] = 100
     checkpoint_max_bytes: Annotated[
         int, _engine("The checkpoint, or the progress, of a heartbeat.", 1_024, 16_777_216)

@@ -65,6 +65,10 @@ class IdTaken(pg_errors.SerializationFailure):
     """A new id exists already: another engine has our number, or the clock went back. Take new ones and repeat."""
 
 
+class RefusedWithin(pg_errors.SerializationFailure):
+    """An item was refused in the middle of its transaction, which is repeated without it."""
+
+
 def is_id_taken(error: DatabaseError) -> bool:
     """Whether the statement was refused for an id that we made: as `IdTaken`, which says it already."""
     return isinstance(error, CLASH) and error.diag.constraint_name in _MADE_IDS

@@ -7,7 +7,7 @@ Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, cast
@@ -252,9 +252,12 @@ def _job_type(change: Change, token: Token) -> int | None:
     return change.job_type_of(token.step) if token.state in JOB_STATES else None
 
 
+UNFOLDED_MAX = 32_000
+"""Of a token: what a smallint holds. One that has it takes no narrow completion with variables (`complete_narrow`)."""
+
+
 def _bounded(deltas: int) -> int:
-    """What a smallint holds; a fold is due long before."""
-    return min(deltas, 32_000)
+    return min(deltas, UNFOLDED_MAX)
 
 
 def _tokens(changes: Sequence[Change], add: Add) -> None:
@@ -384,10 +387,17 @@ async def audit_of(connection: TrioConnection, instance: int) -> list[AuditEntry
     return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
 
 
-def fold(instances: Sequence[int]) -> list[Statement]:
-    """Moves the deltas of instances, whose tokens are all locked, into their overlays."""
-    ids = arrays.ints(instances)
-    return [(SQL["fold"], (ids,)), (SQL["unfolded_reset"], (ids,))] if instances else []
+def fold(instances: Sequence[int], max_bytes: int) -> Statement:
+    """Moves the deltas of instances, whose tokens are all locked, into their overlays. Gives the ids of those that are
+    left as they are, as they would have more than ``max_bytes`` of variables. `note_folded` has to follow."""
+    return SQL["fold"], (arrays.ints(instances), max_bytes)
+
+
+def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[Statement]:
+    """Counts anew what the tokens of instances wrote. Tokens of those that are too large go through the wide lane."""
+    folded = [id for id in instances if id not in too_large]
+    counts = ((folded, 0), (sorted(too_large), UNFOLDED_MAX))
+    return [(SQL["count_unfolded"], (arrays.ints(ids), count)) for ids, count in counts if ids]
 
 
 async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:

@@ -7,6 +7,8 @@
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
 -- $7 next job type (null: the next step parks) $8 hand-off worker (null: to the queue) $9 lease seconds of it
 -- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
+-- A token that wrote a lot since the last fold (128 times 128 kB at most, `Book.count_delta` has the measure) writes no
+-- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
                        $8::text[], $9::float8[], $10::text[])
@@ -21,10 +23,11 @@ moved AS (
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
     claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
     lease_until = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
-    unfolded = t.unfolded + (i.output IS NOT NULL)::int
+    unfolded = least(32000, t.unfolded + CASE WHEN i.output IS NULL THEN 0 ELSE 1 + octet_length(i.output) / 131072 END)
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE i.op = 0 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded,
     i.seq, i.next_type, i.hand_off, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at),

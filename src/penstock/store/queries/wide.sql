@@ -158,15 +158,23 @@ INSERT INTO audit (pos, at, instance_id, step, kind)
 SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT' FROM kept WHERE $4::boolean
 
 -- name: fold
--- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now.
-UPDATE instance i SET overlay = coalesce(i.overlay, '{}') || f.merged, folded_pos = f.pos
-FROM (SELECT h.instance_id, jsonb_merge(h.output ORDER BY h.pos) AS merged, max(h.pos) AS pos
-      FROM instance j JOIN history h ON h.instance_id = j.id AND h.pos > j.folded_pos AND h.output IS NOT NULL
-      WHERE j.id = ANY($1::bigint[]) GROUP BY h.instance_id) f
-WHERE i.id = f.instance_id
+-- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now. Those
+-- whose variables would have more than $2 bytes (as jsonb) are left as they are, and come back.
+WITH merged AS MATERIALIZED (
+  SELECT j.id, coalesce(j.overlay, '{}') || f.merged AS overlay, f.pos,
+    pg_column_size(j.vars || coalesce(j.overlay, '{}') || f.merged) AS bytes
+  FROM instance j CROSS JOIN LATERAL (
+    SELECT jsonb_merge(h.output ORDER BY h.pos) AS merged, max(h.pos) AS pos FROM history h
+    WHERE h.instance_id = j.id AND h.pos > j.folded_pos AND h.output IS NOT NULL) f
+  WHERE j.id = ANY($1::bigint[]) AND f.pos IS NOT NULL),
+folded AS (
+  UPDATE instance i SET overlay = m.overlay, folded_pos = m.pos FROM merged m WHERE i.id = m.id AND m.bytes <= $2::int)
+SELECT id FROM merged WHERE bytes > $2::int
 
--- name: unfolded_reset
-UPDATE token SET unfolded = 0 WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
+-- name: count_unfolded
+-- What the tokens of instances $1 wrote since the last fold: $2.
+UPDATE token SET unfolded = $2::smallint
+WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
 
 -- name: due_timers
 -- What is due now, oldest first, and how long until the first that is not; $1 limit. One row of those that are not:

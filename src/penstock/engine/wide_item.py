@@ -1,0 +1,71 @@
+"""What all items of the wide lane have in common; `items` and `tasks` have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.effect import Outcome
+from penstock.core.event import Event
+from penstock.engine.definitions import LoadedDefinition
+from penstock.store import wide as store
+from penstock.store.batch import Item
+from penstock.store.commits import Sent
+from penstock.store.connection import TrioConnection
+from penstock.store.jobs import JobKey, Known
+from penstock.store.wide import LockedInstance
+
+
+class Settled(Exception):
+    """Nothing is to be changed: the item has this answer."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class WritesOnly(Exception):
+    """The item has no event: its `statements` are all it does."""
+
+
+class WideItem(Item[Any]):
+    """Something to do with one instance."""
+
+    __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
+
+    repeatable = False
+    """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
+    folds = False
+    """Whether it is there to fold the instance's variable deltas."""
+    output: bytes | None = None
+    """The variables that it brings."""
+
+    def __init__(
+        self,
+        instance: int,
+        *,
+        job: JobKey | None = None,
+        worker: str = "",
+        timer: tuple[int, int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.instance = instance
+        self.job = job
+        self.worker = worker
+        self.timer = timer
+        self.planned: object = None
+        self.sent: Sent | None = None
+
+    async def prepare(self, connection: TrioConnection) -> None:
+        """What has to be read first, under the instance's lock. Raises as `decide`."""
+
+    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+        """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
+        raise WritesOnly
+
+    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+        """The answer once the outcome is committed."""
+        return None
+
+    def statements(self) -> list[store.Statement]:
+        """Further writes of the same transaction."""
+        return []
