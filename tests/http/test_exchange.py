@@ -245,10 +245,14 @@ async def test_a_slow_body_times_out(serve_either: Serve) -> None:
         assert http.server.statistics().timed_out_total == 1
 
 
-async def test_an_idle_connection_is_closed_after_a_while(serve_either: Serve) -> None:
+async def test_an_idle_connection_is_closed_after_a_while(
+    serve_either: Serve, mock_clock: trio.testing.MockClock
+) -> None:
+    """Time stands still until there is nothing else left to do."""
     async with serve_either(echo, keep_alive_timeout_seconds=0.2, deadline_tick_seconds=0.05) as http:
         async with http.client() as client:
             assert (await client.ask(get("/x"))).status == 200
+            mock_clock.rate = 1.0
             assert await client.reads_end()
         async with http.client() as silent:
             assert await silent.reads_end()

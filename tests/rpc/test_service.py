@@ -405,13 +405,17 @@ async def test_an_over_deep_struct_is_an_invalid_argument_and_the_engine_goes_on
     """As bytes, because our own encoder would not make it: an object in an object, and so on."""
     await driver.upload(linear(1))
     for levels in (MAX_LEVELS + 1, 5_000, 100_000):
-        value = b""
+        size, heads = 0, [b""]  # from the inside out: what stands before the value of each level
         for _ in range(levels):
-            entry = b"\x0a\x01a\x12" + write_varint(len(value)) + value
-            struct = b"\x0a" + write_varint(len(entry)) + entry
-            value = b"\x2a" + write_varint(len(struct)) + struct
-            if len(value) > 1_000_000:
+            value = b"\x0a\x01a\x12" + write_varint(size)
+            entry = b"\x0a" + write_varint(len(value) + size) + value
+            size += len(entry)
+            heads[-1], of_value = entry, b"\x2a" + write_varint(size)
+            size += len(of_value)
+            heads += [of_value, b""]
+            if size > 1_000_000:
                 break
+        struct = b"".join(reversed(heads[:-2]))
         body = b"\x0a\x06linear\x1a" + write_varint(len(struct)) + struct
         status, _ = await refused(grpc.bytes("StartInstance", body, m.StartInstanceResponse))
         assert status is Status.INVALID_ARGUMENT
@@ -432,7 +436,7 @@ async def test_no_bytes_at_any_method_do_more_than_fail(grpc: Served, body: byte
 async def test_many_tiny_items_are_refused_before_they_cost_much(grpc: Served) -> None:
     """Two bytes are an empty step: a message within the size limit could stop the engine for half a minute."""
     steps = b"\x3a\x00" * 1_000_000
-    began_s = time.perf_counter()
+    began_s = time.process_time()  # of the server, too: it is in this process
     for method, body in (
         ("UploadDefinition", b"\x0a" + write_varint(len(steps)) + steps),
         ("PollJobs", b"\x12\x00" * 1_000_000),
@@ -440,7 +444,7 @@ async def test_many_tiny_items_are_refused_before_they_cost_much(grpc: Served) -
     ):
         status, reason = await refused(grpc.bytes(method, body, m.CompleteJobResponse))
         assert (status, "items" in reason) == (Status.INVALID_ARGUMENT, True)
-    assert time.perf_counter() - began_s < 10
+    assert time.process_time() - began_s < 10
 
 
 async def test_a_status_of_every_kind_of_conflict(driver: Driver, grpc: Served) -> None:
