@@ -55,7 +55,9 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(server: Server, app: App, sockets: list[socket.socket] | None = None) -> AsyncIterator[Running]:
+async def running(
+    server: Server, app: App, sockets: list[socket.socket] | None = None, *, deadline_s: float = DEADLINE_SECONDS
+) -> AsyncIterator[Running]:
     sockets = sockets or listen("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
     ended, scope = trio.Event(), trio.CancelScope()
@@ -65,7 +67,7 @@ async def running(server: Server, app: App, sockets: list[socket.socket] | None 
             await server.serve(app, sockets, task_status=task_status)
         ended.set()
 
-    with trio.fail_after(DEADLINE_SECONDS):
+    with trio.fail_after(deadline_s):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve)
             yield Running(server, port, ended, scope)

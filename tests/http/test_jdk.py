@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import trio
 
+from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
 from tests.http.apps import answer, read_body
-from tests.http.conftest import Serve
+from tests.http.conftest import running
 
 PROGRAM = Path(__file__).parent / "java" / "Offers.java"
 SIZES = [0, 1, 200, 20_000, 1_000_000, 200]
 
 
 @pytest.mark.jdk
-async def test_javas_default_client_is_understood_on_one_connection(serve_native: Serve) -> None:
+async def test_javas_default_client_is_understood_on_one_connection() -> None:
     clients, offers = set(), set()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,14 +29,13 @@ async def test_javas_default_client_is_understood_on_one_connection(serve_native
         kinds = sorted(set(body.decode()))
         await answer(send, 200, f"{scope['path']} {len(body)} {''.join(kinds)}".encode())
 
-    async with serve_native(app) as http:
-        with trio.fail_after(60):
-            done = await trio.run_process(
-                ["java", str(PROGRAM), f"http://127.0.0.1:{http.port}"],
-                capture_stdout=True,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
+    async with running(HttpServer(Limits()), app, deadline_s=60) as http:  # java compiles the program first
+        done = await trio.run_process(
+            ["java", str(PROGRAM), f"http://127.0.0.1:{http.port}"],
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         output = done.stdout.decode()
         assert done.returncode == 0, output
         expected = []
