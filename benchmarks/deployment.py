@@ -23,7 +23,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.processes import disk_of
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
@@ -89,7 +89,15 @@ def work_directory(parent: Path) -> Generator[Path]:
 @contextmanager
 def engine(directory: Path, settings: Mapping[str, str], *, dsn: str | None = None) -> Generator[Deployment]:
     """An engine of our own, ready; on the embedded PostgreSQL in ``directory``, or on ``dsn``."""
-    rest, grpc, metrics = free_ports(3)
+    with reserved_ports(3) as ports, _engine_on(ports, directory, settings, dsn) as deployment:
+        yield deployment
+
+
+@contextmanager
+def _engine_on(
+    ports: list[int], directory: Path, settings: Mapping[str, str], dsn: str | None
+) -> Generator[Deployment]:
+    rest, grpc, metrics = ports
     command = [sys.executable, "-m", "penstock", "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
     command += ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
     if dsn is None:

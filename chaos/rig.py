@@ -10,7 +10,7 @@ import random
 import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from chaos.journal import Journal
 from chaos.load import Load
 from chaos.processes import EngineProcess, WorkerProcess
 from chaos.server import ROLE, Server
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.faulty_network import FaultyProxy, tcp, unix
 
@@ -71,6 +71,7 @@ class Rig:
         self.to_database = FaultyProxy(self._to_socket, seed=1)
         self.to_engines: list[FaultyProxy] = []
         self.clock: DatabaseClock | None = None
+        self._ports = ExitStack()
         self.clock_file = directory / "clock" if "engine clock" in needs else None
         self.database_wanted = True
         self.settled_s = 0.0
@@ -110,6 +111,7 @@ class Rig:
         finally:
             for process in (*self.workers, *self.engines):
                 process.kill()
+            self._ports.close()
         return load
 
     async def _to_socket(self) -> trio.SocketStream:
@@ -142,7 +144,7 @@ class Rig:
             dsn += " connect_timeout=3"
         if self.clock_file is not None:
             self.clock_file.write_text("0")
-        for number, port in enumerate(free_ports(ENGINES)):
+        for number, port in enumerate(self._ports.enter_context(reserved_ports(ENGINES))):
             log = self.directory / f"engine-{number}.log"
             settings = {**ENGINE_SETTINGS, **({"db_max_conns": 2} if "small pool" in self.needs else {})}
             engine = EngineProcess(f"engine {number}", dsn, port, log, settings, self.clock_file)

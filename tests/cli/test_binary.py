@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.cli.demo.orders import order_worker
 from penstock.cli.examples import example
 from penstock.client import Client
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 from tests.house.sources import TOP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,12 +40,16 @@ def test_it_needs_no_python_and_no_environment(binary):
 
 
 async def test_it_runs_a_workflow_against_a_postgresql_and_stops(binary, empty_database_dsn, tmp_path):
-    rest, grpc, metrics = free_ports(3)
+    with reserved_ports(3) as ports:
+        await runs_a_workflow(binary, empty_database_dsn, tmp_path, *ports)
+
+
+async def runs_a_workflow(binary, dsn, tmp_path, rest, grpc, metrics):
     ports = ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics), "--bind", "127.0.0.1"]
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = await trio.lowlevel.open_process(
-            [binary, "serve", *ports], stdout=out, stderr=out, env={"WE_POSTGRES_DSN": empty_database_dsn}
+            [binary, "serve", *ports], stdout=out, stderr=out, env={"WE_POSTGRES_DSN": dsn}
         )
     done: Counter[str] = Counter()
     try:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,11 +192,12 @@ def start_demo(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def open_directory(tmp_path):
-    if os.geteuid() == 0:  # then PostgreSQL runs as another user, who must get here
-        for directory in (tmp_path, *tmp_path.parents[:-2]):
-            directory.chmod(directory.stat().st_mode | 0o011)
-    return tmp_path
+def open_directory():
+    """PostgreSQL may run as another user, who must get here; a pytest that starts closes its directories to others."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
 
 
 def left_behind(tmp_path: Path) -> list[str]:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from penstock.client import SyncClient
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 from penstock.testing.postgres import Server, apply_schema
 from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import REPOSITORY, RunningEngine
@@ -65,7 +65,11 @@ def listens(port: int) -> bool:
 
 
 def test_a_worker_works_until_it_is_told_to_stop(engine: RunningEngine) -> None:
-    port = free_ports(1)[0]
+    with reserved_ports(1) as (port,):
+        works_until_it_is_told_to_stop(engine, port)
+
+
+def works_until_it_is_told_to_stop(engine: RunningEngine, port: int) -> None:
     servers = [[sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "web_app:app"]]
     servers += [[sys.executable, "order_worker.py"]]
     processes = [subprocess.Popen(command, cwd=EXAMPLES, env=environment(engine)) for command in servers]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import pytest
 
-from penstock.http import ListenError, inherit, listen
+from penstock.http import ListenError, inherit, listen, reserved_ports
 from tests.http.apps import echo
 from tests.http.conftest import Serve
 from tests.http.raw import get
@@ -31,6 +32,17 @@ def test_a_port_is_free_again_after_its_server(serve_native: Serve) -> None:
         first.close()
         (again,) = listen("127.0.0.1", port)
         again.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port is only free now")
+def test_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on() -> None:
+    with reserved_ports(1) as (port,), socket.socket() as other:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))  # without SO_REUSEADDR, as whoever is given a port by the system
+        for _ in range(2):  # an engine may end and come again
+            (listening,) = listen("127.0.0.1", port)
+            socket.create_connection(("127.0.0.1", port)).close()
+            listening.close()
 
 
 def test_an_unknown_host_is_named() -> None:

@@ -9,10 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.client import SyncClient
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 30
@@ -21,7 +22,8 @@ STOP_TIMEOUT_S = 40
 
 class RunningEngine:
     def __init__(self, dsn: str, log: Path, **settings: str) -> None:
-        self._rest, self._grpc, self._metrics = free_ports(3)
+        self._ports = ExitStack()
+        self._rest, self._grpc, self._metrics = self._ports.enter_context(reserved_ports(3))
         self._log = log
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("WE_", "DB_"))}
         self._environment = plain | {"WE_POSTGRES_DSN": dsn, "PYTHONPATH": str(REPOSITORY / "src")} | settings
@@ -57,6 +59,7 @@ class RunningEngine:
     def close(self) -> None:
         if self._process is not None:
             self._end(signal.SIGKILL)
+        self._ports.close()
 
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None

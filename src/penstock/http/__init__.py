@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from penstock.http.interface import Server, Statistics
 from penstock.http.limits import Limits
-from penstock.http.listen import ListenError, free_ports, inherit, listen
+from penstock.http.listen import ListenError, free_ports, inherit, listen, reserved_ports
 from penstock.http.server import HttpServer
 
-__all__ = ["HttpServer", "Limits", "ListenError", "Server", "Statistics", "free_ports", "inherit", "listen"]
+__all__ = [
+    "HttpServer",
+    "Limits",
+    "ListenError",
+    "Server",
+    "Statistics",
+    "free_ports",
+    "inherit",
+    "listen",
+    "reserved_ports",
+]

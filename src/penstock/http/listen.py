@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from contextlib import ExitStack
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 
 # The kernel cuts it at net.core.somaxconn (4096 by default since Linux 5.4).
 BACKLOG_CONNECTIONS = 4096
@@ -50,13 +52,28 @@ def listen(host: str, port: int, *, purpose: str = "HTTP") -> list[socket.socket
     return sockets
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. Another program may take one first: `listen` then says so."""
+@contextmanager
+def reserved_ports(count: int) -> Generator[list[int]]:
+    """Ports of 127.0.0.1 that nobody listens on, and that no other program is given meanwhile; `listen` takes them.
+
+    On Linux a bound socket that does not listen keeps its port, and SO_REUSEADDR on both sides lets an engine bind it
+    all the same, as often as it starts. Elsewhere another program may take one first: `listen` then says so.
+    """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        ports = [each.getsockname()[1] for each in sockets]
+        if sys.platform != "linux":
+            stack.close()
+        yield ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now. Another program may take one first: `listen` then says so."""
+    with reserved_ports(count) as ports:
+        return ports
 
 
 def inherit(fd: int) -> socket.socket:

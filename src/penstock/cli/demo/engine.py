@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 
 __all__ = ["EngineFailed", "engine_process"]
 
@@ -35,7 +35,14 @@ async def engine_process(data_dir: Path, log: Path) -> AsyncGenerator[str]:
     Does not wait until it is ready. When it ends before it is told to, the body is cancelled and EngineFailed raised
     (in a group, as from any nursery).
     """
-    rest, grpc, metrics = free_ports(3)
+    with reserved_ports(3) as ports:
+        async with _engine_on(ports, data_dir, log) as url:
+            yield url
+
+
+@asynccontextmanager
+async def _engine_on(ports: list[int], data_dir: Path, log: Path) -> AsyncGenerator[str]:
+    rest, grpc, metrics = ports
     command = [*_penstock(), "serve", "--config", os.devnull, "--data-dir", str(data_dir), "--bind", "127.0.0.1"]
     command += ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
     with log.open("ab") as out:
