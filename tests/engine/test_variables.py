@@ -167,13 +167,13 @@ async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_not
             del held[instance]
 
     async def take() -> None:
+        await driver.engine.wide.batcher.wait_flushed()  # what a fold has locked is not claimed
         held.update({job.instance_id: job for job in await driver.poll("work", n=10)})
 
     held: dict[str, Job] = {}
     written: dict[str, Any] = {}
     with pytest.raises(PayloadTooLarge, match="variables: the instance would have more than 4000000 bytes"):
         for index in range(len(names)):
-            await driver.engine.wide.batcher.wait_flushed()  # what a fold has locked is not claimed
             await take()
             before = driver.snapshot()
             await go_on(instance, {f"k{index}": "x" * 2 * MEGABYTE})
