@@ -24,6 +24,8 @@ from chaos.verdict import judge
 RATE = 12.0
 GAP_S = (0.2, 2.5)
 """The pause between two blows."""
+BLOWS_MIN = 2
+"""However long the first one takes: one blow alone is no attack."""
 CLOCK_BACK = frozenset({"time does not run backwards within a step execution"})
 """Not to be had when the database's own clock goes back."""
 CRASH_LINES = ("the engine crashed", "a statement failed", "the engine could not go on")
@@ -104,7 +106,7 @@ async def run(
                 await _strike(rig, each.number, each.name, start, struck)
             return
         number = 0
-        while trio.current_time() - start < attack.seconds:
+        while number < BLOWS_MIN or trio.current_time() - start < attack.seconds:
             chance = rig.chance(number)
             name = chance.choice(blows)
             await trio.sleep(chance.uniform(*attack.gap_s))

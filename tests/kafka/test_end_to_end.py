@@ -175,7 +175,7 @@ async def test_a_missing_topic_holds_up_its_own_jobs_only(fleet):
         await fleet.wait(lambda: len(fleet.handled) == 150)
         assert {instance for instance, _ in fleet.handled}.isdisjoint(stuck)
         assert engine.call("GET", "/readyz") == (200, {"status": "ready"})
-        assert "UNKNOWN_TOPIC_OR_PARTITION" in str(engine.lines)
+        await fleet.wait(lambda: "UNKNOWN_TOPIC_OR_PARTITION" in str(engine.lines))
         await topics.make_all({f"workflow.jobs.{bad}": 2})
         fleet.job_type = bad
         async with fleet.worker(engine):

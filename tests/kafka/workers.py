@@ -94,6 +94,22 @@ async def committed(bootstrap: str, job_type: str) -> dict[int, int]:
     return await in_thread(ask)
 
 
+async def members(bootstrap: str, job_type: str) -> int:
+    """How many members the group of a job type has by the broker's account."""
+
+    async def ask() -> int:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            [answer] = await admin.describe_consumer_groups([f"workflow.workers.{job_type}"])
+        finally:
+            await admin.close()
+        [group] = answer.groups
+        return len(group[5])
+
+    return await in_thread(ask)
+
+
 @asynccontextmanager
 async def running(worker: Worker):
     async with worker:
