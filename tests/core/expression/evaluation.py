@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -28,6 +32,18 @@ def refusal(source, limits: Limits = DEFAULT) -> ExpressionError:
     with pytest.raises(ExpressionError) as caught:
         parse(source, limits)
     return caught.value
+
+
+@contextmanager
+def at_most(cpu_seconds: float) -> Generator[None]:
+    """Of this thread's CPU time, without a garbage collection over all that thousands of tests have left."""
+    gc.disable()
+    before = time.thread_time()
+    try:
+        yield
+        assert time.thread_time() - before < cpu_seconds
+    finally:
+        gc.enable()
 
 
 def outcome(call):

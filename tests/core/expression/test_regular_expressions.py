@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from penstock.core.expression import Limits
-from tests.core.expression.evaluation import failure, refusal, value
+from tests.core.expression.evaluation import at_most, failure, refusal, value
 
 
 @pytest.mark.parametrize(
@@ -97,19 +95,17 @@ def test_a_pattern_has_a_longest_length():
     ],
 )
 def test_patterns_that_kill_backtracking_engines_take_milliseconds(pattern, text):
-    before = time.process_time()
-    value("t matches p", {"t": text, "p": pattern})
-    assert time.process_time() - before < 0.1
+    with at_most(0.1):
+        value("t matches p", {"t": text, "p": pattern})
 
 
 @pytest.mark.parametrize(
     "pattern", [r"(\pL{1,30}){1,30}", "(.{1,100}){1,10}", "((a{1,100}){1,10}){1,10}", r"(?i)\pL{500}"]
 )
 def test_a_pattern_that_grows_is_refused(pattern):
-    before = time.process_time()
     quoted = pattern.replace("\\", "\\\\")
-    assert refusal(f"'x' matches '{quoted}'").reason.startswith("bad regular expression: ")
-    assert time.process_time() - before < 0.1
+    with at_most(0.1):
+        assert refusal(f"'x' matches '{quoted}'").reason.startswith("bad regular expression: ")
 
 
 def test_text_times_pattern_is_paid_for_in_steps():
