@@ -18,6 +18,7 @@ from penstock.rpc import messages as m
 from penstock.rpc import worker_messages as w
 from penstock.rpc.codec import decode_message, encode_message
 from tests.sdk.loops import Run
+from tests.sdk.virtual_time import StillTime
 
 SERVER_MESSAGE_BYTES = 64 * 1024 * 1024
 
@@ -26,6 +27,7 @@ class Foreign:
     """Echoes the variables of starts; GetInstance says what a test wants."""
 
     def __init__(self) -> None:
+        self.hangs = threading.Event()
         self.cancelled = threading.Event()
         self.server = grpc.server(
             futures.ThreadPoolExecutor(8),
@@ -53,6 +55,7 @@ class Foreign:
     def _get(self, body: bytes, context: Any) -> bytes:
         if decode_message(body, m.GetInstanceRequest).id == "hang":
             context.add_callback(self.cancelled.set)
+            self.hangs.set()
             self.cancelled.wait(20)
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not now: 50 % of it – später")
         raise AssertionError
@@ -93,16 +96,20 @@ def test_statuses_and_their_texts(run: Run, foreign: Foreign) -> None:
     run(main)
 
 
-def test_a_deadline_ends_the_call_on_the_server(run: Run, foreign: Foreign) -> None:
+def test_a_deadline_ends_the_call_on_the_server(still: StillTime, foreign: Foreign) -> None:
+    async def when_it_hangs() -> None:
+        assert await anyio.to_thread.run_sync(foreign.hangs.wait, 10)
+        still.jump(15)
+
     async def main() -> None:
         async with Client(foreign.url) as client:
-            with pytest.raises(Conflict):
-                await client.get_instance("1f")  # connected: what follows is sent
-            with pytest.raises(TimedOut):
-                await client.call(GetInstance(id="hang"), timeout_s=0.2)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(when_it_hangs)
+                with pytest.raises(TimedOut):
+                    await client.call(GetInstance(id="hang"), timeout_s=15)
             assert await anyio.to_thread.run_sync(foreign.cancelled.wait, 10)
 
-    run(main)
+    still.run(main)
 
 
 def test_a_server_that_stops_and_another_in_its_place(run: Run, foreign: Foreign) -> None:
