@@ -628,6 +628,26 @@ def test_a_loop_of_gateways_is_bounded_too() -> None:
     assert machine.status is FAILED
 
 
+# -- the limit of what transformations write
+
+
+def test_a_transformation_that_writes_too_much_fails_the_instance() -> None:
+    doubled = dict.fromkeys(("a", "b", "c", "d"), "${s + s}")  # 202 bytes of JSON each
+    body = definition(assign("t", doubled, "x"), task("x"), end())
+    assert Machine(body, {"s": "y" * 100}, max_written_bytes=808).open == ["x"]
+    machine = Machine(body, {"s": "y" * 100}, max_written_bytes=807)
+    assert machine.status is FAILED
+    assert machine.failure == "step 't': more than 807 bytes of variables in one advance"
+    assert machine.variables == {"s": "y" * 100}
+
+
+def test_what_a_loop_of_transformations_writes_is_added_up() -> None:
+    written = {"n": "${n + 1}", "literal": "y" * 98}  # 1 and 100 bytes
+    body = definition(assign("t", written, "d"), choose("d", {"n < 5": "t", "true": "x"}), task("x"), end())
+    assert Machine(body, {"n": 0}, max_written_bytes=505).open == ["x"]
+    assert Machine(body, {"n": 0}, max_written_bytes=504).status is FAILED
+
+
 # -- chaining
 
 

@@ -345,6 +345,12 @@ class _Run(Book):
         for name, value in step.transformations:
             delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
             scope[name] = delta[name]  # later entries see earlier ones
+            # one by one: a thousand of the largest results would take the engine's memory before they are added up
+            self.written_bytes += len(msgspec.json.encode(delta[name]))
+            if self.written_bytes > self.inputs.max_written_bytes:
+                raise _StepFailed(
+                    f"step '{step.id}': more than {self.inputs.max_written_bytes} bytes of variables in one advance"
+                )
         return msgspec.json.encode(delta)
 
     def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:

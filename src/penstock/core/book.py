@@ -34,6 +34,7 @@ class Inputs(msgspec.Struct):
     next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
+    max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}
 
 
@@ -59,6 +60,7 @@ class Book:
         self.out = Outcome(instance)
         self.entering: deque[tuple[Token, int]] = deque()
         self.used_signals: set[int] = set()
+        self.written_bytes = 0
 
     def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
         token = Token(

@@ -198,6 +198,7 @@ class WideLane:
                 next_known=next_known,
                 may_chain=may_chain,
                 max_automatic_steps=self._settings.max_automatic_steps,
+                max_written_bytes=self._settings.instance_variables_max_bytes,
                 buffered=buffered or {},
             )
             copies = [msgspec.structs.replace(token) for token in tokens]

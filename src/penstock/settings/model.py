@@ -217,7 +217,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         _engine(
             "The variables of one instance, in PostgreSQL's binary form: about as many as of JSON. Looked at each few "
-            "megabytes that it writes; what would bring more is then refused with 413.",
+            "megabytes that it writes; what would bring more is refused with 413. Also what the transformations of "
+            "one advance may write; more fails the instance.",
             1_024,
             134_217_728,
         ),
