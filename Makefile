@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos games binary docs clean
+.PHONY: help demo test quick lint types format bench chaos explore games binary docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: $(INSTALLED) ## the benchmarks, with their calibration
 
 chaos: $(INSTALLED) ## attack running engines in every way there is and check the guarantees; ARGS='--seconds 600'
 	@$(BIN)/python -m chaos $(ARGS)
+
+explore: $(INSTALLED) ## the property tests, each on examples that nobody has tried
+	@PENSTOCK_EXPLORE=1 $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal -m hypothesis
 
 games: $(INSTALLED) ## random workflows over REST against a model; GAMES=2000 FROM=0
 	@PENSTOCK_REST_GAMES=$(or $(GAMES),2000) PENSTOCK_REST_GAMES_FROM=$(or $(FROM),0) \
