@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from penstock.core.advance import advance as real_advance
+from penstock.core.event import RetryRequested
+from penstock.engine import wide
+from penstock.engine.items import CancelItem, RetryItem
 from penstock.engine.vocabulary import Failure
-from penstock.errors import Conflict, LeaseLost, NotFound
+from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, linear, timer
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, variables_of
+from tests.engine.driver import Driver, number, variables_of
 from tests.shapes import choose, gateway, joining, parallel, task, user, wait
 
 BACKOFF = {"initial": "PT10S", "multiplier": 2, "max": "PT30S", "jitter": 0}
@@ -264,6 +268,30 @@ async def test_a_key_that_another_instance_has_meanwhile_refuses_the_retry(drive
     assert driver.snapshot() == before
     await driver.complete(await driver.one("work"))
     assert (await driver.retry(first)).status == "ACTIVE"
+
+
+async def test_a_retry_that_can_not_be_advanced_does_not_take_its_key_with_the_others_of_its_batch(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await driver.upload(linear(1))
+    failed = (await driver.start("linear", instance_key="order-7")).id
+    await driver.fail(await driver.one("work"))
+    other = (await driver.start("linear")).id
+
+    def advance(*args: Any) -> Any:
+        if any(isinstance(arg, RetryRequested) for arg in args):
+            raise ZeroDivisionError
+        return real_advance(*args)
+
+    monkeypatch.setattr(wide, "advance", advance)
+    items = [RetryItem(number(failed)), CancelItem(number(other), None)]
+    for item in items:
+        driver.engine.wide.submit_nowait(item)
+    with pytest.raises(PenstockError, match="could not be advanced"):
+        await items[0].wait_answer()
+    await items[1].wait_answer()
+    assert [await driver.status(instance) for instance in (failed, other)] == ["FAILED", "CANCELLED"]
+    assert driver.rows("SELECT * FROM instance_key") == []
 
 
 async def test_variables_of_a_failed_completion_are_kept_and_seen_by_the_retry(driver: Driver) -> None:

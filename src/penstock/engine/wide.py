@@ -122,6 +122,7 @@ class WideLane:
         variables = await job_store.variables(connection, needing) if needing else {}
         effects = Effects()
         decided: list[WideItem] = []
+        failed = False
         try:
             for item in items:
                 locked = scene.instances.get(item.instance)
@@ -157,9 +158,12 @@ class WideLane:
                     )
                 except PenstockError as error:
                     item.refuse(error)
+                    failed = True
                     continue
                 item.planned = item.after(change.outcome, about)
                 decided.append(item)
+            if failed and decided:
+                raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
                 extra = [statement for item in decided for statement in item.statements()]
                 folds = [*effects.long_runs(), *(item.instance for item in decided if item.folds)]

@@ -56,7 +56,7 @@ class WideItem(Item[Any]):
         self.sent: Sent | None = None
 
     async def prepare(self, connection: TrioConnection) -> None:
-        """What has to be read first, under the instance's lock. Raises as `decide`."""
+        """What has to be read, or taken, first, under the instance's lock. Raises as `decide`."""
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
