@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,7 +17,9 @@ from anyio.abc import Process
 
 from penstock.client import Completion, Failure, JobCancelled, JobRef
 from penstock.worker import JobContext, Worker
-from penstock.worker.process_pool import ProcessPool
+from penstock.worker.process import LENGTH_BYTES, framed
+from penstock.worker.process_pool import _PROGRAM, ProcessPool
+from tests.runtime.waiting import wait_until
 from tests.sdk import cpu_handlers
 from tests.sdk.loops import Run
 from tests.sdk.scripted_transport import ScriptedTransport, job
@@ -72,6 +79,25 @@ def test_a_cancelled_job_ends_its_process(run: Run) -> None:
         assert transport.failed == []
 
     run(main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ctrl_c_does_not_end_a_process_that_still_starts() -> None:
+    ignored = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
+
+    def ignores() -> bool:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.partition("SigIgn:")[2].split()[0], 16) & ignored == ignored
+
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            wait_until(ignores)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            answer, _ = process.communicate(pickle.dumps((sys.path, None)) + framed((abs, (-1,))))
+        finally:
+            process.kill()
+    assert pickle.loads(answer[LENGTH_BYTES:]) == (True, 1)
 
 
 class Opened:

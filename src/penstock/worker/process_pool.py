@@ -21,9 +21,11 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from penstock.worker.process import LENGTH_BYTES, framed
 
-# The path comes first: it says where this package is.
+# The path comes first: it says where this package is. Ctrl-C goes to all processes of a terminal: see `process.call`.
 _PROGRAM = """
-import pickle, sys
+import pickle, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
 sys.path, main_path = pickle.load(sys.stdin.buffer)
 from penstock.worker.process import serve
 serve(main_path)
