@@ -40,6 +40,7 @@ READ_BYTES = 64 * 1024
 SMALL_SEND_BYTES = 32 * 1024
 CATCH_UP_S = 0.1
 LAST_STREAM_ID = 2**31 - 1
+_NO_GREETING = " before it spoke HTTP/2: does this port speak gRPC, and without TLS if the URL says grpc://?"
 
 
 class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,14 +95,12 @@ class Connection:
         try:
             await self.flush()
             await self.wait_until(lambda: self._greeted or self.dead is not None)
-        finally:
-            if not self._greeted:
-                await anyio.aclose_forcefully(self._stream)
-        if self.dead is not None:
-            reason = self.dead.reason
-            if not self._greeted:
-                reason += " before it spoke HTTP/2: does this port speak gRPC, and without TLS if the URL says grpc://?"
-            raise ConnectionFailed(reason, maybe_applied=False)
+            if self.dead is not None:
+                hint = "" if self._greeted else _NO_GREETING
+                raise ConnectionFailed(self.dead.reason + hint, maybe_applied=False)
+        except BaseException:
+            await anyio.aclose_forcefully(self._stream)
+            raise
 
     async def open_call(self, headers: list[tuple[bytes, bytes]]) -> GrpcCall:
         """Open a call, once the engine allows one more at the same time.
