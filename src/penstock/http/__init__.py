@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.http.interface import Server, Statistics
 from penstock.http.limits import Limits
-from penstock.http.listen import ListenError, free_ports, inherit, listen, reserved_ports
+from penstock.http.listen import ListenError, inherit, listen, reserved_ports
 from penstock.http.server import HttpServer
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "ListenError",
     "Server",
     "Statistics",
-    "free_ports",
     "inherit",
     "listen",
     "reserved_ports",

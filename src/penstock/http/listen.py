@@ -70,12 +70,6 @@ def reserved_ports(count: int) -> Generator[list[int]]:
         yield ports
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. Another program may take one first: `listen` then says so."""
-    with reserved_ports(count) as ports:
-        return ports
-
-
 def inherit(fd: int) -> socket.socket:
     """A listening socket that a parent process has bound. Takes the descriptor over. Raises ListenError."""
     try:

@@ -25,11 +25,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from penstock.http import free_ports
+from penstock.http import reserved_ports
 from penstock.testing.kafka_configuration import LOG_CONFIGURATION, broker_properties
 from penstock.testing.kafka_distribution import KafkaUnusable, ensure_jars, folder_lock, jars_folder, java
 
@@ -62,7 +63,8 @@ class KafkaBroker:
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.folder.mkdir(parents=True, exist_ok=True)
-        port, controller_port, sasl_port = free_ports(3)
+        self._ports = ExitStack()
+        port, controller_port, sasl_port = self._ports.enter_context(reserved_ports(3))
         self.bootstrap = f"127.0.0.1:{port}"
         self.sasl_bootstrap = f"127.0.0.1:{sasl_port}" if users else None
         self._port = port
@@ -133,6 +135,7 @@ class KafkaBroker:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             self.stop()
+        self._ports.close()
 
     # -- starting
 
@@ -208,6 +211,7 @@ class KafkaBroker:
         shutil.copytree(self.folder / "data", jars / "formatted")
         self.start()
         self.stop()
+        self._ports.close()
 
 
 def ensure_warm() -> Path:
