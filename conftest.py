@@ -1,13 +1,14 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
 A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; so are
-those that need `root`, or another user who gets to our packages (`open_venv`). `chaos` tests run only when asked for
-(`-m chaos`). Left out is not skipped: nothing hides among the dots.
+those that need `root`, another user who gets to our packages (`open_venv`), or many open files (`open_files`). `chaos`
+tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from collections import Counter
@@ -20,6 +21,7 @@ import pytest
 pytest_plugins = ["penstock.testing.plugin"]
 
 TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",)}
+OPEN_FILES_MIN = 4_000
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -37,6 +39,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["root"] = "this is not root"
     elif not open_to_nobody():
         reasons["open_venv"] = "other users do not get to this Python's packages"
+    if (hard := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < OPEN_FILES_MIN:
+        reasons["open_files"] = f"this machine allows {hard} open files"
     if "chaos" not in (config.option.markexpr or ""):
         reasons["chaos"] = "takes minutes; -m chaos runs it"
     left_out = {item: marker for item in items for marker in reasons if item.get_closest_marker(marker)}
