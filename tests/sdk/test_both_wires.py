@@ -238,7 +238,9 @@ def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
     run(main)
 
 
-def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire) -> None:
+def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEARTBEATS_PER_LEASE", "LOOKS_PER_LEASE"):  # told soon, under a lease that outlasts the test
+        monkeypatch.setattr(f"penstock.worker.leases.{name}", 120)
     document, name = wire.one_task()
 
     async def main() -> None:
@@ -247,7 +249,7 @@ def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire) -
         stopped = anyio.Event()
         async with Client(wire.url) as client:
             await client.upload_definition(document)
-            worker = Worker(client, lease_s=5)
+            worker = Worker(client, lease_s=120)
 
             @worker.handler(name)
             async def work(context: JobContext) -> None:
