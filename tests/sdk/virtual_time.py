@@ -1,7 +1,7 @@
 """Event loops whose clock is the test's: what a busy machine takes for something is no time at all.
 
-`JumpingTime` for tests without sockets, threads and processes: when all wait, the time of the first to be woken has
-come. `StillTime` for those with: time stands still until the test lets it jump, so no limit passes on its own.
+Time stands still until the test lets it jump, so no limit passes on its own. Where it ``jumps`` by itself, when all
+wait the time of the first to be woken has come: for tests without sockets, threads and processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class StillTime:
-    """One event loop, asyncio's or Trio's, in which only ``jump`` lets time pass."""
+    """One event loop, asyncio's or Trio's, in which only ``jump`` lets time pass; with ``jumps``, waiting does, too."""
 
     def __init__(self, backend: str, *, jumps: bool = False) -> None:
         self._backend = backend

@@ -73,9 +73,7 @@ class Caller:
                 if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:
                     raise
                 await anyio.sleep(pause_s)
-                if (
-                    anyio.current_time() + MIN_EXCHANGE_S >= deadline
-                ):  # it took longer, as on a machine that stood still
+                if anyio.current_time() + MIN_EXCHANGE_S >= deadline:  # the pause took longer: the machine stood still
                     raise
 
     async def is_ready(self) -> bool:

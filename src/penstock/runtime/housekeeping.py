@@ -32,8 +32,8 @@ class Housekeeping:
         """Purge and measure; how many job types have a queue."""
         engine = self._engine
         async with engine.database.connection() as connection:
+            hours = engine.settings.idempotency_retention_hours
             for _ in range(PURGES_MAX):
-                hours = engine.settings.idempotency_retention_hours
                 if await store.purge_idempotency(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
