@@ -114,12 +114,7 @@ class WideLane:
                 positions=POSITIONS_PER_ITEM * len(items),
             )
         known = dict(zip((id(item) for item in jobs), scene.known, strict=True))
-        loaded = {
-            locked.instance.id: await self._definitions.by_key(connection, locked.definition)
-            for locked in scene.instances.values()
-        }
-        needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
-        variables = await job_store.variables(connection, needing) if needing else {}
+        loaded, variables = await self._read(connection, scene)
         effects = Effects()
         decided: list[WideItem] = []
         failed = False
@@ -174,6 +169,17 @@ class WideLane:
         for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
         await self.committed(connection, effects, scene.now)
+
+    async def _read(
+        self, connection: TrioConnection, scene: store.Scene
+    ) -> tuple[dict[int, LoadedDefinition], dict[int, str]]:
+        """The definitions of the locked instances, and the variables of those that need them."""
+        loaded = {
+            locked.instance.id: await self._definitions.by_key(connection, locked.definition)
+            for locked in scene.instances.values()
+        }
+        needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
+        return loaded, await job_store.variables(connection, needing) if needing else {}
 
     async def _run(
         self,
