@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -120,3 +121,22 @@ async def test_a_look_for_lost_jobs_that_breaks_off_forgets_none(
         await worker.stream.find_lost()
     assert {lost.job_id for lost in await worker.stream.find_lost()} == jobs
     assert not worker.stream.has_unsettled
+
+
+async def test_many_types_together_stay_within_the_buffer_and_none_starves(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True, poll_max_jobs=4)
+    worker = Worker(driver)
+    types = ["one", "two", "three"]
+    for name in types:
+        await driver.upload(linear(1, definition_id=name, job_type=name))
+        for _ in range(4):
+            await driver.start(name)
+    for name in types:
+        worker.stream.grant(name, 4)
+    await driver.engine.polls.claims.wait_flushed()
+    taken: list[str] = []
+    while len(taken) < 12:
+        ((leased,),) = driver.rows("SELECT count(*) FROM token WHERE state = 1")
+        assert leased - len(taken) <= 4
+        taken.append((await worker.one()).job_type)
+    assert Counter(taken) == dict.fromkeys(types, 4)

@@ -92,17 +92,19 @@ class JobStream:
 
     @property
     def buffer_room(self) -> int:
-        """Jobs that may be leased beyond those that wait to be taken."""
-        return 0 if self._unsent_bytes >= BUFFER_MAX_BYTES else self._buffer_jobs - self._unsent_jobs
+        """Jobs that may be leased beyond those that wait to be taken, and those that are about to come."""
+        if self.is_full:
+            return 0
+        return self._buffer_jobs - self._unsent_jobs - sum(slots.reserved for slots in self._slots.values())
 
     def _seek(self, slots: _Slots) -> None:
         """Let jobs be born into free slots, and look for some that are there."""
-        if not self._open or self._polls.draining or slots.room <= 0:
+        if not self._open or self._polls.draining or self.is_full or slots.credit_room <= 0:
             return
-        if not slots.parked:
+        if not slots.parked:  # also while other types have reserved the rest of the buffer: the probe finds it later
             slots.parked = True
             self._polls.park(slots)
-        if slots.asking or self._polls.queue.known_empty(slots.types):
+        if slots.room <= 0 or slots.asking or self._polls.queue.known_empty(slots.types):
             return
         slots.asking = True
         slots.got_jobs = False
@@ -253,10 +255,13 @@ class _Slots(Waiter):
         self.counted = 0
 
     @property
+    def credit_room(self) -> int:
+        """Free slots, whether or not the stream's buffer has room for them."""
+        return super().room
+
+    @property
     def room(self) -> int:
-        if self.closed:
-            return 0
-        return min(self.max_jobs - len(self.jobs), self.stream.buffer_room) - self.reserved
+        return min(self.credit_room, self.stream.buffer_room)
 
     def note_settled(self) -> None:
         new = self.jobs[self.counted :]
