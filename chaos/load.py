@@ -46,7 +46,8 @@ class Load:
         self._changed = trio.lowlevel.ParkingLot()
         self._number = 0
         self._begun = 0
-        self.started = 0
+        self.started: set[str] = set()
+        """Instances, by their ids."""
         self.latencies_s: list[float] = []
         """Of the last starts, for soaks."""
 
@@ -68,6 +69,11 @@ class Load:
     def stop(self) -> None:
         """Begin nothing new."""
         self._stopped.set()
+
+    async def wait_started(self, count: int) -> None:
+        """Until so many instances were started."""
+        while len(self.started) < count:
+            await self._changed.park()
 
     async def wait_finished(self) -> None:
         """Until every start, signal, user task and cancel that was begun has its answer."""
@@ -173,7 +179,7 @@ class Load:
                 nursery.start_soon(self._follow, *follower)
 
     def _note_started(self, number: int, workflow: str, instance: str) -> None:
-        self.started += 1
+        self.started.add(instance)
         self._journal.note("started", key=f"{self._seed}-{number}", workflow=workflow, instance=instance)
 
     # -- what comes after

@@ -44,6 +44,8 @@ ENGINE_SETTINGS: dict[str, object] = {
 }
 """Leases may be short, and a job whose workers are killed again and again is not to be given up."""
 
+STARTED_MIN = 20
+"""Instances that an attack has to see, however slow the machine was meanwhile."""
 
 Watch = Callable[["Rig", Load], Awaitable[None]]
 
@@ -199,8 +201,9 @@ class Rig:
     async def _settle(self, load: Load) -> None:
         await self.heal()
         began = trio.current_time()
-        load.stop()
         with trio.move_on_after(SETTLE_TIMEOUT_S):
+            await load.wait_started(STARTED_MIN)
+            load.stop()
             await load.wait_finished()
             while self._open_instances():
                 await trio.sleep(KEEP_S)
