@@ -97,7 +97,7 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
 
 
 @pytest.mark.parametrize("wait_for", [{"duration": "${x}"}, {"until": "${x}"}])
-@pytest.mark.parametrize("value", [None, True, [1], {"a": 1}, -1, ""])
+@pytest.mark.parametrize("value", [None, True, [1], {"a": 1}, -1, "", 1e30, 10**40])
 async def test_a_wait_for_no_time_at_all_says_what_it_was_given(
     driver: Driver, wait_for: dict[str, str], value: object
 ) -> None:
@@ -106,5 +106,15 @@ async def test_a_wait_for_no_time_at_all_says_what_it_was_given(
     assert view.status == "FAILED"
     assert "None" not in (view.failure_reason or "None")
     assert "int" not in (view.failure_reason or "")
-    expected = "is negative" if value == -1 and "duration" in wait_for else msgspec.json.encode(value).decode()
+    expected = msgspec.json.encode(value).decode()
+    if "duration" in wait_for and isinstance(value, int | float) and not isinstance(value, bool):
+        expected = "is negative" if value < 0 else "is longer than 36500 days"
     assert expected.replace('""', "''") in (view.failure_reason or "")
+
+
+async def test_the_end_of_the_instance_is_the_last_record_of_its_audit_trail(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear")
+    await driver.complete(await driver.one("work"))
+    kinds = [record.kind for record in await driver.engine.instances.audit(view.id)]
+    assert kinds == ["STARTED", "JOB_DISPATCHED", "STEP_COMPLETED", "STEP_COMPLETED", "INSTANCE_COMPLETED"]

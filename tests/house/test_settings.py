@@ -246,6 +246,7 @@ def test_a_secret_given_twice_is_refused(tmp_path):
         "postgres_dsn: postgresql://db/x?password=hunter2",
         "postgres_dsn: host=db password=hunter2",
         "postgres_dsn: 'postgresql://[broken:hunter2@'",
+        "postgres_dsn: 'postgresql://u:hunter2#3@db/x'",
         "kafka_sasl_password: hunter2",
     ],
 )
@@ -267,6 +268,9 @@ def test_a_connection_string_without_password_may_stand_in_the_file(yaml_file):
         ("host=db dbname=x user=u password='hunter2 and more'", "host=db dbname=x user=u"),
         ("password=hunter2", "***"),
         ("postgresql://[broken:hunter2@", "***"),
+        ("postgresql://u:hunter2/3@db/x", "***"),
+        ("postgresql://u:hunter2#3@db/x", "***"),
+        ("postgresql://u:hunter2?3@db/x", "***"),
     ],
 )
 def test_no_form_of_the_settings_shows_a_secret(dsn, shown):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.core.definition import Step
-from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
+from penstock.core.duration import DURATION_MAX_DAYS, DurationError, TimestampError, parse_duration, parse_timestamp
 from penstock.core.expression import Expression
 
 
@@ -27,7 +27,7 @@ def wait_ends_at(step: Step, variables: Mapping[str, object] | None, now: dateti
         try:
             seconds = parse_duration(value) if isinstance(value, str) else _seconds(value)
             return now + timedelta(seconds=seconds)
-        except (DurationError, OverflowError) as error:
+        except DurationError as error:
             raise WaitError(f"wait `duration`: {error}") from None
     if step.until is not None:
         value = _value(step.until, variables, now)
@@ -52,6 +52,8 @@ def _seconds(value: object) -> float:
         raise WaitError(f"wait `duration` must be a number of seconds or ISO 8601 text, not {_shown(value)}")
     if value < 0:
         raise WaitError("wait `duration` is negative")
+    if value > DURATION_MAX_DAYS * 86_400:
+        raise WaitError(f"wait `duration` is longer than {DURATION_MAX_DAYS} days")
     return float(value)
 
 

@@ -26,9 +26,7 @@ _KINDS = {
 
 
 # At one moment the cause stands before what it did.
-_RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, "TIMER_FIRED": 1, "CANCELLED": 1} | {
-    f"INSTANCE_{status}": 3 for status in ("COMPLETED", "FAILED", "CANCELLED")
-}
+_RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, "TIMER_FIRED": 1, "CANCELLED": 1}
 
 
 def audit_records(
@@ -80,6 +78,7 @@ def audit_records(
         )
         for row in rows
     )
-    if view.completed_at is not None:
+    records.sort(key=lambda record: (record.at, _RANKS.get(record.kind, 2)))
+    if view.completed_at is not None:  # last, although a step's end may bear a time some microseconds later
         records.append(AuditRecord(at=view.completed_at, kind=f"INSTANCE_{view.status}", detail=view.failure_reason))
-    return sorted(records, key=lambda record: (record.at, _RANKS.get(record.kind, 2)))
+    return records

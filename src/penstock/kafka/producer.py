@@ -182,7 +182,7 @@ class KafkaProducer:
                 self._metrics.producer_errors[NOT_CONNECTED].inc()
                 self._log.warning("away", "the Kafka brokers are away", reason=self._away)
             else:
-                log.debug("connected to Kafka again")
+                log.info("connected to Kafka again")
                 return connection
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_RECONNECT_PAUSE_S)

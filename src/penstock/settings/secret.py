@@ -48,6 +48,10 @@ def redact_dsn(dsn: str) -> str:
             user = f"{parts.username}@" if parts.username else ""
         except ValueError:
             return "***"
+        if (
+            "@" in f"{parts.path}{parts.query}{parts.fragment}"
+        ):  # the password holds a / ? or #, and the host ends there
+            return "***"
         return f"postgresql://{user}{host}{parts.path}"
     shown = {"host", "hostaddr", "port", "dbname", "user"}
     return " ".join(f"{key}={value}" for key, value in _DSN_WORD.findall(dsn) if key in shown) or "***"
@@ -59,6 +63,8 @@ def dsn_has_password(dsn: str) -> bool:
         try:
             parts = urllib.parse.urlsplit(dsn)
         except ValueError:
+            return True
+        if "@" in f"{parts.path}{parts.query}{parts.fragment}":
             return True
         keys = {key for key, _ in urllib.parse.parse_qsl(parts.query, keep_blank_values=True)}
         return ":" in parts.netloc.rpartition("@")[0] or not keys.isdisjoint({"password", "sslpassword"})

@@ -5,7 +5,8 @@ Relies on `pool.py`. Must not know operations; those are in the noun modules bes
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors as pg_errors
@@ -47,6 +48,8 @@ REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure, pg_err
 CLASH = pg_errors.UniqueViolation
 """Such a row is there already. For ids that we made `is_id_taken` holds: the transaction can be repeated with new ones.
 """
+_QUOTED: Final = re.compile('".*"', re.DOTALL)
+_PORTS: Final = re.compile("[0-9,]*")
 _MADE_IDS = frozenset({"instance_pkey", "token_pkey", "instance_key_instance_id_key"})
 
 TOO_LARGE = pg_errors.ProgramLimitExceeded
@@ -75,8 +78,17 @@ def is_id_taken(error: DatabaseError) -> bool:
 
 
 def with_defaults(dsn: str) -> str:
-    """The conninfo with our defaults. Raises DatabaseError for one that is none."""
-    given = conninfo_to_dict(dsn)
+    """The conninfo with our defaults. Raises DatabaseError for one that is none; it shows no part of a password."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:  # libpq quotes what it did not understand, often a part of the password
+        reason = _QUOTED.sub("***", first_line(error))
+        raise psycopg.ProgrammingError(f"the DSN is neither postgresql://… nor name=value pairs: {reason}") from None
+    host, port = (str(given.get(name) or "") for name in ("host", "port"))
+    if "@" in host[1:] or not _PORTS.fullmatch(port):  # errors would show them, and they are parts of a password
+        raise psycopg.ProgrammingError(
+            "the DSN has no valid host and port; in a URL, write @ / : % of the password as %40 %2F %3A %25"
+        )
     missing: dict[str, Any] = {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
     return make_conninfo(dsn, **missing)
 
