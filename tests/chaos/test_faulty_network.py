@@ -44,11 +44,17 @@ async def echo(nursery: trio.Nursery) -> Echo:
     return echo
 
 
+OPENED: list[trio.SocketStream] = []
+
+
 @pytest.fixture
-async def proxy(echo: Echo, nursery: trio.Nursery) -> FaultyProxy:
+async def proxy(echo: Echo, nursery: trio.Nursery) -> AsyncGenerator[FaultyProxy]:
+    """Every stream to it is closed behind the test."""
     proxy = FaultyProxy(tcp("127.0.0.1", echo.port), seed=3)
     await nursery.start(proxy.serve)
-    return proxy
+    yield proxy
+    while OPENED:
+        OPENED.pop().socket.close()
 
 
 async def read(stream: trio.SocketStream, count: int) -> bytes:
@@ -57,17 +63,6 @@ async def read(stream: trio.SocketStream, count: int) -> bytes:
         while len(data) < count and (chunk := await stream.receive_some()):
             data += chunk
     return data
-
-
-OPENED: list[trio.SocketStream] = []
-
-
-@pytest.fixture(autouse=True)
-async def closing() -> AsyncGenerator[None]:
-    """Every stream of the test is closed behind it."""
-    yield
-    while OPENED:
-        OPENED.pop().socket.close()
 
 
 async def opened(proxy: FaultyProxy) -> trio.SocketStream:
@@ -189,6 +184,6 @@ async def test_connects_arrive_in_another_order(
 async def test_a_server_that_is_away_is_a_reset(nursery: trio.Nursery) -> None:
     proxy = FaultyProxy(tcp("127.0.0.1", 1))
     await nursery.start(proxy.serve)
-    stream = await opened(proxy)
-    with pytest.raises(trio.BrokenResourceError):
-        await stream.receive_some()
+    async with await trio.open_tcp_stream("127.0.0.1", proxy.port) as stream:
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some()
