@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.runtime.engine_process import REPOSITORY
 
@@ -57,6 +58,37 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(database_dsn: str
 def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     code, lines = migrate(f"host={tmp_path} dbname=x")
     assert (code, lines[-1]["level"]) == (1, "error")
+
+
+def test_a_dsn_that_cannot_be_read_is_an_error_that_shows_no_password() -> None:
+    code, lines = migrate("postgresql://u:geh@eim@h/x")
+    assert (code, lines[-1]["level"]) == (1, "error")
+    assert "eim" not in str(lines)
+
+
+def test_a_database_of_another_encoding_is_refused_and_left_alone(empty_database_dsn: str) -> None:
+    latin_dsn = make_conninfo(empty_database_dsn, dbname="latin")
+    with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        try:
+            code, lines = migrate(latin_dsn)
+            assert tables(latin_dsn) == set()
+        finally:
+            connection.execute("DROP DATABASE latin WITH (FORCE)")
+    assert code == 1
+    assert "encoding LATIN1" in lines[-1]["error"]
+
+
+def test_an_account_that_may_create_nothing_is_told_what_to_do(empty_database_dsn: str) -> None:
+    with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
+        connection.execute("CREATE ROLE may_create_nothing LOGIN")
+        try:
+            code, lines = migrate(make_conninfo(empty_database_dsn, user="may_create_nothing"))
+        finally:
+            connection.execute("DROP ROLE may_create_nothing")
+    assert code == 1
+    assert "permission denied" in lines[-1]["error"]
+    assert "`penstock migrate` with an account that may create tables" in lines[-1]["error"]
 
 
 def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:

@@ -9,7 +9,7 @@ from penstock.log import get_logger
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError, first_line
+from penstock.store.database import DatabaseError, first_line, with_defaults
 from penstock.store.embedded import embedded
 from penstock.store.engines import ensure_schema
 
@@ -35,7 +35,7 @@ async def _migrate(settings: Settings) -> None:
 
 
 async def _apply(dsn: str, partition_days: float) -> None:
-    connection = await TrioConnection.connect(dsn)
+    connection = await TrioConnection.connect(with_defaults(dsn))
     try:
         created = await ensure_schema(connection)
         await prepare_partitions(connection, partition_days)

@@ -67,8 +67,9 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
+    certificate, key = settings.grpc_tls_cert_path, settings.grpc_tls_key_path
     try:
-        context.load_cert_chain(settings.grpc_tls_cert_path, settings.grpc_tls_key_path)
-    except (OSError, ssl.SSLError) as error:
-        raise BadRequest(f"grpc_tls_cert_path, grpc_tls_key_path: {error}") from error
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:  # which of the two it means does not always stand in it
+        raise BadRequest(f"grpc_tls_cert_path {certificate}, grpc_tls_key_path {key}: {error}") from error
     return context

@@ -8,6 +8,7 @@ import psycopg
 
 from penstock.errors import PenstockError
 from penstock.store.connection import TrioConnection
+from penstock.store.database import first_line
 from penstock.store.schema import schema_sql
 from penstock.store.statements import SQL
 
@@ -29,10 +30,14 @@ class OtherEngine(NamedTuple):
 
 
 async def ensure_schema(connection: TrioConnection) -> bool:
-    """Apply ``schema.sql`` to an empty database; True if it was. Raises SchemaMismatch.
+    """Apply ``schema.sql`` to an empty database; True if it was.
 
+    Raises SchemaMismatch, and PenstockError when this account may not create tables.
     Safe when several engines start at once: a session lock is held meanwhile.
     """
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":  # any text that it lacks would fail in the middle of the work
+        raise SchemaMismatch(f"the database has the encoding {encoding}; Penstock needs one with UTF8")
     await connection.fetch(SQL["lock_schema"])
     try:
         if (await connection.fetch(SQL["schema_exists"]))[0][0]:
@@ -44,7 +49,12 @@ async def ensure_schema(connection: TrioConnection) -> bool:
             return False
         # a client cursor uses the simple protocol, which takes one text with many statements
         async with connection.transaction(), psycopg.AsyncClientCursor(connection) as cursor:
-            await cursor.execute(schema_sql().encode())
+            try:
+                await cursor.execute(schema_sql().encode())
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise PenstockError(
+                    f"{first_line(error)}: run `penstock migrate` with an account that may create tables"
+                ) from error
         return True
     finally:
         await connection.fetch(SQL["unlock_schema"])
