@@ -216,9 +216,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instance_variables_max_bytes: Annotated[
         int,
         _engine(
-            "The variables of one instance, in PostgreSQL's binary form: about as many as of JSON. Looked at each few "
-            "megabytes that it writes; what would bring more is refused with 413. Also what the transformations of "
-            "one advance may write; more fails the instance.",
+            "The variables of one instance, in PostgreSQL's binary form: about as many as of JSON. Looked at after "
+            "64 results or 8 MB of them, so it may be exceeded by as much; what would bring more is refused with 413. "
+            "Also what the transformations of one advance may write; more fails the instance.",
             1_024,
             134_217_728,
         ),
