@@ -217,6 +217,28 @@ async def test_a_drain_finishes_what_runs_gives_back_what_waits_and_leaves_the_r
     assert sorted(engine.completed + engine.released) == [f"j{n}" for n in range(1, 9)]
 
 
+async def test_a_worker_joins_its_group_once(broker, engine, job_type, monkeypatch):
+    """With two strategies on offer it joined twice, and each join began the rebalance of all members anew."""
+    await make_topic(broker.bootstrap, job_type)
+    await send(broker.bootstrap, record(1, job_type))
+    consumers = []
+    make = KafkaWork._make
+
+    def kept(self, group):
+        consumers.append(make(self, group))
+        return consumers[-1]
+
+    monkeypatch.setattr(KafkaWork, "_make", kept)
+    worker = worker_of(engine, broker.bootstrap)
+
+    @worker.handler(job_type)
+    async def handle(job: Job) -> None: ...
+
+    async with worker:
+        await until(lambda: engine.completed)
+        assert [consumer._coordinator.generation for consumer in consumers] == [1]
+
+
 async def test_three_workers_share_the_partitions_and_no_job_is_left_when_they_come_and_go(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type, partitions=6)
     handled: Counter[str] = Counter()
