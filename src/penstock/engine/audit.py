@@ -26,7 +26,9 @@ _KINDS = {
 
 
 # At one moment the cause stands before what it did.
-_RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, "TIMER_FIRED": 1, "CANCELLED": 1}
+_RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, "TIMER_FIRED": 1, "CANCELLED": 1} | {
+    f"INSTANCE_{status}": 3 for status in ("COMPLETED", "FAILED", "CANCELLED")
+}
 
 
 def audit_records(
@@ -78,7 +80,6 @@ def audit_records(
         )
         for row in rows
     )
-    records.sort(key=lambda record: (record.at, _RANKS.get(record.kind, 2)))
-    if view.completed_at is not None:  # last, although a step's end may bear a time some microseconds later
+    if view.completed_at is not None:
         records.append(AuditRecord(at=view.completed_at, kind=f"INSTANCE_{view.status}", detail=view.failure_reason))
-    return records
+    return sorted(records, key=lambda record: (record.at, _RANKS.get(record.kind, 2)))

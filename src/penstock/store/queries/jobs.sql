@@ -37,7 +37,8 @@ ended AS (
   WHERE i.op = 1 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.attempt, t.entered_at AS started_at,
-    t.claimed_at, i.worker, i.output, i.next_step),
+    t.claimed_at, i.worker, i.output, i.next_step,
+    penstock_now() AS ended_at),  -- the step's end and the instance's: the clock goes on within a statement
 unqueued AS (
   DELETE FROM ready r USING (
     SELECT job_type, seq, state FROM moved UNION ALL SELECT job_type, seq, state FROM ended) late
@@ -57,11 +58,11 @@ closed AS (
     worker, output::jsonb
   FROM moved
   UNION ALL
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, penstock_now(), claimed_at, attempt, step, 1, next_step,
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, ended_at, claimed_at, attempt, step, 1, next_step,
     worker, output::jsonb
   FROM ended),
 finished AS (
-  UPDATE instance i SET status = 1, ended_at = penstock_now() FROM ended e WHERE i.id = e.instance_id),
+  UPDATE instance i SET status = 1, ended_at = e.ended_at FROM ended e WHERE i.id = e.instance_id),
 unkeyed AS (
   DELETE FROM instance_key k USING ended e WHERE k.instance_id = e.instance_id),
 unnoted AS (
