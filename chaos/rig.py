@@ -108,8 +108,8 @@ class Rig:
                 await attack(self)
                 await self._settle(load)
                 await self._stop()
-                await load.aclose()
                 nursery.cancel_scope.cancel()
+            await load.aclose()  # nobody uses its clients any more
         finally:
             for process in (*self.workers, *self.engines):
                 process.kill()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
 
 READ_TIMEOUT_S = 20.0
 
@@ -73,7 +75,8 @@ async def read_all(bootstrap: str, topic: str) -> list[Any]:
 
 async def _partitions(consumer: Any, topic: str) -> set[int]:
     while (found := consumer.partitions_for_topic(topic)) is None:
-        await consumer.topics()
+        with suppress(KafkaError):  # the controller has no word yet of a broker that goes on after a pause
+            await consumer.topics()
         consumer._client.add_topic(topic)
         await consumer._client.force_metadata_update()
     return found
