@@ -114,3 +114,26 @@ async def test_a_row_that_a_relay_of_the_old_mode_takes_while_it_is_moved_is_a_q
     await HeldUp(driver, "outbox_to_queue", b"(SELECT * FROM dispatch_outbox", outbox).run(late, taken)
     assert driver.rows("SELECT state FROM token") == [(0,)]
     await driver.complete(await driver.one("work"))
+
+
+async def test_a_row_that_moves_to_the_queue_while_a_relay_of_the_old_mode_takes_it_is_not_dispatched(
+    make_driver: MakeDriver,
+) -> None:
+    """It was published without a row to repeat it from: refused by the broker, nobody had it until its deadline."""
+    old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
+    await old.run(linear(1))
+    driver = make_driver()
+    [(job_type,)] = driver.rows("SELECT job_type FROM dispatch_outbox")
+
+    async def late() -> None:
+        async with old.engine.database.connection() as connection:
+            look = await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
+        assert (look.outgoing, look.held) == ([], {job_type: 1})  # looked at again, and then it is not there
+
+    async def moved() -> None:
+        async with driver.engine.database.connection() as connection:
+            assert await outbox.move_leftovers(connection, 10, to_outbox=False) == 1
+
+    await HeldUp(old, "take_outbox", b"ORDER BY o.id LIMIT $2::int) o", outbox).run(late, moved)
+    assert driver.rows("SELECT state FROM token") == [(0,)]
+    await driver.complete(await driver.one("work"))

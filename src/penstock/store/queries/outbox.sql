@@ -17,14 +17,14 @@ FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::int[]) AS i
 -- The oldest rows of each of the types $1 from id $5 on, at most $2 each, without the rows $3. Live ones become DISPATCHED until $4
 -- seconds from now (again, when they were: then they were published before, or about to be) and come back with all that
 -- the message needs; void ones are deleted. Then, per type, how many rows were looked at (`what` 2) and how many of
--- them were void (0): a look that is short of both found tokens that other transactions held. No join of two CTEs: it
--- would be a nested loop over both.
+-- them were void (0): a look that is short of both found tokens that other transactions held, or had changed since the
+-- snapshot (`version`, as in `claim`): their row may be gone. No join of two CTEs: it would be a nested loop over both.
 WITH next AS MATERIALIZED (
   SELECT o.* FROM unnest($1::int[], $5::bigint[]) AS j(id, floor) CROSS JOIN LATERAL (
     SELECT * FROM dispatch_outbox o WHERE o.job_type = j.id AND o.id >= j.floor AND o.id <> ALL ($3::bigint[])
     ORDER BY o.id LIMIT $2::int) o),
 live AS MATERIALIZED (
-  SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.id AS token_id, t.state AS old_state
+  SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.id AS token_id, t.state AS old_state, t.xmin AS version
   FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
     AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
   FOR NO KEY UPDATE OF t SKIP LOCKED),
@@ -38,7 +38,7 @@ taken AS (
   UPDATE token t SET state = 5, attempt = l.attempt, claimed_by = NULL,
     claimed_at = CASE l.old_state WHEN 5 THEN t.claimed_at ELSE penstock_now() END,
     lease_until = penstock_now() + $4::float8 * interval '1 s'
-  FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  FROM live l WHERE t.id = l.token_id AND t.seq = l.seq AND t.xmin = l.version
   RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
     extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
 SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
@@ -131,12 +131,14 @@ gone AS (
   DELETE FROM dispatch_outbox o USING (SELECT job_type, id FROM live UNION ALL SELECT job_type, id FROM void) g
   WHERE o.job_type = g.job_type AND o.id = g.id RETURNING o.id),
 freed AS (
-  -- the state under the lock: by the snapshot it may be READY still
-  UPDATE token t SET state = 0 FROM live l WHERE t.id = l.token_id AND t.seq = l.seq AND l.state = 5
-  RETURNING t.id, t.instance_id, t.seq, t.attempt, t.step, t.entered_at, t.claimed_at),
+  -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`)
+  UPDATE token t SET state = 0 FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  RETURNING t.id, t.instance_id, t.seq, t.attempt, t.step, t.entered_at, t.claimed_at,
+    l.state),  -- the state under the lock: by the snapshot it may be READY still
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 FROM freed),
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13
+  FROM freed WHERE state = 5),
 queued AS (
   INSERT INTO ready (job_type, seq, token_id) SELECT l.job_type, l.seq, l.token_id FROM live l
   ON CONFLICT (job_type, seq) DO NOTHING)
