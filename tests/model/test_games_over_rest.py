@@ -21,14 +21,13 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.items import TimerItem
 from penstock.http import HttpServer, listen
 from penstock.rest.app import make_app
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, number
+from tests.engine.driver import Driver
 from tests.model.moves import MAX_AUTOMATIC, Move, output_of
 from tests.model.test_games_in_database import GAMES_AT_ONCE, Played, seq_of, without_times
 from tests.model.token_game import TASKS, TokenGame, kind
@@ -147,15 +146,6 @@ class PlayedOverRest(Played):
             assert Counter(outcomes.values()) == Counter(["invalid", "not-found", late])
         if complete:
             self.finished.append(job)
-
-    async def fire(self, token: int, seq: int, index: int) -> None:
-        timer = (
-            "SELECT extract(epoch FROM fire_at - penstock_now()) FROM timer WHERE (token_id, seq, index) = (%s, %s, %s)"
-        )
-        ((left,),) = self.engines[0].rows(timer, token, seq, index)
-        if left > 0:
-            self.clock.advance(float(left) + 0.001)
-        assert await self.engine.engine.wide.submit(TimerItem(number(self.instance), (token, seq, index)))
 
     # -- what must change nothing
 
