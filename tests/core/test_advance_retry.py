@@ -102,15 +102,63 @@ def test_a_decision_that_failed_is_made_again() -> None:
     assert machine.path == [("x", "COMPLETED"), ("d", "FAILED"), ("d", "FAILED")]
 
 
-def test_a_step_whose_conditions_failed_is_done_again_and_its_first_result_stays() -> None:
-    body = definition(task("x", None, conditionalNextSteps={"n > 3": "end"}), end())
+def test_a_step_that_is_done_is_not_done_again_because_its_conditions_failed() -> None:
+    body = definition(task("x", None, conditionalNextSteps={"n > 3": "second"}), task("second"), end())
     machine = Machine(body, {"n": 0})
     machine.complete("x", {"a": 1})
     assert machine.status is FAILED
     machine.retry()
-    machine.complete("x", {"n": 4})
-    assert machine.status is COMPLETED
+    assert (machine.status, machine.open) == (FAILED, [])
+    assert machine.failure is not None
+    assert "DecisionNoBranchMatched" in machine.failure
+    machine.start_variables["n"] = 4
+    machine.retry()
+    assert (machine.status, machine.open) == (ACTIVE, ["second"])
+    assert machine.path == [("x", "COMPLETED")]
     assert machine.variables == {"n": 4, "a": 1}
+
+
+def test_what_is_reopened_beside_a_step_that_is_done_is_entered_whether_or_not_that_can_be_left() -> None:
+    """The branch that can't be left is the older one: the other one has not been entered when it fails again."""
+    body = definition(
+        gateway("fork", "x", "u"),
+        task("x", None, conditionalNextSteps={"n > 3": "join"}),
+        user("u", "join", boundaryEvents=[timer("end", "PT1H")]),
+        joining("join", "end"),
+        end(),
+    )
+    machine = Machine(body, {"n": 0})
+    machine.complete("x")
+    machine.retry()
+    assert machine.status is FAILED
+    assert machine.path == [("fork", "COMPLETED"), ("x", "COMPLETED"), ("u", "SKIPPED")]
+    machine.start_variables["n"] = 4
+    machine.retry()
+    assert (machine.status, machine.open, machine.armed("u")) == (ACTIVE, ["u"], [0])
+    machine.finish("u")
+    assert machine.status is COMPLETED
+
+
+def test_a_step_that_is_done_stays_so_when_another_one_fails_first() -> None:
+    """Reopened at once: an older branch fails as it is entered, before the one that is done was left."""
+    body = definition(
+        gateway("fork", "w", "x"),
+        wait("w", "join", duration="${seconds}"),
+        task("x", None, conditionalNextSteps={"n > 3": "join"}),
+        joining("join", "end"),
+        end(),
+    )
+    machine = Machine(body, {"n": 0, "seconds": 60})
+    machine.complete("x")
+    machine.start_variables.update(n=4, seconds="ages")
+    machine.retry()
+    assert machine.status is FAILED
+    machine.start_variables["seconds"] = 60
+    machine.retry()
+    assert (machine.status, machine.open) == (ACTIVE, ["w"])
+    machine.finish("w")
+    assert machine.status is COMPLETED
+    assert [name for name, _ in machine.path] == ["fork", "x", "w", "w", "w", "join", "end"]
 
 
 def test_branches_that_had_not_begun_when_another_failed_begin() -> None:

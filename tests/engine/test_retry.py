@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -294,13 +295,41 @@ async def test_a_retry_that_can_not_be_advanced_does_not_take_its_key_with_the_o
     assert driver.rows("SELECT * FROM instance_key") == []
 
 
-async def test_variables_of_a_failed_completion_are_kept_and_seen_by_the_retry(driver: Driver) -> None:
-    body: dict[str, Any] = definition(task("x", None, conditionalNextSteps={"n > 1": "end"}), end())
-    instance = await driver.run(body, {"n": 0})
-    await driver.complete(await driver.one("x"), {"n": 1, "seen": True})
-    assert await driver.status(instance) == "FAILED"
-    await driver.retry(instance)
-    job = await driver.one("x")
-    assert variables_of(job) == {"n": 1, "seen": True}
-    await driver.complete(job, {"n": 2})
-    assert await driver.status(instance) == "COMPLETED"
+# -- of a step that is done, and can't be left
+
+
+@pytest.mark.parametrize("kind", ["SERVICE_TASK", "USER_TASK", "WAIT", "timer"])
+async def test_work_that_is_done_stays_done_when_a_condition_after_it_is_wrong(driver: Driver, kind: str) -> None:
+    """`retry` makes the decision anew, on what is true then: no job, no second payment."""
+    conditions = {"now() >= date(opens)": "second"}
+    first = {
+        "SERVICE_TASK": task("x", None, conditionalNextSteps=conditions),
+        "USER_TASK": user("x", None, conditionalNextSteps=conditions),
+        "WAIT": wait("x", "end", conditionalNextSteps=conditions),
+        "timer": wait("x", "end", duration="PT1M", conditionalNextSteps=conditions),
+    }[kind]
+    opens = driver.clock.now() + timedelta(hours=1)
+    instance = await driver.run(definition(first, task("second"), end()), {"opens": opens.isoformat()})
+    match kind:
+        case "SERVICE_TASK":
+            job = await driver.one("x")
+            await driver.complete(job, {"paid": 1})
+            await driver.complete(job, {"paid": 1})  # a repeat is answered as before: the work is done
+        case "USER_TASK":
+            await driver.finish_task(instance, "x", {"paid": 1})
+        case "WAIT":
+            await driver.signal(instance, "x", {"paid": 1})
+        case _:
+            assert await driver.due(61) == 1
+    failed = await driver.view(instance)
+    assert failed.status == "FAILED"
+    assert "DecisionNoBranchMatched" in (failed.failure_reason or "")
+    (item,) = await driver.history(instance)
+    assert (item.step_id, item.status, item.failure_reason) == ("x", "COMPLETED", None)
+    assert (await driver.engine.jobs.failed(0, 20)).items == []
+    assert (await driver.retry(instance)).status == "FAILED"
+    driver.clock.advance(3600)
+    assert (await driver.retry(instance)).current_step_ids == ["second"]
+    assert await driver.poll("x") == []
+    assert variables_of(await driver.one("second")).get("paid") == (None if kind == "timer" else 1)
+    assert await driver.path(instance) == [("x", "COMPLETED"), ("second", "RUNNING")]

@@ -41,6 +41,7 @@ class Mark:
     entered: int = 0
     failures: int = 0
     backing_off: bool = False
+    done: bool = False  # its step is; where it leads could not be decided
     timers: set[int] = field(default_factory=set)
 
 
@@ -162,6 +163,9 @@ class TokenGame:
     def _settle(self) -> None:
         while self._moving and self.status == "ACTIVE":
             mark, step = self._moving.popleft()
+            if mark.done:
+                self._leave(mark)
+                continue
             try:
                 self._step_onto(mark, step)
             except Stuck as stuck:
@@ -234,14 +238,21 @@ class TokenGame:
             raise Stuck("automatic steps")
 
     def _leave_with(self, mark: Mark, output: dict[str, Any]) -> None:
-        step = self.steps[mark.step]
         self.variables.update(copy.deepcopy(output))
+        self._close(mark, "COMPLETED")
+        self._leave(mark)
+
+    def _leave(self, mark: Mark) -> None:
+        """Of a step that is done."""
+        step = self.steps[mark.step]
+        mark.done = True
         try:
             target = self._choose(step) if step.get("conditionalNextSteps") else step.get("nextStep")
         except Stuck as stuck:
-            self._fail(mark, str(stuck))
+            mark.open = True  # for the retry
+            self._end("FAILED", str(stuck), but=mark)
             return
-        self._close(mark, "COMPLETED")
+        mark.done = False
         if target:
             self._go(mark, target)
         else:

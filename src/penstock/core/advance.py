@@ -179,6 +179,9 @@ class _Run(Book):
         """Enter steps until every token waits for somebody."""
         while self.entering and not self.out.ended:
             token, index = self.entering.popleft()
+            if token.leaving:
+                self.leave(token)
+                continue
             try:
                 self.enter(token, index)
             except _StepFailed as failed:
@@ -266,19 +269,24 @@ class _Run(Book):
         self.arm_boundaries(token, step)
 
     def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
-        """A task is done: conditions first, then `nextStep`, else a dead end.
+        """A task is done. Its delta is merged before its conditions are read."""
+        output = self.merge(token, output)
+        self.close(token, HistoryKind.COMPLETED, worker=worker, output=output)
+        self.leave(token)
 
-        The delta is merged before the conditions are read. When none holds, the step itself is FAILED, with its
-        delta kept, so that `retry` runs it again.
+    def leave(self, token: Token) -> None:
+        """Go where a step that is done leads: conditions first, then `nextStep`, else a dead end.
+
+        When no condition holds, the instance fails and the work stays done: `retry` comes back to here.
         """
         step = self.definition.steps[token.step]
-        output = self.merge(token, output)
+        token.leaving = True
         try:
             target = self.decide(step) if step.conditions else step.next
         except _StepFailed as failed:
-            self.fail(token, failed.reason, worker=worker, output=output)
+            self.end_instance(InstanceStatus.FAILED, failed.reason, culprit=token)
             return
-        self.close(token, HistoryKind.COMPLETED, worker=worker, output=output)
+        token.leaving = False
         if target is None:
             self.end_token(token)
         else:
@@ -384,7 +392,7 @@ class _Run(Book):
 
     def end_instance(self, status: InstanceStatus, reason: str | None, culprit: Token | None = None) -> None:
         """Close everything that is open. ``culprit``: the token whose step brought the end, and was closed already;
-        `retry` enters it again."""
+        `retry` enters it again, or leaves it when it was done."""
         entering = {token.id: index for token, index in self.entering}
         self.entering.clear()
         if status is InstanceStatus.FAILED:

@@ -123,6 +123,7 @@ class Token(msgspec.Struct):
     claimed_at: datetime | None = None
     lease_until: datetime | None = None
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
+    leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
 
     @property
     def is_root(self) -> bool:

@@ -111,11 +111,15 @@ INVARIANTS: Final[dict[str, str]] = {
           SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
-    "a failed instance has a failed step, or its next workflow could not be started": """
+    "a failed instance has a failed step, a done one that can't be left, or a next workflow that could not start": """
         SELECT i.id, i.failure FROM instance i JOIN definitions d ON d.key = i.definition
         WHERE i.status = 2 AND NOT (d.chains AND i.failure ~ '^(NextWorkflowNotFound|too many workflows)')
           AND NOT EXISTS (
-          SELECT FROM history h WHERE h.instance_id = i.id AND h.kind = 2 AND h.reason = i.failure)""",
+          SELECT FROM history h WHERE h.instance_id = i.id AND h.kind = 2 AND h.reason = i.failure)
+          AND NOT EXISTS (
+          SELECT FROM abnormal_end e CROSS JOIN LATERAL jsonb_array_elements(e.tokens) AS t
+          JOIN history h ON h.instance_id = i.id AND h.token_id = (t ->> 'id')::bigint AND h.seq = (t ->> 'seq')::bigint
+          WHERE e.status = 2 AND e.instance_id = i.id AND h.kind = 1 AND (t ->> 'leaving')::boolean)""",
     "failed and cancelled instances are listed, and no others": """
         SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id
         WHERE (i.status IN (2, 3)) IS DISTINCT FROM (e.instance_id IS NOT NULL)
