@@ -7,12 +7,15 @@ retries, time limits and errors. Not for use inside an event loop: it blocks.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future
+from threading import Thread
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
@@ -48,10 +51,42 @@ def run_blocking(
     return result
 
 
+class _LoopThread:
+    """An event loop in a thread of its own.
+
+    anyio's `start_blocking_portal` is a generator: a forked child collects it at its end and waits for a thread that
+    it does not have.
+    """
+
+    def __init__(self) -> None:
+        self._opened = Future[BlockingPortal]()
+        self._thread = Thread(target=self._run, daemon=True, name="penstock-client")
+        self._thread.start()
+        self.portal = self._opened.result()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+    async def _serve(self) -> None:
+        async with BlockingPortal() as portal:
+            self._opened.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def close(self) -> None:
+        self.portal.call(self.portal.stop)
+        self._thread.join()
+
+
 class SyncClient:
     """A blocking client of one engine. Arguments as for ``Client``.
 
-    Use it as ``with SyncClient(url) as client``, or call ``close()`` at the end. Safe to share between threads.
+    Use it as ``with SyncClient(url) as client``, or call ``close()`` at the end. Safe to share between threads. In a
+    forked child it begins anew, with a thread and connections of its own.
     """
 
     def __init__(
@@ -61,11 +96,11 @@ class SyncClient:
         timeout_s: float = CALL_TIMEOUT_S,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
-        with ExitStack() as stack:
-            self._client = Client(engine, timeout_s=timeout_s, exchange_timeout_s=exchange_timeout_s)
-            self._portal = stack.enter_context(start_blocking_portal())
-            stack.callback(lambda: self._portal.call(self._client.aclose))
-            self._stack = stack.pop_all()
+        self._client = Client(engine, timeout_s=timeout_s, exchange_timeout_s=exchange_timeout_s)
+        self._closed = False
+        # By process: a thread does not live on in a forked child. A lock could be held by another thread at the fork.
+        self._loops: dict[int, _LoopThread] = {}
+        self._loop()
 
     def __enter__(self) -> SyncClient:
         return self
@@ -77,7 +112,7 @@ class SyncClient:
 
     def run(self, call: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
         """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
-        return run_blocking(self._portal, call, self._client)
+        return run_blocking(self._loop().portal, call, self._client)
 
     def iterate_instances(
         self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
@@ -93,7 +128,26 @@ class SyncClient:
 
     def close(self) -> None:
         """Close all connections and end the thread. May be called again."""
-        self._stack.close()
+        self._closed = True
+        loop = self._loops.pop(os.getpid(), None)
+        if loop is not None:
+            try:
+                loop.portal.call(self._client.aclose)
+            finally:
+                loop.close()
+
+    def _loop(self) -> _LoopThread:
+        """The event loop of this process."""
+        loop = self._loops.get(os.getpid())
+        if loop is not None:
+            return loop
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        made = _LoopThread()
+        loop = self._loops.setdefault(os.getpid(), made)
+        if loop is not made:  # another thread was faster
+            made.close()
+        return loop
 
     is_ready = _blocking(Client.is_ready)
     wait_until_ready = _blocking(Client.wait_until_ready)

@@ -6,6 +6,7 @@ Relies on `exchange.py` for what each operation looks like on this wire. Must no
 
 from __future__ import annotations
 
+import functools
 import math
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -28,6 +29,7 @@ from penstock.client.errors import (
     error_for,
 )
 from penstock.client.exchange import Exchange, exchange_for
+from penstock.client.forked import MadeHere, leave_to_parent
 from penstock.client.operation import Operation
 from penstock.client.tracing import current_traceparent
 
@@ -58,23 +60,17 @@ class RestTransport:
         verify: bool | ssl.SSLContext = True,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        if http is None:
-            if not base_url.startswith(("http://", "https://")):
-                raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {base_url!r}")
-            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
-            http = httpx.AsyncClient(
-                base_url=base_url,
-                headers=dict(headers or {}),
-                verify=verify,
-                limits=limits,
-                trust_env=False,
-                # The whole exchange has one limit of time, set per call; httpx's own count each read anew.
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            )
-        self._http = http
+        if http is None and not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {base_url!r}")
+        make = functools.partial(_http_client, base_url, dict(headers or {}), verify)
+        self._make = make if http is None else None
+        self._http = http or make()
+        self._here = MadeHere()
 
     async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
         """One exchange. See ``Transport.call``."""
+        if not self._here:
+            self._renew()
         exchange = exchange_for(operation)
         request = self._request(exchange)
         response: httpx.Response | None = None
@@ -100,7 +96,15 @@ class RestTransport:
 
     async def aclose(self) -> None:
         """Close all connections. Requests in flight fail."""
-        await self._http.aclose()
+        if self._here:
+            await self._http.aclose()
+
+    def _renew(self) -> None:
+        """In a forked child: connections of its own."""
+        if self._make is None:
+            raise RuntimeError("this client's own httpx client was made before a fork: make both in the child")
+        leave_to_parent(self._http)
+        self._http, self._here = self._make(), MadeHere()
 
     def _request(self, exchange: Exchange) -> httpx.Request:
         headers: dict[str, str] = {}
@@ -120,6 +124,18 @@ class RestTransport:
         if content is not None:
             request.stream = _Body(content)
         return request
+
+
+def _http_client(base_url: str, headers: dict[str, str], verify: bool | ssl.SSLContext) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=base_url,
+        headers=headers,
+        verify=verify,
+        limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
+        trust_env=False,
+        # The whole exchange has one limit of time, set per call; httpx's own count each read anew.
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+    )
 
 
 class _Body(httpx.AsyncByteStream):

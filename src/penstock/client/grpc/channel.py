@@ -19,6 +19,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
 from penstock.client.errors import ConnectionFailed, InternalError, TimedOut
+from penstock.client.forked import MadeHere, leave_to_parent
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.connection import Connection, GrpcLimits
 from penstock.client.tracing import current_traceparent
@@ -72,6 +73,7 @@ class Channel:
         self._connection: Connection | None = None
         self._old: set[Connection] = set()
         self._connecting = anyio.Lock()
+        self._here = MadeHere()
 
     async def unary(
         self,
@@ -127,6 +129,8 @@ class Channel:
 
     async def aclose(self) -> None:
         """Close all connections. Calls in flight fail. The next call would connect again."""
+        if not self._here:
+            return
         current, self._connection = self._connection, None
         olds, self._old = self._old, set[Connection]()
         for connection in (current, *olds):
@@ -134,6 +138,10 @@ class Channel:
                 await connection.aclose()
 
     async def _open_call(self, headers: list[tuple[bytes, bytes]]) -> GrpcCall:
+        if not self._here:  # in a forked child: connections of its own
+            leave_to_parent(self._connection, self._old, self._connecting)
+            self._connection, self._old, self._connecting = None, set[Connection](), anyio.Lock()
+            self._here = MadeHere()
         connection = await self._connected()
         try:
             return await connection.open_call(headers)
