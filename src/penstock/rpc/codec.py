@@ -9,7 +9,6 @@ Relies on ``wire`` and ``struct_codec``. ``decode`` raises ``DecodeError`` only.
 
 from __future__ import annotations
 
-import threading
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,14 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.rpc.struct_codec import struct_from_json, struct_to_json, value_from_json, value_to_json
+from penstock.rpc.struct_codec import merged_struct, merged_value, struct_from_json, value_from_json
 from penstock.rpc.wire import (
     BYTES,
     MAX_DEPTH,
     TRUNCATED,
     VARINT,
     DecodeError,
+    budget,
     read_bytes,
     read_tag,
     read_varint,
@@ -48,34 +48,17 @@ class Proto(msgspec.Struct, frozen=True):
 
 STRUCT, VALUE, UINT32 = "struct", "value", "uint32"
 
-MAX_ITEMS = 100_000
-"""Items of all lists and maps of one message together: two bytes can be an item, and one costs up to 8 µs and 400 bytes
-(8 MiB of empty steps stopped the loop for 33 s). The values of Structs have a bound of their own."""
-
 # What a decoder does with a field: ``values`` are the constructor's arguments so far.
 _Values = dict[str, Any]
 _TakeBytes = Callable[[_Values, bytes, int], None]
 _TakeNumber = Callable[[_Values, int], None]
+_ReadParts = Callable[[Sequence[bytes], int], Any]
 _Put = Callable[[list[bytes], Any], None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1_S, _YEAR_9999_S = -62_135_596_800, 253_402_300_799
 _NANOS = 1_000_000_000
 _TIMES_KEPT = 1_024
-
-
-class _Budget(threading.local):
-    """What is left of `MAX_ITEMS` for the message that is being decoded; decoding never waits."""
-
-    left = MAX_ITEMS
-
-    def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise DecodeError(f"the message has more than {MAX_ITEMS} items in its lists and maps")
-
-
-_budget = _Budget()
 
 
 class MessageCodec(Generic[MessageT]):
@@ -86,7 +69,7 @@ class MessageCodec(Generic[MessageT]):
         self._bytes: dict[int, _TakeBytes] = {}
         self._numbers: dict[int, _TakeNumber] = {}
         self._writers: list[tuple[str, _Put]] = []
-        self._joined: dict[str, Callable[[bytes, int], Any]] = {}
+        self._joined: dict[str, _ReadParts] = {}
         self._present: set[str] = set()  # fields of which "empty" and "not there" are two things
         for name, python_type, proto in fields_of(cls):
             self._add(name, python_type, proto)
@@ -100,11 +83,22 @@ class MessageCodec(Generic[MessageT]):
                 put(out, value)
         return b"".join(out)
 
-    def decode(self, data: bytes, depth: int = MAX_DEPTH) -> MessageT:
-        """The message, or DecodeError (or IndexError, for the outermost ``decode_message`` to translate)."""
+    def decode(self, parts: Sequence[bytes], depth: int = MAX_DEPTH) -> MessageT:
+        """The message that ``parts`` are together (a message field given twice is one message), each read once.
+
+        Raises DecodeError, or IndexError for the outermost ``decode_message`` to translate.
+        """
         if depth <= 0:
             raise DecodeError("the message is nested too deeply")
         values: _Values = {}
+        for part in parts:
+            self._read(part, values, depth)
+        for name, read in self._joined.items():
+            if name in values:
+                values[name] = read(values[name], depth - 1)
+        return self._cls(**values)
+
+    def _read(self, data: bytes, values: _Values, depth: int) -> None:
         take_bytes, take_number = self._bytes, self._numbers
         pos, end = 0, len(data)
         while pos < end:
@@ -123,10 +117,6 @@ class MessageCodec(Generic[MessageT]):
                 number_taker(values, number)
             else:
                 pos = skip_field(data, pos, tag, depth)
-        for name, read in self._joined.items():
-            if name in values:
-                values[name] = _read_joined(read, values[name], depth - 1)
-        return self._cls(**values)
 
     # ------------------------------------------------------------------------------------------ the table
 
@@ -134,7 +124,7 @@ class MessageCodec(Generic[MessageT]):
         origin, args = typing.get_origin(python_type), typing.get_args(python_type)
         tag, prefix = proto.number << 3 | BYTES, write_tag(proto.number, BYTES)
         if proto.kind == STRUCT:
-            self._add_message(name, tag, prefix, lambda data, _: struct_to_json(data), struct_from_json)
+            self._add_message(name, tag, prefix, lambda parts, _: merged_struct(parts), struct_from_json)
         elif origin is list and args[0] is bytes:
             self._bytes[tag] = _take_blobs(name)
             self._writers.append((name, _put_blobs(prefix)))
@@ -171,12 +161,14 @@ class MessageCodec(Generic[MessageT]):
             inner = codec_of(inner_type)
             self._add_message(name, tag, prefix, inner.decode, inner.encode)
 
-    def _add_message(
-        self, name: str, tag: int, prefix: bytes, read: Callable[[bytes, int], Any], write: Callable[[Any], bytes]
-    ) -> None:
-        # A message field given twice is one message: the parts are joined and read once, at the end.
+    def _add_message(self, name: str, tag: int, prefix: bytes, read: _ReadParts, write: Callable[[Any], bytes]) -> None:
         def take(values: _Values, part: bytes, _depth: int) -> None:
-            values.setdefault(name, []).append(part)
+            parts = values.get(name)
+            if parts is None:
+                values[name] = [part]
+            else:
+                budget.spend()
+                parts.append(part)
 
         def put(out: list[bytes], value: Any) -> None:
             body = write(value)
@@ -191,15 +183,21 @@ class MessageCodec(Generic[MessageT]):
         if python_type is bool:
 
             def take(values: _Values, number: int) -> None:
+                if name in values:
+                    budget.spend()
                 values[name] = number != 0
         elif proto.kind == UINT32:
 
             def take(values: _Values, number: int) -> None:
+                if name in values:
+                    budget.spend()
                 values[name] = number & 0xFFFF_FFFF
         else:
             assert python_type is int
 
             def take(values: _Values, number: int) -> None:
+                if name in values:
+                    budget.spend()
                 values[name] = to_int32(number)
 
         def put(out: list[bytes], value: int) -> None:
@@ -209,16 +207,10 @@ class MessageCodec(Generic[MessageT]):
         self._writers.append((name, put))
 
 
-def _read_joined(read: Callable[[bytes, int], Any], parts: list[bytes], depth: int) -> Any:
-    if len(parts) == 1:
-        return read(parts[0], depth)
-    for part in parts:
-        read(part, depth)  # each must be right on its own
-    return read(b"".join(parts), depth)
-
-
 def _take_text(name: str) -> _TakeBytes:
     def take(values: _Values, part: bytes, _depth: int) -> None:
+        if name in values:
+            budget.spend()
         values[name] = part.decode()
 
     return take
@@ -226,6 +218,8 @@ def _take_text(name: str) -> _TakeBytes:
 
 def _take_blob(name: str) -> _TakeBytes:
     def take(values: _Values, part: bytes, _depth: int) -> None:
+        if name in values:
+            budget.spend()
         values[name] = part
 
     return take
@@ -233,7 +227,7 @@ def _take_blob(name: str) -> _TakeBytes:
 
 def _take_blobs(name: str) -> _TakeBytes:
     def take(values: _Values, part: bytes, _depth: int) -> None:
-        _budget.spend()
+        budget.spend()
         values.setdefault(name, []).append(part)
 
     return take
@@ -241,7 +235,7 @@ def _take_blobs(name: str) -> _TakeBytes:
 
 def _take_texts(name: str) -> _TakeBytes:
     def take(values: _Values, part: bytes, _depth: int) -> None:
-        _budget.spend()
+        budget.spend()
         values.setdefault(name, []).append(part.decode())
 
     return take
@@ -249,40 +243,33 @@ def _take_texts(name: str) -> _TakeBytes:
 
 def _take_messages(name: str, inner: MessageCodec[Any]) -> _TakeBytes:
     def take(values: _Values, part: bytes, depth: int) -> None:
-        _budget.spend()
-        values.setdefault(name, []).append(inner.decode(part, depth - 1))
+        budget.spend()
+        values.setdefault(name, []).append(inner.decode((part,), depth - 1))
 
     return take
 
 
 def _take_entry(name: str, as_json: bool) -> _TakeBytes:
-    read: Callable[[bytes, int], Any] = _read_json_value if as_json else _read_text
-
     def take(values: _Values, part: bytes, depth: int) -> None:
-        _budget.spend()
+        budget.spend()
         key, parts = _read_entry(part, depth - 1)
-        if not as_json:
-            for text in parts:
-                text.decode()
-            parts = parts[-1:]  # of texts the last one counts, messages are joined
-        values.setdefault(name, {})[key] = _read_joined(read, parts, depth - 2)
+        texts = None if as_json else [text.decode() for text in parts]
+        # of texts the last one counts, messages are merged
+        item = merged_value(parts) if texts is None else texts[-1] if texts else ""
+        values.setdefault(name, {})[key] = item
 
     return take
-
-
-def _read_json_value(data: bytes, _depth: int) -> bytes:
-    return value_to_json(data)
-
-
-def _read_text(data: bytes, _depth: int) -> str:
-    return data.decode()
 
 
 def _read_entry(data: bytes, depth: int) -> tuple[str, list[bytes]]:
     key = ""
     parts: list[bytes] = []
     pos, end = 0, len(data)
+    free = 2  # key and value
     while pos < end:
+        free -= 1
+        if free < 0:
+            budget.spend()
         tag, pos = read_tag(data, pos)
         if tag == 0x0A:
             text, pos = read_bytes(data, pos)
@@ -361,19 +348,24 @@ def _write_timestamp(when: datetime) -> bytes:
     return out
 
 
-def _read_timestamp(data: bytes, depth: int) -> datetime:
+def _read_timestamp(parts: Sequence[bytes], depth: int) -> datetime:
     seconds = nanos = 0
-    pos, end = 0, len(data)
-    while pos < end:
-        tag, pos = read_tag(data, pos)
-        if tag == 0x08:
-            number, pos = read_varint(data, pos)
-            seconds = to_int64(number)
-        elif tag == 0x10:
-            number, pos = read_varint(data, pos)
-            nanos = to_int32(number)
-        else:
-            pos = skip_field(data, pos, tag, depth)
+    for data in parts:
+        pos, end = 0, len(data)
+        free = 2
+        while pos < end:
+            free -= 1
+            if free < 0:
+                budget.spend()
+            tag, pos = read_tag(data, pos)
+            if tag == 0x08:
+                number, pos = read_varint(data, pos)
+                seconds = to_int64(number)
+            elif tag == 0x10:
+                number, pos = read_varint(data, pos)
+                nanos = to_int32(number)
+            else:
+                pos = skip_field(data, pos, tag, depth)
     if not (_YEAR_1_S <= seconds <= _YEAR_9999_S and 0 <= nanos < _NANOS):
         raise DecodeError("a Timestamp is out of range")
     return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
@@ -402,10 +394,10 @@ def encode_message(message: msgspec.Struct) -> bytes:
 
 def decode_message(data: bytes, cls: type[MessageT]) -> MessageT:
     """A message from its bytes. Raises DecodeError."""
-    _budget.left = MAX_ITEMS
+    budget.begin()
     try:
         codec: MessageCodec[MessageT] = codec_of(cls)
-        return codec.decode(data)
+        return codec.decode((data,))
     except IndexError:
         raise DecodeError(TRUNCATED) from None
     except UnicodeDecodeError:

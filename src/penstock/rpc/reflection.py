@@ -17,7 +17,7 @@ from penstock.rpc._generated.descriptors import FILE_DESCRIPTOR_SET
 from penstock.rpc.call import Call
 from penstock.rpc.codec import Proto
 from penstock.rpc.methods import both_stream
-from penstock.rpc.wire import BYTES, read_bytes, read_tag, skip_field
+from penstock.rpc.wire import BYTES, budget, read_bytes, read_tag, skip_field
 
 _VERSIONS = ("v1", "v1alpha")
 
@@ -173,6 +173,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _read_file(data: bytes) -> _File:
+    budget.begin()
     parts = list(_parts(data))
     package = next((part.decode() for number, part in parts if number == _FILE_PACKAGE), "")
     symbols: list[str] = []
