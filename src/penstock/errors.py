@@ -24,6 +24,18 @@ class BadRequest(PenstockError):
     code = "bad-request"
 
 
+class Unauthenticated(PenstockError):
+    """The call proves no identity, or proves it with what is wrong, expired or revoked."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(PenstockError):
+    """The caller is known, and may not do this; or the call comes from where it may not."""
+
+    code = "forbidden"
+
+
 class NotFound(PenstockError):
     """The thing that the request names does not exist."""
 

@@ -15,6 +15,8 @@ from tests.rest.scripted import Rest, ScriptedEngine
 
 EXPECTED = {
     errors.BadRequest: 400,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.LeaseLost: 409,

@@ -22,6 +22,8 @@ log = get_logger(__name__)
 
 STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "bad-request": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
     "not-found": 404,
     "method-not-allowed": 405,
     "conflict": 409,

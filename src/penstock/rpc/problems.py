@@ -13,6 +13,8 @@ from penstock.store.database import AWAY
 
 STATUS_BY_CODE = {
     "bad-request": Status.INVALID_ARGUMENT,
+    "unauthenticated": Status.UNAUTHENTICATED,
+    "forbidden": Status.PERMISSION_DENIED,
     "not-found": Status.NOT_FOUND,
     "conflict": Status.FAILED_PRECONDITION,
     "lease-lost": Status.ABORTED,

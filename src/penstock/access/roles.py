@@ -1,0 +1,120 @@
+"""Roles, what they allow, and the form in which settings and the command line give them.
+
+Pure. The one place that says which role holds which permission; what a route needs is in `table.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from penstock.errors import BadRequest
+
+JOB_TYPES_MAX: Final = 1_000
+_ROLE: Final = re.compile(r"([a-z]+)(?:\((.*)\))?", re.DOTALL)
+
+
+class Permission(StrEnum):
+    """What a route can need. `GET /v1/me` tells the first four by these names."""
+
+    VIEW = "view"
+    OPERATE = "operate"
+    MODEL = "model"
+    TASKS = "tasks"
+    WORK = "work"
+    PROVED = "proved"
+    """Whoever has proved who they are."""
+    NONE = "none"
+    """Open to everybody."""
+
+
+class Role(StrEnum):
+    """`executor` is reserved for durable functions."""
+
+    VIEWER = "viewer"
+    CLERK = "clerk"
+    WORKER = "worker"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+ALLOWED: Final[Mapping[Role, frozenset[Permission]]] = {
+    Role.VIEWER: frozenset({Permission.VIEW}),
+    Role.CLERK: frozenset({Permission.VIEW, Permission.TASKS}),
+    Role.WORKER: frozenset({Permission.WORK}),
+    Role.OPERATOR: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE}),
+    Role.ADMIN: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE, Permission.MODEL, Permission.WORK}),
+}
+
+LEAST_ROLE: Final[Mapping[Permission, Role]] = {
+    Permission.VIEW: Role.VIEWER,
+    Permission.TASKS: Role.CLERK,
+    Permission.WORK: Role.WORKER,
+    Permission.OPERATE: Role.OPERATOR,
+    Permission.MODEL: Role.ADMIN,
+}
+"""What a refusal names as the role that is needed."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Roles, and for workers the job types: None is any."""
+
+    roles: frozenset[Role]
+    job_types: frozenset[str] | None = None
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return frozenset[Permission]().union(*(ALLOWED[role] for role in self.roles))
+
+    def __str__(self) -> str:
+        """The form that `read_grant` takes."""
+        types = "" if self.job_types is None else f"({'|'.join(sorted(self.job_types))})"
+        return "+".join(role + (types if role is Role.WORKER else "") for role in Role if role in self.roles)
+
+
+def grant_of(roles: Iterable[Role], job_types: Iterable[str] | None) -> Grant:
+    """Raises BadRequest for job types without the role that they limit."""
+    found = frozenset(roles)
+    types = None if job_types is None else frozenset(job_types)
+    if not found:
+        raise BadRequest("at least one role is needed")
+    if types is None:
+        return Grant(found)
+    if not types or not all(types) or len(types) > JOB_TYPES_MAX:
+        raise BadRequest(f"a worker is limited to 1 to {JOB_TYPES_MAX} job types, none of them empty")
+    if Role.WORKER not in found or Role.ADMIN in found:
+        raise BadRequest("job types limit the role worker; admin may work on all")
+    return Grant(found, types)
+
+
+def read_grant(text: str) -> Grant:
+    """``viewer``, ``clerk+worker``, ``worker(pack|ship)``. Raises BadRequest."""
+    roles: list[Role] = []
+    job_types: set[str] | None = None
+    for part in re.split(r"\+(?![^(]*\))", text):
+        match = _ROLE.fullmatch(part.strip())
+        if match is None or match[1] not in list(Role):
+            raise BadRequest(f"{part.strip()!r} is none of the roles {', '.join(Role)}")
+        roles.append(Role(match[1]))
+        if match[2] is not None:
+            if roles[-1] is not Role.WORKER:
+                raise BadRequest(f"{roles[-1]} takes no job types, worker does")
+            job_types = (job_types or set()) | set(match[2].split("|"))
+    return grant_of(roles, job_types)
+
+
+def merged(grants: Iterable[Grant]) -> Grant | None:
+    """All that several grants allow; None for none of them."""
+    roles: set[Role] = set()
+    job_types: set[str] | None = set()
+    for grant in grants:
+        roles |= grant.roles
+        if Role.WORKER in grant.roles and job_types is not None:
+            job_types = None if grant.job_types is None else job_types | grant.job_types
+    if not roles:
+        return None
+    return Grant(frozenset(roles), frozenset(job_types) if job_types and Role.ADMIN not in roles else None)
