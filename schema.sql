@@ -1,4 +1,6 @@
--- Penstock's schema: the one truth, applied by `penstock migrate` and at start-up. PostgreSQL >= 15.
+-- Penstock's schema: the one truth, applied to an empty database by `penstock migrate` and at start-up. One that holds an
+-- older version is brought here by src/penstock/store/migrations/. How to change it: CONTRIBUTING.md.
+-- PostgreSQL >= 15.
 --
 -- What is hot and what is not (figures: docs/performance.md):
 --   instance   written at its start and at its end; `overlay` now and then (see below)
@@ -44,7 +46,8 @@ CREATE TABLE engine (                  -- one row per number that engines put in
   holder      uuid NOT NULL,
   leased_until timestamptz NOT NULL,
   dispatch_mode text NOT NULL,
-  description text NOT NULL            -- host and process id, for people
+  description text NOT NULL,           -- host and process id, for people
+  schema_version int NOT NULL          -- the newest that this engine knows
 );
 
 CREATE TABLE job_type (
@@ -99,7 +102,8 @@ CREATE TABLE instance_key (            -- unique among the open instances of a d
 );
 
 -- The order of the columns: WAL holds of an update what lies between the first and the last byte that changed, so what
--- seldom changes comes first and what a claim sets comes last (26 B less per job).
+-- seldom changes comes first and what a claim sets comes last (26 B less per job). `watched`, `mail`, `held`, `priority`
+-- and `flow_key` are for what comes; they lie in the padding or are null, and cost an ordinary row no byte.
 CREATE TABLE token (
   id          bigint PRIMARY KEY,      -- = instance_id for the root token, which is the instance's lock
   instance_id bigint NOT NULL,
@@ -110,16 +114,23 @@ CREATE TABLE token (
   pending     smallint NOT NULL DEFAULT 0 CHECK (pending >= 0),
   arrived     smallint NOT NULL DEFAULT 0,
   side        boolean NOT NULL DEFAULT false,
+  watched     boolean NOT NULL DEFAULT false,  -- somebody waits for its end
+  mail        int NOT NULL DEFAULT 0,  -- of a code run: what it has been told
   unfolded    smallint NOT NULL DEFAULT 0,
   step        smallint NOT NULL,
   job_type    int,
+  held        int,                     -- slots that its attempt holds; null: none
   seq         bigint NOT NULL,         -- this step execution; the job id is (instance_id, id, seq)
+  queued      bigint,                  -- the id of its row in `ready`; null: seq
+  entry       bigint,                  -- this entry of the step, the same after a `retry` of the instance; null: seq
   entered_at  timestamptz NOT NULL,
-  state       smallint NOT NULL CHECK (state BETWEEN 0 AND 6),
+  state       smallint NOT NULL CHECK (state BETWEEN 0 AND 15),
+  priority    smallint NOT NULL DEFAULT 5,
   attempt     int NOT NULL DEFAULT 0,
   claimed_at  timestamptz,
   lease_until timestamptz,             -- kept after expiry, as the last holder is
   claimed_by  text,
+  flow_key    text COLLATE "C",
   CHECK (state <> 1 OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
   CHECK ((state = 3) = (pending > 0)),
   CHECK (state <> 6 OR id = instance_id)
@@ -129,17 +140,24 @@ CREATE INDEX token_branch ON token (instance_id) WHERE id <> instance_id;
 
 CREATE TABLE ready (
   job_type    int NOT NULL,
+  priority    smallint NOT NULL DEFAULT 5,  -- lowest first
   seq         bigint NOT NULL,         -- oldest first
   token_id    bigint NOT NULL,
-  PRIMARY KEY (job_type, seq)
+  PRIMARY KEY (job_type, priority, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE parked (                  -- tokens in state PARKED: what makes an instance WAITING
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  PRIMARY KEY (instance_id, token_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE timer (
   token_id    bigint NOT NULL,
   seq         bigint NOT NULL,         -- with token_id the second net: a timer of a closed execution is void
   fire_at     timestamptz NOT NULL,
   instance_id bigint NOT NULL,
-  index       smallint NOT NULL,       -- position in boundaryEvents, or -1 retry, -2 wait
+  index       smallint NOT NULL,       -- position in boundaryEvents; negative: src/penstock/core/state.py
   PRIMARY KEY (token_id, seq, index)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX timer_due ON timer (fire_at);
@@ -254,4 +272,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (1);
+INSERT INTO penstock_schema (version) VALUES (2);

@@ -21,7 +21,7 @@ from penstock.store import jobs
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.embedded import embedded
-from penstock.store.engines import ensure_schema
+from penstock.store.schema import ensure_schema
 
 SIZES = (1, 2, 4, 6, 8, 13, 16, 32)
 ROUNDS = 120

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.effect import RETRY_TIMER, WAIT_TIMER
-from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.core.state import RETRY_TIMER, WAIT_TIMER, HistoryKind, InstanceStatus, TokenState
 from penstock.testing.definitions import Json, definition, end, step, timer
 from tests.core.machine import INSTANCE, START, Machine
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait

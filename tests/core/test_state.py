@@ -94,6 +94,8 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
         ("BACKOFF", 4),
         ("DISPATCHED", 5),
         ("ENDED", 6),
+        ("CALLED", 7),
+        ("DELAYED", 8),
     ]
     assert [(status.name, status.value) for status in InstanceStatus] == [
         ("ACTIVE", 0),
@@ -116,7 +118,7 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
 def test_what_is_open_and_what_is_a_job() -> None:
     open_states = {state for state in TokenState if token(state).is_open}
     assert open_states == OPEN_STATES == set(TokenState) - {TokenState.FORKED, TokenState.ENDED}
-    assert OPEN_STATES - {TokenState.PARKED} == JOB_STATES
+    assert OPEN_STATES - {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED} == JOB_STATES
     assert {kind for kind in HistoryKind if kind < 10} == CLOSING_KINDS
 
 

@@ -11,7 +11,7 @@ from penstock.errors import Conflict, DispatchModeConflict
 from penstock.rpc.messages import JobDispatchEvent
 from penstock.runtime import leftovers, membership
 from penstock.runtime.leftovers import Leftovers
-from penstock.runtime.membership import Membership, ModeSwitched
+from penstock.runtime.membership import Membership, Superseded
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
@@ -285,7 +285,7 @@ async def test_an_engine_that_was_taken_for_dead_ends_when_the_mode_was_switched
         with psycopg.connect(database_dsn) as connection:
             connection.execute("DELETE FROM engine WHERE holder = %s", (sleeper.holder,))
     sleeper._renew_at = 0.0
-    with pytest.raises(ModeSwitched, match="switched to 'kafka_outbox'"):
+    with pytest.raises(Superseded, match="switched to 'kafka_outbox'"):
         await sleeper.look()
     monkeypatch.setattr(membership, "LOOK_INTERVAL_S", 0)
     await other.look()

@@ -20,6 +20,7 @@ from penstock.runtime.membership import Membership
 from penstock.store import engines as engine_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear, step
 from tests import postgres
@@ -317,16 +318,16 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
 
         async def apply() -> None:
             async with await TrioConnection.connect(dsn) as connection:
-                await engine_store.ensure_schema(connection)
+                await ensure_schema(connection)
 
         async def after(attempt: Attempt[None]) -> None:
             async with looking(dsn) as connection:
                 tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
                 ((count,),) = await connection.fetch(tables)
                 with trio.fail_after(10):
-                    applied = await engine_store.ensure_schema(connection)
-                assert applied == (count == 0)
-                assert await connection.fetch("SELECT version FROM penstock_schema") == [(1,)]
+                    applied = await ensure_schema(connection)
+                assert (applied == 0) == (count == 0)
+                assert await connection.fetch("SELECT version FROM penstock_schema") == [(SCHEMA_VERSION,)]
 
         points = await cancel_everywhere(prepare, after, own_task_only=True)
         assert points.cancelled >= 20, points

@@ -23,14 +23,7 @@ from msgspec import structs
 
 from penstock.core.book import Book, Inputs, PositionsExhausted
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import (
-    RETRY_TIMER,
-    WAIT_TIMER,
-    AuditRow,
-    Chain,
-    Outcome,
-    Timer,
-)
+from penstock.core.effect import AuditRow, Chain, Outcome, Timer
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -46,6 +39,8 @@ from penstock.core.expression import Expression, ExpressionError
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
     INTERRUPTED_REASON,
+    RETRY_TIMER,
+    WAIT_TIMER,
     HistoryKind,
     Instance,
     InstanceStatus,

@@ -159,14 +159,14 @@ class Book:
 
     def queue(self, token: Token, step: Step) -> None:
         assert step.job_type is not None
-        self.out.queued.append(JobRef(step.job_type, token.id, token.seq))
+        self.out.queued.append(JobRef(step.job_type, token.id, token.seq, token.priority))
 
     def dequeue(self, token: Token) -> None:
         """Take the job out of the queue if it is there (a late result, or an end, finds it READY)."""
         if token.state is TokenState.READY:
             job_type = self.definition.steps[token.step].job_type
             if job_type is not None:
-                self.out.dequeued.append(JobRef(job_type, token.id, token.seq))
+                self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority))
 
     def arm_boundaries(self, token: Token, step: Step) -> None:
         for index, boundary in enumerate(step.boundaries):

@@ -6,11 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.core.state import HistoryKind, Instance, Token
-
-# Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own.
-RETRY_TIMER = -1  # the end of a retry's back-off
-WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
+from penstock.core.state import PRIORITY_DEFAULT, HistoryKind, Instance, Token
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -40,11 +36,12 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 class JobRef(msgspec.Struct, frozen=True):
-    """A job in the queue: which type, which execution."""
+    """A job in the queue: which type, which execution, where it stands."""
 
     job_type: str
     token_id: int
     seq: int
+    priority: int = PRIORITY_DEFAULT
 
 
 class AuditRow(msgspec.Struct, frozen=True):

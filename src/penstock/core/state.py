@@ -25,12 +25,23 @@ class TokenState(enum.IntEnum):
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
     ENDED = 6  # the root token after its last step; kept as the instance's lock until the instance ends
+    CALLED = 7  # of a later version: a step that waits for an instance which it started
+    DELAYED = 8  # of a later version: a start that waits for its time
 
 
-OPEN_STATES = frozenset(
-    {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.BACKOFF, TokenState.DISPATCHED}
-)
-JOB_STATES = OPEN_STATES - {TokenState.PARKED}
+JOB_STATES = frozenset({TokenState.READY, TokenState.LOCKED, TokenState.BACKOFF, TokenState.DISPATCHED})
+OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED}
+
+# Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
+# versions have -3 to -6 (children, delays) and -16 (wake-up of a code run). An engine leaves those alone that it does
+# not know.
+RETRY_TIMER = -1  # the end of a retry's back-off
+WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
+OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER)
+
+
+PRIORITY_DEFAULT = 5
+"""Of a job. Lower ones come first."""
 
 
 class InstanceStatus(enum.IntEnum):
@@ -76,8 +87,8 @@ class Trigger(enum.Enum):
     END = "end"
 
 
-_R, _L, _P, _F, _B, _D, _E = TokenState
-_ANY_LEFT = frozenset({_R, _L, _P, _F, _B, _D})  # a token leaves any step for any other
+_R, _L, _P, _F, _B, _D, _E, _C, _Y = TokenState
+_ANY_LEFT = frozenset({_R, _L, _P, _F, _B, _D, _C, _Y})  # a token leaves any step for any other
 
 TOKEN_TRANSITIONS: dict[Trigger, tuple[frozenset[TokenState], TokenState]] = {
     Trigger.ENTER_JOB: (_ANY_LEFT, _R),
@@ -124,6 +135,7 @@ class Token(msgspec.Struct):
     lease_until: datetime | None = None
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
+    priority: int = PRIORITY_DEFAULT
 
     @property
     def is_root(self) -> bool:

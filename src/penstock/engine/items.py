@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.definition import Step, StepType
-from penstock.core.effect import RETRY_TIMER, AuditRow, Outcome
+from penstock.core.effect import AuditRow, Outcome
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -20,7 +20,7 @@ from penstock.core.event import (
     TimerFired,
 )
 from penstock.core.fencing import Call, CallKind, Verdict, judge
-from penstock.core.state import InstanceStatus, Token, TokenState
+from penstock.core.state import RETRY_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.wide_item import Settled, WideItem, WritesOnly

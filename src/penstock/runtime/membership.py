@@ -21,6 +21,7 @@ from penstock.store import engines as store
 from penstock.store import outbox as outbox_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.schema import SCHEMA_VERSION
 
 NUMBER_LEASE_S = 30.0
 LOOK_INTERVAL_S = 1.0
@@ -34,8 +35,8 @@ PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
 log = get_logger(__name__)
 
 
-class ModeSwitched(Exception):
-    """This engine was taken for dead, and others have another dispatch mode now: it has to end."""
+class Superseded(Exception):
+    """This engine was taken for dead, and others have agreed on something that it can't take part in: it has to end."""
 
 
 class Membership:
@@ -58,9 +59,17 @@ class Membership:
         self._listening = trio.CancelScope()
 
     async def join(self) -> int:
-        """Take a number. Raises Conflict, and holds none, while an engine of another dispatch mode lives."""
+        """Take a number.
+
+        Raises Conflict, and holds none, while an engine of another dispatch mode lives, or when what is used on this
+        database needs a newer engine.
+        """
         async with self._database.connection() as connection:
             await self._claim(connection)
+            needed = await store.needed_version(connection)
+            if needed > SCHEMA_VERSION:
+                await store.leave(connection, self.number, self.holder)
+                raise Conflict(_too_old(needed))
             # afterwards: of two that start at once at least one sees the other
             others = await store.others(connection, self.holder)
             alive = [other for other in others if other.connected or other.left_s > NUMBER_LEASE_S - FRESH_S]
@@ -137,7 +146,10 @@ class Membership:
         # our lease may have run out during an outage; whoever switched the mode then has another number, as a rule
         mode = await outbox_store.mode(connection)
         if mode != self._mode:
-            raise ModeSwitched(f"the dispatch mode was switched to '{mode}' while this engine was cut off")
+            raise Superseded(f"the dispatch mode was switched to '{mode}' while this engine was cut off")
+        needed = await store.needed_version(connection)
+        if needed > SCHEMA_VERSION:
+            raise Superseded(_too_old(needed))
         if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S):
             return
         await self._claim(connection)  # the number was given away
@@ -181,3 +193,10 @@ class Membership:
         if self.others:
             self._timer_s = seconds if self._timer_s is None else min(seconds, self._timer_s)
             self._wake.set()
+
+
+def _too_old(needed: int) -> str:
+    return (
+        f"what is used on this database needs engines that know schema version {needed};"
+        f" this one knows versions up to {SCHEMA_VERSION}"
+    )

@@ -11,7 +11,7 @@ from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line, with_defaults
 from penstock.store.embedded import embedded
-from penstock.store.engines import ensure_schema
+from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 
 log = get_logger(__name__)
 
@@ -37,8 +37,11 @@ async def _migrate(settings: Settings) -> None:
 async def _apply(dsn: str, partition_days: float) -> None:
     connection = await TrioConnection.connect(with_defaults(dsn))
     try:
-        created = await ensure_schema(connection)
+        found = await ensure_schema(connection)
         await prepare_partitions(connection, partition_days)
     finally:
         connection.close_nowait()
-    log.info("schema applied" if created else "the schema is up to date")
+    if found < SCHEMA_VERSION:
+        log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
+    else:
+        log.info("the schema is up to date", version=found)

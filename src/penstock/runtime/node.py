@@ -34,9 +34,9 @@ from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
-from penstock.store import engines as engine_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, DatabaseError, first_line
+from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 
 FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end; each is bounded by itself."""
@@ -242,8 +242,9 @@ class Node:
                     raise Unavailable(f"the database can't be reached: {first_line(error) or 'no answer'}") from error
                 await trio.sleep(CONNECT_PAUSE_S)
         try:
-            if await engine_store.ensure_schema(connection):
-                log.info("schema applied")
+            found = await ensure_schema(connection)
+            if found < SCHEMA_VERSION:
+                log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
             await prepare_partitions(connection, self._settings.partition_days)
         finally:
             connection.close_nowait()

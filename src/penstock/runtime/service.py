@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
-from penstock.runtime.membership import ModeSwitched
+from penstock.runtime.membership import Superseded
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.node import Node, address, bind, close_sockets
 from penstock.runtime.processes import Parent, decode_config, read_config, wait_parent_gone
@@ -29,7 +29,7 @@ from penstock.settings import Settings
 from penstock.store.database import DatabaseError, first_line
 from penstock.store.embedded import run_embedded
 
-EXPECTED = (PenstockError, ListenError, DatabaseError, ModeSwitched)
+EXPECTED = (PenstockError, ListenError, DatabaseError, Superseded)
 """Errors that operators can mend: told in a line, without a trace."""
 
 PURPOSES = ("gRPC", "REST", "metrics")

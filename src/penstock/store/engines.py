@@ -1,22 +1,13 @@
-"""Engine processes on one database: their numbers, who lives, wake-ups between them, the schema's version."""
+"""Engine processes on one database: their numbers, who lives, wake-ups between them, which of them know what."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-import psycopg
-
-from penstock.errors import PenstockError
+from penstock.errors import Conflict, PenstockError
 from penstock.store.connection import TrioConnection
-from penstock.store.database import first_line
-from penstock.store.schema import schema_sql
+from penstock.store.schema import SCHEMA_VERSION
 from penstock.store.statements import SQL
-
-SCHEMA_VERSION = 1
-
-
-class SchemaMismatch(PenstockError):
-    """The database has a schema that this version can't work with."""
 
 
 class OtherEngine(NamedTuple):
@@ -29,43 +20,13 @@ class OtherEngine(NamedTuple):
     left_s: float
 
 
-async def ensure_schema(connection: TrioConnection) -> bool:
-    """Apply ``schema.sql`` to an empty database; True if it was.
-
-    Raises SchemaMismatch, and PenstockError when this account may not create tables.
-    Safe when several engines start at once: a session lock is held meanwhile.
-    """
-    encoding = connection.info.parameter_status("server_encoding")
-    if encoding != "UTF8":  # any text that it lacks would fail in the middle of the work
-        raise SchemaMismatch(f"the database has the encoding {encoding}; Penstock needs one with UTF8")
-    await connection.fetch(SQL["lock_schema"])
-    try:
-        if (await connection.fetch(SQL["schema_exists"]))[0][0]:
-            version = (await connection.fetch(SQL["schema_version"]))[0][0]
-            if version != SCHEMA_VERSION:
-                raise SchemaMismatch(
-                    f"the database has schema version {version}, this penstock works with {SCHEMA_VERSION}"
-                )
-            return False
-        # a client cursor uses the simple protocol, which takes one text with many statements
-        async with connection.transaction(), psycopg.AsyncClientCursor(connection) as cursor:
-            try:
-                await cursor.execute(schema_sql().encode())
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise PenstockError(
-                    f"{first_line(error)}: run `penstock migrate` with an account that may create tables"
-                ) from error
-        return True
-    finally:
-        await connection.fetch(SQL["unlock_schema"])
-
-
 async def claim_number(
     connection: TrioConnection, holder: str, lease_s: float, dispatch_mode: str, description: str
 ) -> int:
     """Lease a number for ids; asks again while others take the same one."""
+    params = (holder, lease_s, dispatch_mode, description, SCHEMA_VERSION)
     for _ in range(100):
-        rows = await connection.fetch(SQL["claim_number"], (holder, lease_s, dispatch_mode, description))
+        rows = await connection.fetch(SQL["claim_number"], params)
         if rows:
             return cast(int, rows[0][0])
     raise PenstockError("no free engine number: 1,024 engines have one on this database")
@@ -98,3 +59,25 @@ async def others(connection: TrioConnection, holder: str) -> list[OtherEngine]:
 async def notify(connection: TrioConnection, payload: str) -> None:
     """Wake the other engines. A hint: it may be lost."""
     await connection.fetch(SQL["notify"], (payload,))
+
+
+async def needed_version(connection: TrioConnection) -> int:
+    """The schema version that an engine has to know to work on this database; see `require_version`."""
+    return cast(int, (await connection.fetch(SQL["needed_version"]))[0][0])
+
+
+async def require_version(connection: TrioConnection, version: int) -> None:
+    """Before the first use of what engines older than ``version`` would break: from now on none may join.
+
+    Raises Conflict, and changes nothing, while such an engine lives. Asking again is cheap.
+    """
+    if await needed_version(connection) >= version:
+        return
+    async with connection.transaction():
+        await connection.fetch(SQL["lock_engines"])  # one that is joining is seen here, or sees the new version itself
+        older = await connection.fetch(SQL["older_engines"], (version,))
+        if older:
+            raise Conflict(
+                f"upgrade all engines first: {older[0][0]} knows schema version {older[0][1]}, not {version}"
+            )
+        await connection.fetch(SQL["raise_needed_version"], (version,))

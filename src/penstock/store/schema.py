@@ -1,14 +1,35 @@
-"""Finds ``schema.sql``, the one truth about the tables.
+"""The schema: ``schema.sql``, the one truth about the tables, and the numbered migrations that lead to it.
 
-It stands at the top of the repository and, in a wheel, inside the package. Must not cache: it is read once a start.
+An empty database gets ``schema.sql``, which stands at the top of the repository and, in a wheel, inside the package. An
+older one gets the files of ``migrations/`` that it lacks, each in a transaction of its own. Both end with the same
+tables; `tests/engine/test_schema_versions.py` compares them. How to add a version: CONTRIBUTING.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast
 
-__all__ = ["schema_sql"]
+import psycopg
+import trio
+
+from penstock.errors import PenstockError
+from penstock.store.connection import TrioConnection
+from penstock.store.database import first_line
+from penstock.store.statements import SQL
+
+LOCK_TIMEOUT_MS: Final = 2000
+"""Of a migration, for a lock on a table: what waits for it longer holds up everybody who uses the table."""
+LOCK_TRIES: Final = 15
+LOCK_PAUSE_S: Final = 1.0
+"""Between two tries, so that others get on."""
+
+
+class SchemaMismatch(PenstockError):
+    """The database has a schema that this version can't work with."""
 
 
 def schema_sql() -> str:
@@ -17,3 +38,72 @@ def schema_sql() -> str:
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
     return (Path(__file__).parents[3] / "schema.sql").read_text(encoding="utf-8")
+
+
+def _load() -> Mapping[int, str]:
+    found: dict[int, str] = {}
+    for file in resources.files("penstock.store").joinpath("migrations").iterdir():
+        number, _, rest = file.name.partition("_")
+        if rest.endswith(".sql"):
+            if int(number) in found:
+                raise ValueError(f"{file.name}: another migration has this number")
+            found[int(number)] = file.read_text(encoding="utf-8")
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+MIGRATIONS: Mapping[int, str] = _load()
+"""By the version that each leads to, from the one before."""
+
+SCHEMA_VERSION: Final = max(MIGRATIONS)
+"""The newest, and that of ``schema.sql``."""
+
+
+async def ensure_schema(connection: TrioConnection) -> int:
+    """Bring the database to `SCHEMA_VERSION`; the version it had before, 0 for an empty one.
+
+    Raises SchemaMismatch, and PenstockError when this account may not change tables or others don't let go of one.
+    Safe when several engines start at once: a session lock is held meanwhile. Each version is applied whole or not.
+    """
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":  # any text that it lacks would fail in the middle of the work
+        raise SchemaMismatch(f"the database has the encoding {encoding}; Penstock needs one with UTF8")
+    await connection.fetch(SQL["lock_schema"])
+    try:
+        if not (await connection.fetch(SQL["schema_exists"]))[0][0]:
+            await _apply(connection, schema_sql())
+            return 0
+        found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
+        if found > SCHEMA_VERSION:
+            raise SchemaMismatch(
+                f"the database has schema version {found}, this penstock knows versions up to {SCHEMA_VERSION}:"
+                " use a newer one, or restore the database from before its upgrade"
+            )
+        for version in range(found + 1, SCHEMA_VERSION + 1):
+            await _apply(connection, MIGRATIONS[version], version)
+        return found
+    finally:
+        await connection.fetch(SQL["unlock_schema"])
+
+
+async def _apply(connection: TrioConnection, text: str, version: int | None = None) -> None:
+    """Run a script in one transaction, again when a lock is not to be had."""
+    for tried in range(1, LOCK_TRIES + 1):
+        try:
+            # a client cursor uses the simple protocol, which takes one text with many statements
+            async with connection.transaction(), psycopg.AsyncClientCursor(connection) as cursor:
+                await cursor.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                await cursor.execute(text.encode())
+                if version is not None:
+                    await connection.fetch(SQL["record_version"], (version,))
+        except psycopg.errors.LockNotAvailable as error:
+            if tried == LOCK_TRIES:
+                raise PenstockError(f"schema version {version} could not be applied: {first_line(error)}") from error
+        except psycopg.errors.ObjectInUse as error:  # a migration that says so itself
+            raise SchemaMismatch(first_line(error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PenstockError(
+                f"{first_line(error)}: run `penstock migrate` with an account that may create tables"
+            ) from error
+        else:
+            return
+        await trio.sleep(LOCK_PAUSE_S)

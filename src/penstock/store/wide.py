@@ -16,7 +16,7 @@ import msgspec
 from psycopg import errors as pg_errors
 
 from penstock.core.effect import Outcome
-from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
+from penstock.core.state import JOB_STATES, OWN_TIMERS, HistoryKind, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known, known
@@ -138,7 +138,7 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -158,6 +158,7 @@ def _token(row: Sequence[Any]) -> Token:
         claimed_at=claimed_at,
         lease_until=lease_until,
         timeout_s=timeout_s,
+        priority=priority,
     )
 
 
@@ -283,8 +284,8 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
 
 def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -> None:
     ints = arrays.ints
-    gone: list[tuple[int, int]] = []
-    queued: list[tuple[int, int, int]] = []
+    gone: list[tuple[int, int, int]] = []
+    queued: list[tuple[int, int, int, int]] = []
     outgoing: list[tuple[int, int, int, int, int]] = []
     for change in changes:
         out = change.outcome
@@ -292,7 +293,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
         for job in out.dequeued:
             job_type = change.job_type_of(steps[job.token_id, job.seq])
             assert job_type is not None
-            gone.append((job_type, job.seq))
+            gone.append((job_type, job.priority, job.seq))
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         for job in out.queued:
             token = placed[job.token_id]
@@ -301,9 +302,9 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
             if to_outbox:
                 outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
             else:
-                queued.append((job_type, job.seq, job.token_id))
-    add("delete_ready", sorted(gone), ints, ints)
-    add("insert_ready", queued, ints, ints, ints)
+                queued.append((job_type, job.priority, job.seq, job.token_id))
+    add("delete_ready", sorted(gone), ints, ints, ints)
+    add("insert_ready", queued, ints, ints, ints, ints)
     add("insert_outbox", outgoing, ints, ints, ints, ints, ints)
     add("delete_timers", [pair for change in changes for pair in change.outcome.disarmed], ints, ints)
     fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.outcome.fired]
@@ -407,7 +408,7 @@ async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[in
 
 async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, int, int, int, float]]:
     """The next timers: (token, seq, index, instance, seconds until it is due; negative when it is)."""
-    rows = await connection.fetch(SQL["due_timers"], (limit,))
+    rows = await connection.fetch(SQL["due_timers"], (limit, arrays.ints(OWN_TIMERS)))
     return [cast(tuple[int, int, int, int, float], row) for row in rows]
 
 

@@ -1,14 +1,15 @@
 -- Engine processes on this database: numbers for ids, liveness, wake-ups between them, the dispatch mode.
 
 -- name: claim_number
--- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description). Two at once may pick the same:
--- the second gets no row and asks again.
-INSERT INTO engine (number, holder, leased_until, dispatch_mode, description)
-SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text FROM generate_series(0, 1023) AS n
+-- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description $5 schema version). Two at once
+-- may pick the same: the second gets no row and asks again.
+INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)
+SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text, $5::int
+FROM generate_series(0, 1023) AS n
 WHERE NOT EXISTS (SELECT FROM engine e WHERE e.number = n AND e.leased_until > penstock_now())
 ORDER BY random() LIMIT 1
 ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until,
-  dispatch_mode = excluded.dispatch_mode, description = excluded.description
+  dispatch_mode = excluded.dispatch_mode, description = excluded.description, schema_version = excluded.schema_version
 WHERE engine.leased_until <= penstock_now()
 RETURNING number
 
@@ -39,6 +40,22 @@ FROM engine e WHERE e.leased_until > penstock_now() AND e.holder <> $1::uuid
 
 -- name: schema_version
 SELECT max(version) FROM penstock_schema
+
+-- name: record_version
+INSERT INTO penstock_schema (version) VALUES ($1::int)
+
+-- name: needed_version
+SELECT coalesce((SELECT value::int FROM setting WHERE name = 'schema_version_needed'), 0)
+
+-- name: lock_engines
+LOCK TABLE engine IN SHARE MODE
+
+-- name: older_engines
+SELECT description, schema_version FROM engine WHERE leased_until > penstock_now() AND schema_version < $1::int LIMIT 1
+
+-- name: raise_needed_version
+INSERT INTO setting AS s (name, value) VALUES ('schema_version_needed', $1::int::text)
+ON CONFLICT (name) DO UPDATE SET value = greatest(s.value::int, $1::int)::text
 
 -- name: schema_exists
 SELECT to_regclass('penstock_schema') IS NOT NULL

@@ -16,9 +16,10 @@ opened AS (
     CASE WHEN hand_off IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
     CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, 0, CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, hand_off
   FROM item, clock
-  RETURNING id, seq, entered_at, lease_until, job_type, state),
+  RETURNING id, seq, entered_at, lease_until, job_type, priority, state),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM opened WHERE state = 0 AND NOT $8::boolean),
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, seq, id FROM opened WHERE state = 0 AND NOT $8::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), id, id, seq, entered_at, job_type, 1 FROM opened WHERE $8::boolean)

@@ -28,7 +28,7 @@ moved AS (
   WHERE i.op = 0 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (i.output IS NULL OR t.unfolded < 128)
-  RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded,
+  RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.hand_off, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at),
 ended AS (
@@ -36,16 +36,17 @@ ended AS (
   DELETE FROM token t USING item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE i.op = 1 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-  RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.attempt, t.entered_at AS started_at,
-    t.claimed_at, i.worker, i.output, i.next_step,
+  RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
+    t.entered_at AS started_at, t.claimed_at, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),  -- the step's end and the instance's: the clock goes on within a statement
 unqueued AS (
   DELETE FROM ready r USING (
-    SELECT job_type, seq, state FROM moved UNION ALL SELECT job_type, seq, state FROM ended) late
-  WHERE late.state = 0 AND r.job_type = late.job_type AND r.seq = late.seq),
+    SELECT job_type, priority, seq, state FROM moved
+    UNION ALL SELECT job_type, priority, seq, state FROM ended) late
+  WHERE late.state = 0 AND r.job_type = late.job_type AND r.priority = late.priority AND r.seq = late.seq),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id)
-  SELECT next_type, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
@@ -88,12 +89,12 @@ WITH wanted AS MATERIALIZED (
   FROM unnest($1::int[]) WITH ORDINALITY AS s(job_type, place) GROUP BY job_type),
 held AS MATERIALIZED (
   SELECT c.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.job_type, r.seq, t.id, t.xmin AS version, w.first FROM (
-      SELECT * FROM ready r WHERE r.job_type = w.job_type ORDER BY r.seq LIMIT w.n + 1000) r
+    SELECT r.job_type, r.priority, r.seq, t.id, t.xmin AS version, w.first FROM (
+      SELECT * FROM ready r WHERE r.job_type = w.job_type ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
     JOIN token t ON t.id = r.token_id AND t.seq = r.seq AND t.state = 0
-    ORDER BY r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
+    ORDER BY r.priority, r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
 numbered AS MATERIALIZED (
-  SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY seq)::int AS ordinal FROM held h),
+  SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, seq)::int AS ordinal FROM held h),
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
   UPDATE token t SET state = 1, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
@@ -103,14 +104,15 @@ taken AS (
   WHERE t.id = n.id AND t.seq = n.seq AND t.state = 0 AND t.xmin = n.version
   RETURNING t.*, n.ordinal),
 void AS MATERIALIZED (
-  SELECT c.job_type, c.seq FROM wanted w CROSS JOIN LATERAL (
+  SELECT c.job_type, c.priority, c.seq FROM wanted w CROSS JOIN LATERAL (
     SELECT r.* FROM ready r WHERE r.job_type = w.job_type
       AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
-    ORDER BY r.seq LIMIT w.n) c
+    ORDER BY r.priority, r.seq LIMIT w.n) c
   WHERE NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 0)),
 unqueued AS (
-  DELETE FROM ready r USING (SELECT job_type, seq FROM taken UNION ALL SELECT job_type, seq FROM void) gone
-  WHERE r.job_type = gone.job_type AND r.seq = gone.seq)
+  DELETE FROM ready r USING (
+    SELECT job_type, priority, seq FROM taken UNION ALL SELECT job_type, priority, seq FROM void) gone
+  WHERE r.job_type = gone.job_type AND r.priority = gone.priority AND r.seq = gone.seq)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, i.definition,
   CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
@@ -138,10 +140,11 @@ kept AS (
   WHERE t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (t.timeout_s IS NULL OR t.state = 5 OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
-  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, old.state AS old_state,
+  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, t.priority, old.state AS old_state,
     i.checkpoint, i.progress),
 unqueued AS (
-  DELETE FROM ready r USING kept k WHERE k.old_state = 0 AND r.job_type = k.job_type AND r.seq = k.seq),
+  DELETE FROM ready r USING kept k
+  WHERE k.old_state = 0 AND r.job_type = k.job_type AND r.priority = k.priority AND r.seq = k.seq),
 noted AS (
   INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
   SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
@@ -161,9 +164,11 @@ freed AS (
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.attempt, t.step, t.entered_at, old.claimed_at, i.worker),
+  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, old.claimed_at,
+    i.worker),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed WHERE NOT $5::boolean),
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, seq, id FROM freed WHERE NOT $5::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
@@ -187,9 +192,10 @@ due AS MATERIALIZED (
 freed AS (
   UPDATE token t SET state = 0, expiries = t.expiries + 1 FROM due d
   WHERE t.id = d.id AND t.seq = d.seq AND t.state = 1 AND d.expiries + 1 < $4::int
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.attempt, t.step, t.entered_at, t.claimed_at, t.claimed_by),
+  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
+    t.claimed_by),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed),
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, seq, id FROM freed),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 11, claimed_by
@@ -260,5 +266,5 @@ SELECT count(*) FROM (SELECT FROM abnormal_end e
 -- Waiting jobs per type: count (exact to 100,000) and the oldest one's age in seconds.
 SELECT j.name, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.job_type = j.id LIMIT 100000) w),
   (SELECT extract(epoch FROM penstock_now() - t.entered_at)::float8 FROM ready r JOIN token t ON t.id = r.token_id
-   WHERE r.job_type = j.id ORDER BY r.seq LIMIT 1)
+   WHERE r.job_type = j.id ORDER BY r.priority, r.seq LIMIT 1)
 FROM job_type j

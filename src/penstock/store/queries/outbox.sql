@@ -87,10 +87,11 @@ due AS MATERIALIZED (
   ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
   UPDATE token t SET state = 0 FROM due d WHERE t.id = d.id AND t.seq = d.seq
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.attempt, t.step, t.entered_at, t.claimed_at, t.claimed_by,
-    d.state AS old_state),
+  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
+    t.claimed_by, d.state AS old_state),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM freed WHERE NOT $4::boolean),
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, seq, id FROM freed WHERE NOT $4::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
@@ -106,13 +107,15 @@ SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 -- queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
   DELETE FROM ready r USING (
-    SELECT job_type, seq FROM ready ORDER BY job_type, seq LIMIT $1::int FOR UPDATE SKIP LOCKED) n
-  WHERE r.job_type = n.job_type AND r.seq = n.seq RETURNING r.job_type, r.seq, r.token_id),
+    SELECT job_type, priority, seq FROM ready ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED) n
+  WHERE r.job_type = n.job_type AND r.priority = n.priority AND r.seq = n.seq
+  RETURNING r.job_type, r.priority, r.seq, r.token_id),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, token_id, seq, penstock_now(), job_type, attempt + 1 FROM (
     SELECT t.instance_id, g.token_id, g.seq, g.job_type, t.attempt FROM gone g
-    JOIN token t ON t.id = g.token_id AND t.seq = g.seq AND t.state = 0 ORDER BY g.job_type, g.seq) old)
+    JOIN token t ON t.id = g.token_id AND t.seq = g.seq AND t.state = 0
+    ORDER BY g.job_type, g.priority, g.seq) old)
 SELECT count(*) FROM gone
 
 -- name: outbox_to_queue
@@ -120,7 +123,8 @@ SELECT count(*) FROM gone
 -- but whose row is still there may or may not have been published; it is queued too. How many rows went.
 WITH next AS MATERIALIZED (SELECT * FROM dispatch_outbox ORDER BY job_type, id LIMIT $1::int),
 live AS MATERIALIZED (
-  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.state FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
+  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.priority, t.state
+  FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
     AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
   FOR NO KEY UPDATE OF t SKIP LOCKED),
 void AS MATERIALIZED (
@@ -140,8 +144,8 @@ noted AS (
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13
   FROM freed WHERE state = 5),
 queued AS (
-  INSERT INTO ready (job_type, seq, token_id) SELECT l.job_type, l.seq, l.token_id FROM live l
-  ON CONFLICT (job_type, seq) DO NOTHING)
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT l.job_type, l.priority, l.seq, l.token_id FROM live l
+  ON CONFLICT (job_type, priority, seq) DO NOTHING)
 SELECT count(*) FROM gone
 
 -- name: lock_leftovers

@@ -27,11 +27,11 @@ SELECT id, definition, status, failure, instance_key FROM instance WHERE id = AN
 
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
-  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
-  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -114,11 +114,12 @@ WHERE t.id = u.id
 DELETE FROM token WHERE id = ANY($1::bigint[])
 
 -- name: insert_ready
-INSERT INTO ready (job_type, seq, token_id) SELECT * FROM unnest($1::int[], $2::bigint[], $3::bigint[])
+INSERT INTO ready (job_type, priority, seq, token_id)
+SELECT * FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[])
 
 -- name: delete_ready
-DELETE FROM ready r USING unnest($1::int[], $2::bigint[]) AS d(job_type, seq)
-WHERE r.job_type = d.job_type AND r.seq = d.seq
+DELETE FROM ready r USING unnest($1::int[], $2::smallint[], $3::bigint[]) AS d(job_type, priority, seq)
+WHERE r.job_type = d.job_type AND r.priority = d.priority AND r.seq = d.seq
 
 -- name: insert_timers
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
@@ -177,13 +178,16 @@ UPDATE token SET unfolded = $2::smallint
 WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
 
 -- name: due_timers
--- What is due now, oldest first, and how long until the first that is not; $1 limit. One row of those that are not:
--- the first $1 of a million armed ones were 504 blocks a look.
+-- What is due now, oldest first, and how long until the first that is not; $1 limit $2 negative indexes that this engine
+-- knows (the others are a newer one's). One row of those that are not due: the first $1 of a million armed ones were 504
+-- blocks a look.
 WITH clock AS MATERIALIZED (SELECT penstock_now() AS now)
 SELECT token_id, seq, index, instance_id, extract(epoch FROM fire_at - (SELECT now FROM clock))::float8 AS left_s FROM (
-  (SELECT * FROM timer WHERE fire_at <= (SELECT now FROM clock) ORDER BY fire_at LIMIT $1::int)
+  (SELECT * FROM timer WHERE fire_at <= (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))
+   ORDER BY fire_at LIMIT $1::int)
   UNION ALL
-  (SELECT * FROM timer WHERE fire_at > (SELECT now FROM clock) ORDER BY fire_at LIMIT 1)) next
+  (SELECT * FROM timer WHERE fire_at > (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))
+   ORDER BY fire_at LIMIT 1)) next
 ORDER BY left_s LIMIT $1::int
 
 -- name: claim_idempotency

@@ -1,0 +1,185 @@
+"""Upgrades: a database of version 1 with jobs in every state becomes what schema.sql says, and work goes on in it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.engine.ids import show_instance, show_job
+from penstock.engine.vocabulary import Completion
+from penstock.errors import Conflict, PenstockError
+from penstock.runtime.membership import Membership, Superseded
+from penstock.store import engines as engine_store
+from penstock.store import schema
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.schema import MIGRATIONS, SCHEMA_VERSION, SchemaMismatch, ensure_schema, schema_sql
+from penstock.testing.definitions import definition, end, step
+from penstock.testing.invariants import assert_invariants
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.postgres import Server
+from tests.store.catalog import catalog, column_order
+
+VERSION_1 = Path(__file__).parents[1] / "store" / "version_1"
+PAST_HOUR_S = 3600.0
+
+
+@pytest.fixture
+def old_dsn(postgres_server: Server) -> Generator[str]:
+    """A database that an engine of version 1 has left; tests/store/version_1/data.sql tells what is in it."""
+    with postgres_server.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for name in ("schema.sql", "data.sql"):
+                connection.execute((VERSION_1 / name).read_bytes())
+        yield dsn
+
+
+async def upgrade(dsn: str) -> int:
+    async with await TrioConnection.connect(dsn) as connection:
+        return await ensure_schema(connection)
+
+
+def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def test_versions_are_numbered_without_a_gap_and_schema_sql_is_the_newest() -> None:
+    assert list(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
+    assert f"INSERT INTO penstock_schema (version) VALUES ({SCHEMA_VERSION});" in schema_sql()
+
+
+async def test_an_upgraded_database_equals_a_new_one(old_dsn: str, database_dsn: str) -> None:
+    assert await upgrade(old_dsn) == 1
+    upgraded, new = catalog(old_dsn), catalog(database_dsn)
+    for kind, things in new.items():
+        assert upgraded[kind] == things, kind
+    assert rows(old_dsn, "SELECT version FROM penstock_schema ORDER BY 1") == [
+        (version,) for version in range(1, SCHEMA_VERSION + 1)
+    ]
+    assert await upgrade(old_dsn) == SCHEMA_VERSION  # nothing to do
+
+
+async def test_version_2_lays_the_columns_out_as_schema_sql(old_dsn: str, database_dsn: str) -> None:
+    await upgrade(old_dsn)
+    for table in ("token", "ready", "parked", "engine"):
+        assert column_order(old_dsn, table)[: len(column_order(database_dsn, table))] == column_order(
+            database_dsn, table
+        )
+
+
+async def test_nothing_of_the_old_tables_is_lost(old_dsn: str) -> None:
+    old = (
+        "SELECT id, instance_id, parent_id, timeout_s, failures, expiries, pending, arrived, side, unfolded, step,"
+        " job_type, seq, entered_at, state, attempt, claimed_at, lease_until, claimed_by FROM token ORDER BY id"
+    )
+    queue = "SELECT job_type, seq, token_id FROM ready ORDER BY 1, 2"
+    before = rows(old_dsn, old), rows(old_dsn, queue)
+    await upgrade(old_dsn)
+    assert (rows(old_dsn, old), rows(old_dsn, queue)) == before
+    assert rows(old_dsn, "SELECT instance_id, token_id FROM parked ORDER BY 1, 2") == rows(
+        old_dsn, "SELECT instance_id, id FROM token WHERE state = 2 ORDER BY 1, 2"
+    )
+
+
+async def test_work_goes_on_after_an_upgrade(old_dsn: str, make_driver: MakeDriver) -> None:
+    await upgrade(old_dsn)
+    driver = make_driver(dsn=old_dsn)
+    instances = {
+        name: show_instance(id) for name, id in driver.rows("SELECT business_key, id FROM instance ORDER BY id")
+    }
+    assert await driver.status(instances["done"]) == "COMPLETED"
+    assert await driver.status(instances["cancelled"]) == "CANCELLED"
+    await finish_everything(driver, instances)
+    ended = {name: await driver.status(instance) for name, instance in instances.items() if name != "cancelled"}
+    assert ended == dict.fromkeys(ended, "COMPLETED")
+    assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
+    assert_invariants(old_dsn)
+
+
+async def finish_everything(driver: Driver, instances: dict[str, str]) -> None:
+    """What a day's service would do."""
+    await driver.retry(instances["failed"])
+    await driver.expire(PAST_HOUR_S)  # the lease of the one who was at work
+    await driver.due(PAST_HOUR_S)  # the back-off
+    ((instance, token, seq),) = driver.rows("SELECT instance_id, id, seq FROM token WHERE state = 5")
+    message = Completion(job_id=show_job(instance, token, seq), worker_id="consumer", variables=b"{}")
+    await driver.engine.jobs.complete(message)
+    types = [name for (name,) in driver.rows("SELECT name FROM job_type ORDER BY id")]
+    while jobs := await driver.poll(*types):
+        for job in jobs:
+            await driver.complete(job, {"upgraded": True})
+    await driver.finish_task(instances["task"], "task")
+    await driver.signal(instances["waiting"], "wait")
+
+
+async def test_the_rewrite_is_refused_while_an_engine_lives(old_dsn: str) -> None:
+    before = catalog(old_dsn)
+    rows(old_dsn, "UPDATE engine SET leased_until = penstock_now() + interval '25 s' RETURNING 1")  # just renewed
+    with pytest.raises(SchemaMismatch, match=r"an engine \(gone\) lives: stop all engines first"):
+        await upgrade(old_dsn)
+    rows(old_dsn, "UPDATE engine SET leased_until = penstock_now() + interval '5 s' RETURNING 1")
+    async with await TrioConnection.connect(old_dsn) as its_session:
+        await its_session.fetch(b"SELECT pg_advisory_lock(1885697139, 7)")
+        with pytest.raises(SchemaMismatch, match="stop all engines first"):
+            await upgrade(old_dsn)
+    assert catalog(old_dsn) == before
+    assert await upgrade(old_dsn) == 1  # killed, and its session is gone
+
+
+async def test_a_lock_that_others_hold_is_asked_for_again_and_not_waited_for_long(
+    old_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_TIMEOUT_MS", 10)
+    monkeypatch.setattr(schema, "LOCK_PAUSE_S", 0.01)
+    with psycopg.connect(old_dsn) as reader:
+        reader.execute("SELECT FROM token")
+        with pytest.raises(PenstockError, match="version 2 could not be applied"):
+            await upgrade(old_dsn)
+    assert await upgrade(old_dsn) == 1
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do(database_dsn: str) -> None:
+    rows(database_dsn, f"INSERT INTO penstock_schema (version) VALUES ({SCHEMA_VERSION + 1}) RETURNING 1")
+    with pytest.raises(SchemaMismatch, match=f"version {SCHEMA_VERSION + 1}.* up to {SCHEMA_VERSION}: use a newer one"):
+        await upgrade(database_dsn)
+
+
+async def test_what_older_engines_would_break_waits_until_they_are_gone(database_dsn: str) -> None:
+    newer = SCHEMA_VERSION + 1
+    database = Database(database_dsn, max_connections=2)
+    old = Membership(database, "long_poll")
+    await old.join()
+    async with database.connection() as connection:
+        with pytest.raises(Conflict, match=f"upgrade all engines first: .* knows schema version {SCHEMA_VERSION}"):
+            await engine_store.require_version(connection, newer)
+        await engine_store.require_version(connection, SCHEMA_VERSION)  # they all know that
+        await old.look()  # and live on
+        rows(database_dsn, "UPDATE engine SET leased_until = penstock_now() RETURNING 1")  # it was stopped for long
+        await engine_store.require_version(connection, newer)
+        await engine_store.require_version(connection, SCHEMA_VERSION)  # takes nothing back
+    with pytest.raises(Conflict, match=f"needs engines that know schema version {newer}"):
+        await Membership(database, "long_poll").join()
+    old._renew_at = 0
+    with pytest.raises(Superseded, match=f"schema version {newer}"):
+        await old.look()
+    await database.close(1)
+    assert rows(database_dsn, "SELECT count(*) FROM engine WHERE leased_until > penstock_now()") == [(0,)]
+
+
+async def test_timers_of_newer_engines_are_left_alone(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.run(definition(step("wait", "WAIT", nextStep="end", duration="PT1S"), end()))
+    driver.rows(
+        "INSERT INTO timer (token_id, seq, fire_at, instance_id, index)"
+        " SELECT token_id, seq, penstock_now() - interval '1 day', instance_id, n"
+        " FROM timer, generate_series(-40, -3) n RETURNING 1"
+    )
+    assert await driver.due() == 0
+    assert driver.rows("SELECT count(*) FROM timer") == [(39,)]
+    assert await driver.due(2) == 1  # its own, behind them

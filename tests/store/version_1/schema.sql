@@ -1,0 +1,257 @@
+-- Penstock's schema: the one truth, applied by `penstock migrate` and at start-up. PostgreSQL >= 15.
+--
+-- What is hot and what is not (figures: docs/performance.md):
+--   instance   written at its start and at its end; `overlay` now and then (see below)
+--   token      one narrow row per branch, updated in place: no volatile column is indexed, fillfactor leaves room
+--              on the page, so that nearly every update is HOT (heap-only: no index is touched)
+--   ready      only the jobs that nobody was waiting for; deleted at the claim
+--   timer      boundary timers, retry back-offs, ends of waits; deleted in the statement that closes their step
+--   history    append-only; one row per closed step execution or ended attempt; carries the variable delta;
+--              partitioned by time, so that old history is dropped, not deleted
+--
+-- Lock order, everywhere: the root token of each instance (by id), then its other tokens (by id), then `ready`,
+-- `timer`, `history`, `instance` and the rest. A statement that goes the other way round (claims, timer sweeps) takes
+-- its tokens with SKIP LOCKED and never waits.
+--
+-- Variables of an instance are  vars || overlay || outputs of history with pos > folded_pos, in order of pos.
+-- `pos` is taken from step_seq after the token's lock, never a time. Folding moves outputs into `overlay` under the
+-- locks of all tokens, and records how far it went; `vars` is never written again (it may be 256 kB).
+--
+-- Numbers of states, statuses and kinds: src/penstock/core/state.py. Times come from penstock_now() only.
+
+CREATE TABLE penstock_schema (
+  version     int PRIMARY KEY,
+  applied_at  timestamptz NOT NULL DEFAULT now()
+);
+
+-- The one clock of everything durable. clock_timestamp() and not now(): a statement that waited for a lock must see
+-- the time after the wait. A function, so that tests can set the clock of a database.
+CREATE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+  AS $$ SELECT clock_timestamp() $$;
+
+CREATE AGGREGATE jsonb_merge(jsonb) (sfunc = jsonb_concat, stype = jsonb, initcond = '{}');
+
+-- One position for everything that has an order: step executions (token.seq), history rows, audit records.
+CREATE SEQUENCE step_seq;
+
+CREATE TABLE setting (                 -- facts about the database that all engines on it share
+  name        text PRIMARY KEY,
+  value       text NOT NULL
+);
+
+CREATE TABLE engine (                  -- one row per number that engines put into ids; a leased row
+  number      int PRIMARY KEY CHECK (number BETWEEN 0 AND 1023),
+  holder      uuid NOT NULL,
+  leased_until timestamptz NOT NULL,
+  dispatch_mode text NOT NULL,
+  description text NOT NULL            -- host and process id, for people
+);
+
+CREATE TABLE job_type (
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name        text NOT NULL UNIQUE
+);
+
+CREATE TABLE definition (
+  key         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- what instance.definition refers to
+  id          text NOT NULL,
+  version     int NOT NULL CHECK (version > 0),
+  name        text NOT NULL,
+  description text,
+  content     text NOT NULL,           -- canonical JSON; text, because jsonb would reorder it
+  uploaded_at timestamptz NOT NULL,
+  UNIQUE (id, version)
+);
+
+CREATE TABLE instance (
+  id          bigint PRIMARY KEY,      -- made by the engine, time-ordered: 41 bits ms | 10 bits engine | 12 bits count
+  started_at  timestamptz NOT NULL,
+  ended_at    timestamptz,
+  parent_id   bigint,                  -- the instance that chained into this one
+  folded_pos  bigint NOT NULL DEFAULT 0,
+  definition  int NOT NULL,            -- definition.key; no foreign key: it cost 23 % CPU per start
+  status      smallint NOT NULL DEFAULT 0 CHECK (status BETWEEN 0 AND 3),
+  vars        jsonb NOT NULL,
+  overlay     jsonb,
+  business_key text,
+  instance_key text,
+  failure     text,
+  CHECK ((status = 0) = (ended_at IS NULL))
+) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
+CREATE INDEX instance_definition ON instance (definition, id);
+CREATE INDEX instance_business_key ON instance (business_key, id) WHERE business_key IS NOT NULL;
+
+CREATE TABLE abnormal_end (            -- instances that failed or were cancelled: found without an index on status
+  status      smallint NOT NULL CHECK (status IN (2, 3)),
+  instance_id bigint NOT NULL,
+  job_type    int,                     -- of the job that failed for good; null when no job did
+  tokens      jsonb,                   -- what a failure closed, for `retry`
+  PRIMARY KEY (status, instance_id)
+);
+CREATE INDEX failed_job ON abnormal_end (instance_id) WHERE job_type IS NOT NULL;
+CREATE INDEX failed_job_type ON abnormal_end (job_type, instance_id) WHERE job_type IS NOT NULL;
+
+CREATE TABLE instance_key (            -- unique among the open instances of a definition id
+  definition_id text NOT NULL,
+  key         text NOT NULL,
+  instance_id bigint NOT NULL UNIQUE,
+  PRIMARY KEY (definition_id, key)
+);
+
+-- The order of the columns: WAL holds of an update what lies between the first and the last byte that changed, so what
+-- seldom changes comes first and what a claim sets comes last (26 B less per job).
+CREATE TABLE token (
+  id          bigint PRIMARY KEY,      -- = instance_id for the root token, which is the instance's lock
+  instance_id bigint NOT NULL,
+  parent_id   bigint,                  -- the gateway's token, while inside its block
+  timeout_s   float8,                  -- an attempt's lease is never extended beyond so many seconds
+  failures    int NOT NULL DEFAULT 0,
+  expiries    smallint NOT NULL DEFAULT 0,
+  pending     smallint NOT NULL DEFAULT 0 CHECK (pending >= 0),
+  arrived     smallint NOT NULL DEFAULT 0,
+  side        boolean NOT NULL DEFAULT false,
+  unfolded    smallint NOT NULL DEFAULT 0,
+  step        smallint NOT NULL,
+  job_type    int,
+  seq         bigint NOT NULL,         -- this step execution; the job id is (instance_id, id, seq)
+  entered_at  timestamptz NOT NULL,
+  state       smallint NOT NULL CHECK (state BETWEEN 0 AND 6),
+  attempt     int NOT NULL DEFAULT 0,
+  claimed_at  timestamptz,
+  lease_until timestamptz,             -- kept after expiry, as the last holder is
+  claimed_by  text,
+  CHECK (state <> 1 OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
+  CHECK ((state = 3) = (pending > 0)),
+  CHECK (state <> 6 OR id = instance_id)
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX token_branch ON token (instance_id) WHERE id <> instance_id;
+
+CREATE TABLE ready (
+  job_type    int NOT NULL,
+  seq         bigint NOT NULL,         -- oldest first
+  token_id    bigint NOT NULL,
+  PRIMARY KEY (job_type, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE timer (
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,         -- with token_id the second net: a timer of a closed execution is void
+  fire_at     timestamptz NOT NULL,
+  instance_id bigint NOT NULL,
+  index       smallint NOT NULL,       -- position in boundaryEvents, or -1 retry, -2 wait
+  PRIMARY KEY (token_id, seq, index)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX timer_due ON timer (fire_at);
+
+CREATE TABLE history (
+  instance_id bigint NOT NULL,
+  pos         bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  started_at  timestamptz NOT NULL,
+  ended_at    timestamptz NOT NULL,
+  claimed_at  timestamptz,
+  attempt     int NOT NULL,
+  step        smallint NOT NULL,
+  kind        smallint NOT NULL,
+  end_step    smallint,                -- the END that the same statement entered and closed: a row of its own for it
+                                       -- would be 64 B of WAL per job of a run of three; its seq is this row's pos
+  worker      text,
+  reason      text,
+  output      jsonb,
+  PRIMARY KEY (instance_id, pos)
+) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
+CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
+
+CREATE TABLE job_note (                -- what heartbeats left: one row per token, void when seq is another
+  token_id    bigint PRIMARY KEY,
+  seq         bigint NOT NULL,
+  attempt     int NOT NULL,
+  checkpoint  jsonb,
+  progress    jsonb
+);
+
+CREATE TABLE buffered_signal (
+  id          bigint PRIMARY KEY,
+  instance_id bigint NOT NULL,
+  step        smallint NOT NULL,
+  received_at timestamptz NOT NULL,
+  output      jsonb NOT NULL
+);
+CREATE INDEX buffered_signal_instance ON buffered_signal (instance_id, id);
+
+CREATE TABLE idempotency (
+  scope       text NOT NULL,           -- 'start' or 'signal:<instance>:<step>'
+  key         text NOT NULL,
+  request_hash bytea NOT NULL,
+  instance_id bigint NOT NULL,
+  created_at  timestamptz NOT NULL,
+  answer      bytea,                   -- the first answer, word for word; NULL for answers without a body
+  PRIMARY KEY (scope, key)
+);
+CREATE INDEX idempotency_age ON idempotency (created_at);
+
+CREATE TABLE audit (                   -- what neither instance nor history records
+  pos         bigint NOT NULL,
+  at          timestamptz NOT NULL,
+  instance_id bigint,
+  token_id    bigint,
+  seq         bigint,
+  step        smallint,
+  kind        text NOT NULL,
+  actor       text,
+  detail      text,
+  PRIMARY KEY (pos, at)
+) PARTITION BY RANGE (at);
+CREATE TABLE audit_other PARTITION OF audit DEFAULT;
+CREATE INDEX audit_instance ON audit (instance_id, pos) WHERE instance_id IS NOT NULL;
+
+CREATE TABLE dispatch_outbox (         -- Kafka mode: jobs to publish, in order; ids only, folded when published
+  id          bigint NOT NULL,         -- from step_seq; also the dedup_id
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  created_at  timestamptz NOT NULL,
+  job_type    int NOT NULL,
+  attempt     int NOT NULL,            -- the attempt that this row dispatches; the row is void once the token is past it
+  PRIMARY KEY (job_type, id)           -- a topic whose rows wait is no burden to the others
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- Partitions of `history` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
+-- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
+CREATE TABLE log_partition (
+  name        text PRIMARY KEY,
+  parent      text NOT NULL CHECK (parent IN ('history', 'audit')),
+  since       timestamptz NOT NULL,
+  until       timestamptz NOT NULL CHECK (until > since),
+  UNIQUE (parent, since)
+);
+
+-- The smallest id that an instance started at a time can have; engine/ids.py has the layout.
+CREATE FUNCTION first_instance_id(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT greatest(0, floor(extract(epoch FROM at) * 1000)::bigint - 1735689600000) << 22 $$;
+
+-- Attached, not created in place: that would lock the parent against writers; this locks the (empty) default only.
+CREATE FUNCTION add_log_partition(parent text, since timestamptz, until timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  name text := parent || to_char(since AT TIME ZONE 'UTC', '_YYYYMMDD_HH24MI');
+  low text := CASE parent WHEN 'history' THEN first_instance_id(since)::text ELSE since::text END;
+  high text := CASE parent WHEN 'history' THEN first_instance_id(until)::text ELSE until::text END;
+BEGIN
+  INSERT INTO log_partition (name, parent, since, until) VALUES (name, parent, since, until);
+  EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL) WITH (autovacuum_vacuum_insert_scale_factor = 0.5)', name, parent);
+  EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, name, low, high);
+  RETURN name;
+END $$;
+
+CREATE FUNCTION drop_log_partition(gone text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  owner text;
+BEGIN
+  DELETE FROM log_partition WHERE name = gone RETURNING parent INTO STRICT owner;
+  EXECUTE format('ALTER TABLE %I DETACH PARTITION %I', owner, gone);
+  EXECUTE format('DROP TABLE %I', gone);
+END $$;
+
+INSERT INTO penstock_schema (version) VALUES (1);
