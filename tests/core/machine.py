@@ -264,6 +264,7 @@ class Machine:
             assert {n for n, boundary in enumerate(step.boundaries) if boundary.interrupting} <= armed
             assert (-1 in armed) is (token.state is TokenState.BACKOFF)
             assert (-2 in armed) is (step.type is StepType.WAIT and (step.duration or step.until) is not None)
+            assert (-3 in armed) or not (step.type is StepType.WAIT and self.signals.get(step.index))
         closed = [(h.token_id, h.seq) for h in self.history if h.kind in CLOSING_KINDS]
         assert len(closed) == len(set(closed)), "an execution was closed twice"
         assert not open_now.keys() & set(closed), "an open execution was closed"

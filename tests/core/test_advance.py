@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.state import RETRY_TIMER, WAIT_TIMER, HistoryKind, InstanceStatus, TokenState
+from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, HistoryKind, InstanceStatus, TokenState
 from penstock.testing.definitions import Json, definition, end, step, timer
 from tests.core.machine import INSTANCE, START, Machine
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait
@@ -398,13 +398,73 @@ def test_kept_signals_are_taken_in_order_one_by_each_wait_that_opens() -> None:
     assert [len(kept) for kept in machine.signals.values()] == [1, 0]
 
 
-def test_a_loop_fed_by_kept_signals_is_bounded() -> None:
-    body = definition(task("x", "w"), wait("w", "w", boundaryEvents=[timer("end")]), end())
+def fan_in(count: int, **fields: Any) -> Machine:
+    """A loop through a wait, for which so many signals are kept, until one says that it is the last."""
+    loop = choose("again", {"last": "done", "true": "w"})
+    body = definition(task("x", "w"), wait("w", "again", **fields), loop, user("done", None), end("late"))
+    body["steps"][0]["boundaryEvents"] = [timer("late", interrupting=True)]  # type: ignore[index]
+    machine = Machine(body, {"last": False}, max_automatic_steps=10)
+    for n in range(count):
+        machine.buffer("w", {"n": n, "last": n == count - 1})
+    return machine
+
+
+def test_a_loop_fed_by_kept_signals_takes_them_in_slices() -> None:
+    machine = fan_in(31)
+    assert len(machine.complete("x").consumed_signals) == 3
+    slices = [3]
+    while machine.open == ["w"]:
+        assert machine.armed("w") == [CONTINUE_TIMER]
+        slices.append(len(machine.fire("w", CONTINUE_TIMER).consumed_signals))
+    assert slices == [3] * 10 + [1]
+    assert machine.open == ["done"]
+    assert machine.variables == {"n": 30, "last": True}
+    assert [row.kind for row in machine.last.audit] == ["SIGNALLED"]
+    assert machine.timers == {}
+
+
+def test_what_follows_a_kept_signal_may_take_as_many_steps_as_after_one_that_comes() -> None:
+    steps = [assign(f"t{n}", {"n": n}, f"t{n + 1}" if n < 9 else "w") for n in range(10)]
+    body = definition(wait("w", "t0", boundaryEvents=[timer("end")]), *steps, end())
     machine = Machine(body, max_automatic_steps=10)
-    for n in range(30):
-        machine.buffer("w", {"n": n})
+    for _ in range(3):
+        machine.buffer("w", {})
+    machine.finish("w")
+    while machine.armed("w") == [CONTINUE_TIMER, 0]:
+        machine.fire("w", CONTINUE_TIMER)
+    assert (machine.status, machine.open) == (ACTIVE, ["w"])
+    assert sum(step == "w" for step, _ in machine.path) == 4
+
+
+@pytest.mark.parametrize("index", [WAIT_TIMER, 0, 1])
+def test_signals_that_were_kept_go_before_the_timers_of_their_wait(index: int) -> None:
+    """An engine that was away for a day finds the slice and the end of the wait due at once."""
+    machine = fan_in(
+        7, duration="PT1H", boundaryEvents=[timer("late", "PT1H", interrupting=True), timer("done", "PT1H")]
+    )
     machine.complete("x")
-    assert machine.status is FAILED
+    assert machine.armed("w") == [CONTINUE_TIMER, WAIT_TIMER, 0, 1]
+    machine.fire("w", index)
+    assert [row.kind for row in machine.last.audit] == ["SIGNALLED"] * 3
+    machine.fire("w", CONTINUE_TIMER)
+    assert machine.open == ["done"]
+
+
+def test_a_slice_that_another_token_took_leaves_its_wait_open() -> None:
+    body = definition(
+        user("u", "fork"), gateway("fork", "a", "b"), assign("a", {"n": 1}, "w"), assign("b", {"n": 1}, "w"),
+        wait("w", "join"), joining("join", "end"), end(),
+    )  # fmt: skip
+    machine = Machine(body, max_automatic_steps=4)
+    machine.buffer("w", {})
+    machine.finish("u")
+    assert machine.armed("w") == [CONTINUE_TIMER]
+    machine.fire("w", CONTINUE_TIMER)
+    assert machine.open == ["w"]
+    assert machine.fire("w", CONTINUE_TIMER).consumed_signals == []
+    assert (machine.open, machine.timers) == (["w"], {})
+    machine.finish("w")
+    assert machine.status is COMPLETED
 
 
 # -- failures and retries

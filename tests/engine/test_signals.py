@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from penstock.engine.vocabulary import BufferedSignal
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, timer
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, number
 from tests.shapes import choose, gateway, joining, task, user, wait
 
 LATER = definition(task("x", "w", retryCount=1), wait("w", "next"), user("next"), end())
@@ -262,3 +263,43 @@ async def test_old_keys_are_forgotten(driver: Driver) -> None:
         async with driver.engine.database.connection() as connection:
             await wide.purge_idempotency(connection, driver.engine.settings.idempotency_retention_hours, 1_000)
         assert driver.rows("SELECT count(*) FROM idempotency") == [(rows,)]
+
+
+async def test_a_fan_in_of_more_kept_signals_than_one_advance_may_take(driver: Driver) -> None:
+    """Two of its steps a signal: the instance failed, `more than 1000 automatic steps`."""
+    body = definition(
+        task("x", "w"), wait("w", "again"), choose("again", {"last": "next", "true": "w"}), user("next"), end()
+    )
+    count = 1_100
+    instance = await driver.run(body, {"last": False})
+    async with trio.open_nursery() as nursery:
+        for _ in range(count - 1):
+            nursery.start_soon(lambda: driver.signal(instance, "w", {"n": 1}, buffer=True))
+    await driver.signal(instance, "w", {"n": 2, "last": True}, buffer=True)
+    await driver.complete(await driver.one("x"))
+    assert await driver.status(instance) == "WAITING"
+    # the wait is open: this one is accepted, and comes after those that are kept
+    await driver.signal(instance, "w", {"n": 3}, idempotency_key="k")
+    await driver.signal(instance, "w", {"n": 3}, idempotency_key="k")
+    while await driver.open_steps(instance) == ["w"]:
+        assert await driver.due() == 1
+    assert await driver.open_steps(instance) == ["next"]
+    assert await driver.variables(instance) == {"n": 2, "last": True}
+    assert values(await kept(driver, instance)) == [{"n": 3}]
+    assert Counter(step for step, _ in await driver.path(instance)) == {"x": 1, "w": count, "again": count, "next": 1}
+
+
+async def test_signals_of_one_wait_do_not_hide_those_of_another(driver: Driver) -> None:
+    """Only the oldest kept signals of an instance are read as a rule."""
+    body = definition(task("x", "w2"), wait("w", "next"), wait("w2", "w"), user("next"), end())
+    instance = await driver.run(body)
+    driver.rows(
+        "INSERT INTO buffered_signal SELECT nextval('step_seq'), %s, 1, now(), '{}' FROM generate_series(1, 600)"
+        " RETURNING 1",
+        number(instance),
+    )
+    await driver.signal(instance, "w2", {"a": 1}, buffer=True)
+    await driver.complete(await driver.one("x"))
+    assert await driver.open_steps(instance) == ["next"]
+    assert await driver.variables(instance) == {"a": 1}
+    assert len(await kept(driver, instance)) == 599

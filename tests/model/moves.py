@@ -18,13 +18,14 @@ MAX_AUTOMATIC = 40
 
 
 class Move(NamedTuple):
-    """``place`` is the open step's place in order of entry; ``index`` a timer's."""
+    """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep."""
 
     what: str
     place: int = 0
     index: int = 0
     output: Json | None = None
     step: str = ""
+    times: int = 1
 
 
 def possible(game: TokenGame) -> list[Move]:
@@ -88,6 +89,8 @@ RETRIES_MAX = 2
 """In a row: most failures come again at once."""
 WEIGHTS = {"complete": 6, "fire": 4, "fail": 2}
 ENDING_ONE_IN = 5
+SIGNALS_AT_ONCE = (1, 1, 1, 1, 30)
+"""So many are more than one advance takes, with what follows them."""
 
 
 def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move | None:
@@ -100,8 +103,10 @@ def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move
     if gentle and drawing.pick(range(ENDING_ONE_IN)):
         moves = gentle
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
-    if move.what in ("complete", "keep signal"):
+    if move.what == "complete":
         return move._replace(output=drawing.output())
+    if move.what == "keep signal":
+        return move._replace(output=drawing.output(), times=drawing.pick(SIGNALS_AT_ONCE))
     return move
 
 
@@ -117,7 +122,8 @@ def play(game: TokenGame, move: Move) -> None:
         case "fire":
             game.fire(move.place, move.index)
         case "keep signal":
-            game.keep_signal(move.step, output_of(move))
+            for _ in range(move.times):
+                game.keep_signal(move.step, output_of(move))
         case "cancel":
             game.cancel()
         case "retry":

@@ -88,7 +88,8 @@ class Played:
                 await self.engine.retry(self.instance)
                 return
             case "keep signal":
-                await self.engine.signal(self.instance, move.step, output_of(move), buffer=True)
+                for _ in range(move.times):
+                    await self.engine.signal(self.instance, move.step, output_of(move), buffer=True)
                 return
         token, seq = self.open_executions()[move.place]
         if move.what == "fire":

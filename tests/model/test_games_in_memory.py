@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from penstock.core.definition import StepType
 from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
 from penstock.core.state import CLOSING_KINDS, TokenState
-from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition
+from penstock.testing.definitions import Json, definition, end, timer
+from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
 from tests.model.moves import MAX_AUTOMATIC, Drawing, Drawn, Move, Seeded, next_move, output_of, play
-from tests.model.token_game import TokenGame
+from tests.model.token_game import CONTINUE, TokenGame
+from tests.shapes import choose, gateway, joining, task, wait
 
 MOVES_MAX = 30
 
@@ -64,7 +65,8 @@ def make(machine: Machine, move: Move) -> None:
         machine.retry()
         return
     if move.what == "keep signal":
-        machine.buffer(move.step, output_of(move))
+        for _ in range(move.times):
+            machine.buffer(move.step, output_of(move))
         return
     token = open_tokens(machine)[move.place]
     step = machine.definition.steps[token.step]
@@ -83,12 +85,15 @@ def make(machine: Machine, move: Move) -> None:
         machine.apply(JobFailed(token.id, "w", move.what == "fail", "boom"))
 
 
-def play_a_game(body: Json, drawing: Drawing) -> tuple[Machine, TokenGame, list[Move]]:
+def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, TokenGame, list[Move]]:
     machine = Machine(body, START_VARIABLES, max_automatic_steps=MAX_AUTOMATIC)
     game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC)
     compare(machine, game)
     moves: list[Move] = []
-    while len(moves) < MOVES_MAX and (move := next_move(game, drawing, moves)) is not None:
+    while len(moves) < MOVES_MAX:
+        move = opening[len(moves)] if len(moves) < len(opening) else next_move(game, drawing, moves)
+        if move is None:
+            break
         moves.append(move)
         make(machine, move)
         game.now = machine.now
@@ -118,6 +123,31 @@ def test_advance_plays_by_the_rules_in_many_games() -> None:
         seen[f"ended {game.status}"] += 1
         seen.update({what for what, there in look(machine, game) if there})
     assert {what for what, times in seen.items() if times >= GAMES / 200} >= WANTED, seen
+
+
+def test_advance_plays_by_the_rules_where_many_signals_are_kept() -> None:
+    """Random definitions seldom lead a loop through a wait."""
+    body = definition(
+        task("x", "fork"),
+        gateway("fork", "w", "w2"),
+        wait("w", "again", duration="PT1H", boundaryEvents=[timer("w2", "PT2H"), timer("join", interrupting=True)]),
+        choose("again", {"n > 7": "join", "n < 0": "w2", "true": "w"}),
+        wait("w2", "w", conditionalNextSteps={"n % 2 == 0": "w", "true": "join"}),
+        joining("join", "w"),
+        end(),
+    )
+    body["steps"][0]["boundaryEvents"] = [timer("end", "P9D")]  # type: ignore[index]
+    slices = 0
+    for seed in range(400):
+        try:
+            source = random.Random(seed)
+            early = [Move("keep signal", step=w, output=random_output(source), times=30) for w in ("w", "w2")]
+            _, _, moves = play_a_game(body, Seeded(source), *early)
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        slices += sum(move.what == "fire" and move.index == CONTINUE for move in moves)
+    assert slices > 50
 
 
 GAMES = 800

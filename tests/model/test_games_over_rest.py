@@ -89,8 +89,9 @@ class PlayedOverRest(Played):
             assert (status, found["id"]) == (200, self.instance)
             return
         if move.what == "keep signal":
-            status, _ = await self.call("POST", f"{path}/signals/{move.step}", output_of(move), buffer="true")
-            assert status == 204
+            for _ in range(move.times):
+                status, _ = await self.call("POST", f"{path}/signals/{move.step}", output_of(move), buffer="true")
+                assert status == 204
             return
         step = game.steps[game.open_marks[move.place].step]
         if kind(step) == "USER_TASK":
@@ -301,7 +302,7 @@ class PlayedOverRest(Played):
         made = Counter(move.what for move in self.moves)
         assert kinds["CANCELLED"] == made["cancel"]
         assert kinds["RETRIED"] == made["retry"]
-        assert kinds["TIMER_FIRED"] == sum(move.what == "fire" and move.index != -1 for move in self.moves)
+        assert kinds["TIMER_FIRED"] == game.timers_fired
         ends = [record["kind"] for record in records if record["kind"].startswith("INSTANCE_")]
         assert ends == ([f"INSTANCE_{view['status']}"] if view["status"] in ENDED else [])
         assert not ends or records[-1]["kind"] == ends[0]

@@ -18,6 +18,8 @@ from typing import Any
 from penstock.core.expression import ExpressionError, parse
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT")
+CONTINUE = -3
+"""The timer of what is left for a move of its own: the next of many kept signals."""
 
 
 @dataclass(eq=False)
@@ -66,13 +68,15 @@ class TokenGame:
         self.blocks: list[Block] = []
         self._moving: deque[tuple[Mark, str]] = deque()
         self._entries = 0
-        self._automatic = 0
+        self._automatic = self._bound = 0
+        self.timers_fired = 0
         self._saved: tuple[list[Mark], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
         self._inside = {
             step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
         }
         first = Mark()
+        self._begin()
         self.marks.append(first)
         self._go(first, definition["steps"][0]["id"])
         self._settle()
@@ -113,11 +117,17 @@ class TokenGame:
         step = self.steps[mark.step]
         self._begin()
         mark.timers.remove(index)
-        if index == -1:
+        if kind(step) == "WAIT" and self._signals.get(step["id"]):
+            self._take_signal(mark)
+        elif index == CONTINUE:
+            pass
+        elif index == -1:
             mark.backing_off = False
         elif index == -2:
+            self.timers_fired += 1
             self._leave_with(mark, {})
         else:
+            self.timers_fired += 1
             event = step["boundaryEvents"][index]
             if event.get("interrupting"):
                 self._close(mark, "INTERRUPTED")
@@ -155,7 +165,7 @@ class TokenGame:
     # -- the rules
 
     def _begin(self) -> None:
-        self._automatic = 0
+        self._automatic, self._bound = 0, self.max_automatic
 
     def _go(self, mark: Mark, step: str) -> None:
         self._moving.append((mark, step))
@@ -203,8 +213,15 @@ class TokenGame:
         mark.timers |= set(range(len(step.get("boundaryEvents") or ())))
         mark.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
-            self._count()
-            self._leave_with(mark, self._signals[step["id"]].pop(0))
+            if self._automatic <= self.max_automatic // 2:
+                self._take_signal(mark)
+            else:
+                mark.timers.add(CONTINUE)
+
+    def _take_signal(self, mark: Mark) -> None:
+        self._automatic += 1
+        self._bound = self._automatic + self.max_automatic
+        self._leave_with(mark, self._signals[mark.step].pop(0))
 
     def _pass(self, mark: Mark, step: dict[str, Any]) -> None:
         if kind(step) == "JOIN_GATEWAY":
@@ -234,7 +251,7 @@ class TokenGame:
 
     def _count(self) -> None:
         self._automatic += 1
-        if self._automatic > self.max_automatic:
+        if self._automatic > self._bound:
             raise Stuck("automatic steps")
 
     def _leave_with(self, mark: Mark, output: dict[str, Any]) -> None:

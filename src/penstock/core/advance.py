@@ -11,7 +11,8 @@ Rules, with their source in `docs/guarantees.md`:
   left inside and at least one arrived; else the gateway's token ends too.
 * **Side tokens** come from non-interrupting timers, belong to no gateway, and end at a join.
 * **END** completes the instance and closes everything else (SKIPPED).
-* **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance.
+* **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance. Kept signals are taken in
+  slices, each by an advance of its own: of a loop through a WAIT with thousands of them none is too long.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import structs
 
-from penstock.core.book import Book, Inputs, PositionsExhausted
+from penstock.core.book import SIGNALS_PER_ADVANCE_MAX, Book, Inputs, PositionsExhausted
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import AuditRow, Chain, Outcome, Timer
 from penstock.core.event import (
@@ -38,6 +39,7 @@ from penstock.core.event import (
 from penstock.core.expression import Expression, ExpressionError
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
+    CONTINUE_TIMER,
     INTERRUPTED_REASON,
     RETRY_TIMER,
     WAIT_TIMER,
@@ -138,7 +140,12 @@ class _Run(Book):
     def timer_fired(self, token: Token, index: int) -> None:
         step = self.definition.steps[token.step]
         fired = Timer(self.inputs.now, token.id, token.seq, index)
-        if index == RETRY_TIMER:
+        kept = self.kept_signal(step)
+        if kept is not None:  # whatever is due: the signal came before the wait was entered
+            self.take_signal(token, kept)
+        elif index == CONTINUE_TIMER:  # another token took the rest
+            self.out.fired.append(fired)
+        elif index == RETRY_TIMER:
             self.out.fired.append(fired)
             move(token, Trigger.BACKOFF_OVER)
             self.touch(token)
@@ -217,7 +224,7 @@ class _Run(Book):
 
     def automatic(self, token: Token, step: Step) -> None:
         self.out.steps_run += 1
-        if self.out.steps_run > self.inputs.max_automatic_steps:
+        if self.out.steps_run > self.steps_max:
             raise _StepFailed(
                 f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
             )
@@ -249,19 +256,39 @@ class _Run(Book):
         except (ExpressionError, WaitError) as error:
             raise _StepFailed(f"step '{step.id}': {error}") from None
         move(token, Trigger.ENTER_PARKED)
-        for signal_id, output in self.inputs.buffered.get(step.index, ()):
-            if signal_id not in self.used_signals:
-                self.used_signals.add(signal_id)
-                self.out.consumed_signals.append(signal_id)
-                self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
-                self.out.steps_run += 1  # a loop through a WAIT that finds signals is bounded too
-                if self.out.steps_run > self.inputs.max_automatic_steps:
-                    raise _StepFailed(f"step '{step.id}': too many automatic steps in one advance")
-                self.finish_step(token, output=output)
-                return
+        kept = self.kept_signal(step)
+        if kept is not None and self.may_take_signals():
+            self.take_signal(token, kept)
+            return
+        if kept is not None:
+            self.arm(token, CONTINUE_TIMER, 0)
         if ends_at is not None:
             self.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
         self.arm_boundaries(token, step)
+
+    def kept_signal(self, step: Step) -> tuple[int, bytes] | None:
+        """The oldest one that is kept for a WAIT."""
+        if step.type is not StepType.WAIT:
+            return None
+        signals = self.inputs.buffered.get(step.index, ())
+        return next((signal for signal in signals if signal[0] not in self.used_signals), None)
+
+    def may_take_signals(self) -> bool:
+        """Whether there is room in this advance for one more, and all that follows it."""
+        return (
+            len(self.used_signals) < SIGNALS_PER_ADVANCE_MAX
+            and self.out.steps_run <= self.inputs.max_automatic_steps // 2
+        )
+
+    def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
+        """What follows a kept signal is bounded as if it came now: its steps are counted from here."""
+        id, output = signal
+        self.used_signals.add(id)
+        self.out.consumed_signals.append(id)
+        self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
+        self.out.steps_run += 1
+        self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
+        self.finish_step(token, output=output)
 
     def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
         """A task is done. Its delta is merged before its conditions are read."""

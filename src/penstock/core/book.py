@@ -12,12 +12,16 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from penstock.core.definition import Definition, Step
+from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import HistoryRow, JobRef, Outcome, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 
 DELTA_UNIT_BYTES = 131_072
 """A variable delta counts for one, and for one more with each such piece of it. As in `complete_narrow`."""
+
+
+SIGNALS_PER_ADVANCE_MAX = 500
+"""Kept signals that one advance takes, however few steps each of them leads to."""
 
 
 class PositionsExhausted(Exception):
@@ -35,7 +39,7 @@ class Inputs(msgspec.Struct):
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
     max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
-    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}
+    buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}  # of each WAIT all, or more than SIGNALS_PER_ADVANCE_MAX
 
 
 class Book:
@@ -60,6 +64,7 @@ class Book:
         self.out = Outcome(instance)
         self.entering: deque[tuple[Token, int]] = deque()
         self.used_signals: set[int] = set()
+        self.steps_max = inputs.max_automatic_steps
         self.written_bytes = 0
 
     def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
@@ -130,6 +135,7 @@ class Book:
             or token.state is TokenState.BACKOFF
             or step.duration is not None
             or step.until is not None
+            or step.type is StepType.WAIT  # it may have to go on with kept signals
         )
 
     def record(

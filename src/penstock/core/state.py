@@ -33,12 +33,12 @@ JOB_STATES = frozenset({TokenState.READY, TokenState.LOCKED, TokenState.BACKOFF,
 OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED}
 
 # Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
-# versions have -3 to -6 (children, delays) and -16 (wake-up of a code run). An engine leaves those alone that it does
+# versions have -4 to -6 (children, delays) and -16 (wake-up of a code run). An engine leaves those alone that it does
 # not know.
 RETRY_TIMER = -1  # the end of a retry's back-off
 WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
-OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER)
-
+CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals)
+OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER, CONTINUE_TIMER)
 
 PRIORITY_DEFAULT = 5
 """Of a job. Lower ones come first."""

@@ -165,6 +165,10 @@ class TaskItem(WideItem):
         token = _oldest(locked.tokens, step)
         if token is None:
             return self.not_open(locked, step)
+        return self.finish(locked, token)
+
+    def finish(self, locked: LockedInstance, token: Token) -> Event:
+        """The step is open on ``token``."""
         return TaskCompleted(token.id, self.by, self.output)
 
     def not_open(self, locked: LockedInstance, step: Step) -> Event:

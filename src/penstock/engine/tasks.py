@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.definition import Step, StepType
 from penstock.core.event import Event
-from penstock.core.state import InstanceStatus
+from penstock.core.state import InstanceStatus, Token
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.items import TaskItem
@@ -26,14 +26,14 @@ from penstock.store.jobs import Known
 from penstock.store.statements import SQL
 from penstock.store.wide import LockedInstance, Statement
 
-SIGNALS_MAX = 1_000
+SIGNALS_MAX = 10_000
 """Signals that may be kept for one instance."""
 SIGNALS_FULL_BYTES = 4_194_304
-"""With so many bytes kept for it an instance takes no further signal: whoever locks it reads them all."""
+"""With so many bytes kept for it an instance takes no further signal: whoever locks it reads up to so many."""
 
 
 class SignalItem(TaskItem):
-    """A signal: acts on an open wait, or is kept for one that is not open yet."""
+    """A signal: acts on an open wait, or is kept for one that is not open yet, or has others to take first."""
 
     __slots__ = ("_audit", "_kept", "buffer", "key")
 
@@ -71,12 +71,19 @@ class SignalItem(TaskItem):
     def not_open(self, locked: LockedInstance, step: Step) -> Event:
         if not self.buffer or locked.instance.status is not InstanceStatus.ACTIVE:
             return super().not_open(locked, step)
-        kept = [output for signals in locked.signals.values() for _, output in signals]
-        if len(kept) >= SIGNALS_MAX:
+        return self._keep(locked, step.index)
+
+    def finish(self, locked: LockedInstance, token: Token) -> Event:
+        if locked.signals.get(token.step):  # those come first, and bring this one along (`CONTINUE_TIMER`)
+            return self._keep(locked, token.step)
+        return super().finish(locked, token)
+
+    def _keep(self, locked: LockedInstance, step: int) -> Event:
+        if locked.kept_count >= SIGNALS_MAX:
             raise Conflict(f"{SIGNALS_MAX} signals are kept for this instance already")
-        if sum(map(len, kept)) >= SIGNALS_FULL_BYTES:
+        if locked.kept_bytes >= SIGNALS_FULL_BYTES:
             raise Conflict(f"signals of {SIGNALS_FULL_BYTES} bytes are kept for this instance already")
-        self._kept = step.index
+        self._kept = step
         raise WritesOnly
 
     def statements(self) -> list[Statement]:

@@ -6,7 +6,7 @@ Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from psycopg import errors as pg_errors
 
+from penstock.core.book import SIGNALS_PER_ADVANCE_MAX
 from penstock.core.effect import Outcome
 from penstock.core.state import JOB_STATES, OWN_TIMERS, HistoryKind, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays
@@ -23,10 +24,16 @@ from penstock.store.jobs import JobKey, Known, known
 from penstock.store.statements import SQL
 
 Statement = tuple[bytes, tuple[object, ...]]
+SIGNALS_READ_COUNT = SIGNALS_PER_ADVANCE_MAX + 1
+"""Kept signals read of an instance, or of each WAIT of one that has many: an advance sees that there are more."""
 
 
 class LockedInstance(NamedTuple):
-    """An instance under its lock. ``signals`` are the kept ones, oldest first, by the index of their WAIT."""
+    """An instance under its lock.
+
+    ``signals`` are the oldest kept ones by the index of their WAIT, all or more than one advance takes;
+    ``kept_count`` and ``kept_bytes`` are of all.
+    """
 
     instance: Instance
     definition: int
@@ -35,6 +42,8 @@ class LockedInstance(NamedTuple):
     signals: dict[int, list[tuple[int, bytes]]]
     snapshot: str | None  # of a failed instance: what `retry` reopens, JSON
     now: datetime  # the database's, after the locks
+    kept_count: int = 0
+    kept_bytes: int = 0
 
 
 class Scene(NamedTuple):
@@ -63,6 +72,7 @@ async def open_scene(
     transaction open: `write` or leaving the pool's block ends it.
     """
     ids = arrays.ints(sorted(instances))
+    job_columns = list(zip(*jobs, strict=True)) or [(), (), ()]
     timer_columns = list(zip(*timers, strict=True)) or [(), (), ()]
     results = await connection.roundtrip(
         [
@@ -72,16 +82,8 @@ async def open_scene(
             (SQL["lock_branches"], (ids,)),
             (SQL["read_instances"], (ids,)),
             (SQL["read_tokens"], (ids,)),
-            (SQL["read_signals"], (ids,)),
-            (
-                SQL["facts"],
-                (
-                    arrays.ints(key.instance for key in jobs),
-                    arrays.ints(key.token for key in jobs),
-                    arrays.ints(key.seq for key in jobs),
-                    arrays.texts(workers),
-                ),
-            ),
+            (SQL["read_signals"], (ids, SIGNALS_READ_COUNT)),
+            (SQL["facts"], (*(arrays.ints(column) for column in job_columns), arrays.texts(workers))),
             (SQL["armed"], tuple(arrays.ints(column) for column in timer_columns)),
             (SQL["positions"], (positions,)),
             (SQL["transaction_id"], ()),
@@ -90,7 +92,10 @@ async def open_scene(
     _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = (
         cast(Any, results)
     )
-    tokens, signals = _by_instance(token_rows, signal_rows)
+    tokens: dict[int, list[Token]] = {}
+    for row in token_rows:
+        tokens.setdefault(row[1], []).append(_token(row))
+    kept = await _kept_signals(connection, signal_rows)
     snapshots: dict[int, str | None] = dict(ended_rows)
     roots = {row[0] for row in root_rows}
     if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, _, _ in instance_rows):
@@ -103,9 +108,11 @@ async def open_scene(
             definition,
             instance_key,
             tokens.get(id, []),
-            signals.get(id, {}),
+            kept[id].signals,
             snapshots.get(id),
             now,
+            kept[id].count,
+            kept[id].bytes,
         )
         for id, definition, status, failure, instance_key in instance_rows
     }
@@ -119,16 +126,35 @@ async def open_scene(
     )
 
 
-def _by_instance(
-    token_rows: Sequence[Any], signal_rows: Sequence[Any]
-) -> tuple[dict[int, list[Token]], dict[int, dict[int, list[tuple[int, bytes]]]]]:
-    tokens: dict[int, list[Token]] = {}
-    for row in token_rows:
-        tokens.setdefault(row[1], []).append(_token(row))
-    signals: dict[int, dict[int, list[tuple[int, bytes]]]] = {}
-    for signal_id, instance, step, output in signal_rows:
-        signals.setdefault(instance, {}).setdefault(step, []).append((signal_id, output.encode()))
-    return tokens, signals
+class _Kept:
+    def __init__(self) -> None:
+        self.signals: dict[int, list[tuple[int, bytes]]] = {}
+        self.count = self.bytes = 0
+
+    def add(self, id: int, step: int, output: str) -> None:
+        encoded = output.encode()
+        self.signals.setdefault(step, []).append((id, encoded))
+        self.count += 1
+        self.bytes += len(encoded)
+
+
+async def _kept_signals(connection: TrioConnection, rows: Sequence[Any]) -> defaultdict[int, _Kept]:
+    """Of each instance, from what `read_signals` gave. Those that have more are looked at again."""
+    kept: defaultdict[int, _Kept] = defaultdict(_Kept)
+    for id, instance, step, output in rows:
+        kept[instance].add(id, step, output)
+    many = [instance for instance, about in kept.items() if about.count == SIGNALS_READ_COUNT]
+    if many:
+        for instance in many:
+            del kept[instance]
+        found = await connection.fetch(SQL["read_many_signals"], (arrays.ints(many), SIGNALS_READ_COUNT))
+        counts: dict[int, tuple[int, int]] = {}
+        for id, instance, step, output, count, size in cast(Any, found):
+            kept[instance].add(id, step, output)
+            counts[instance] = count, int(size)
+        for instance, (count, size) in counts.items():
+            kept[instance].count, kept[instance].bytes = count, size
+    return kept
 
 
 async def more_positions(connection: TrioConnection, count: int) -> deque[int]:

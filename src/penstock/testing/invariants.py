@@ -58,6 +58,10 @@ INVARIANTS: Final[dict[str, str]] = {
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -2
         WHERE (t.state = 2 AND s.type = 'WAIT' AND coalesce(s.step ->> 'duration', s.step ->> 'until', '') <> '')
           IS DISTINCT FROM (m.token_id IS NOT NULL)""",
+    "an open wait for which signals are kept goes on by itself": """
+        SELECT t.instance_id, t.id FROM token t WHERE t.state = 2 AND EXISTS (
+          SELECT FROM buffered_signal b WHERE b.instance_id = t.instance_id AND b.step = t.step)
+        AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = -3)""",
     "the interrupting timers of an open step are armed": """
         SELECT t.instance_id, t.id, b.index FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step

@@ -36,7 +36,19 @@ FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
 -- name: read_signals
-SELECT id, instance_id, step, output::text FROM buffered_signal WHERE instance_id = ANY($1::bigint[]) ORDER BY id
+-- The oldest $2 of each instance of $1.
+SELECT s.id, s.instance_id, s.step, s.output::text FROM unnest($1::bigint[]) AS i(id) CROSS JOIN LATERAL (
+  SELECT * FROM buffered_signal b WHERE b.instance_id = i.id ORDER BY b.id LIMIT $2::int) s ORDER BY s.id
+
+-- name: read_many_signals
+-- The oldest $2 for each WAIT of each instance of $1, and for each instance how many there are in all, and their bytes:
+-- where `read_signals` did not see all, those of one WAIT may have hidden the others'.
+SELECT id, instance_id, step, output, all_count, all_bytes FROM (
+  SELECT id, instance_id, step, output::text, row_number() OVER (PARTITION BY instance_id, step ORDER BY id) AS place,
+    count(*) OVER (PARTITION BY instance_id) AS all_count,
+    sum(octet_length(output::text)) OVER (PARTITION BY instance_id) AS all_bytes
+  FROM buffered_signal WHERE instance_id = ANY($1::bigint[])) s
+WHERE place <= $2::int ORDER BY id
 
 -- name: armed
 -- Which of the timers ($1 token $2 seq $3 index) are still there and due. A retry's may have been armed anew meanwhile.
