@@ -231,7 +231,7 @@ async def quiet(driver: Driver) -> None:
 
     async def idle() -> bool:
         statistics = driver.engine.database.pool.statistics()
-        busy = any(batcher.statistics() != (0, False) for batcher in driver.engine.batchers())
+        busy = any(not batcher.statistics().idle for batcher in driver.engine.batchers())
         return not busy and statistics.busy == 0 and statistics.waiting == 0
 
     await wait_until(idle)

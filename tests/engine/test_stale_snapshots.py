@@ -24,7 +24,8 @@ from tests.waiting import wait_until
 
 WAITING = b"""SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 43 AND NOT granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-PAUSE = b"(SELECT 1 FROM (SELECT pg_advisory_xact_lock_shared(43)) AS pause) IS NOT NULL"
+LOCK = b"SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock_shared(43)"
+PAUSE = b"(SELECT 1 FROM (" + LOCK + b") AS pause) IS NOT NULL"
 
 
 class HeldUp:

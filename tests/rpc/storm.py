@@ -242,7 +242,7 @@ class Storm:
 
         async def idle() -> bool:
             pool = engine.database.pool.statistics()
-            flushed = all(batcher.statistics() == (0, False) for batcher in engine.batchers())
+            flushed = all(batcher.statistics().idle for batcher in engine.batchers())
             return flushed and (pool.busy, pool.waiting) == (0, 0)
 
         await wait_until(idle)

@@ -157,7 +157,7 @@ async def finish_all(engine: LocalEngine) -> None:
 
 async def quiet_but_for_services(engine: LocalEngine) -> None:
     with trio.fail_after(20):
-        while any(batcher.statistics() != (0, False) for batcher in engine.engine.batchers()):
+        while any(not batcher.statistics().idle for batcher in engine.engine.batchers()):
             await trio.lowlevel.checkpoint()
 
 

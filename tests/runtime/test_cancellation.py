@@ -53,7 +53,7 @@ async def quiet(engine: LocalEngine) -> None:
 
     async def idle() -> bool:
         statistics = engine.database.pool.statistics()
-        busy = any(batcher.statistics() != (0, False) for batcher in engine.engine.batchers())
+        busy = any(not batcher.statistics().idle for batcher in engine.engine.batchers())
         return not busy and statistics.busy == 0 and statistics.waiting == 0 and not engine.rows(SESSIONS)
 
     await wait_until(idle)

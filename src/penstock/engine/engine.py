@@ -7,6 +7,7 @@ operations of the parts and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from penstock.engine.definitions import Definitions
@@ -56,6 +57,8 @@ class Engine:
         self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
         self.tasks = Tasks(database, self.definitions, self.wide, audit=settings.audit_log_enabled)
+        for batcher in self.batchers():
+            metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()
         self._stopping = False
 
@@ -80,6 +83,10 @@ class Engine:
             await self.database.fetch("now")
         except DatabaseError as error:
             raise Unavailable("the database does not answer") from error
+        for batcher in self.batchers():
+            age_s = _batch_age_s(batcher)
+            if age_s > self.settings.batch_stuck_seconds:
+                raise Unavailable(f"a batch of {batcher.name} calls has been under way for {age_s:.0f} s")
 
     def drain(self) -> None:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""
@@ -91,8 +98,10 @@ class Engine:
         """Call ``listener`` with the job type whenever a job was committed to the queue (wake-ups of other engines)."""
         self.polls.on_queued = listener
 
-    async def _fire(self, instance: int, timer: tuple[int, int, int]) -> bool:
-        return bool(await self.wide.submit(TimerItem(instance, timer)))
+    async def _fire(self, instance: int, timer: tuple[int, int, int]) -> bool | None:
+        item = TimerItem(instance, timer)
+        self.wide.submit_nowait(item)
+        return bool(await item.wait_answer()) if await item.wait_tried() else None
 
     def _fold(self, instance: int) -> None:
         """Queue a fold; a hint that is lost comes again with the next completion."""
@@ -104,3 +113,11 @@ class Engine:
             self.wide.batcher.submit_nowait(item)
         except TooManyRequests:
             self._folding.discard(instance)
+
+
+def _batch_age_s(batcher: Batcher[Any]) -> float:
+    return batcher.statistics().batch_age_s or 0.0
+
+
+def _aside(batcher: Batcher[Any]) -> int:
+    return batcher.statistics().aside

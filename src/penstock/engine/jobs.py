@@ -12,7 +12,7 @@ from penstock.core.duration import DURATION_MAX_DAYS
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.flush import apply_safely
+from penstock.engine.flush import Flush
 from penstock.engine.items import CompleteItem, FailItem
 from penstock.engine.leases import GrantedLease
 from penstock.engine.narrow import NarrowCompletion, NarrowLane
@@ -108,6 +108,8 @@ class Jobs:
             key=lambda item: item.job.token,
             on_batch=metrics.batch_items["heartbeat"].observe,
         )
+        self._flush_looks = Flush(database, metrics, self.looks, self._look_batch)
+        self._flush_beats = Flush(database, metrics, self.beats, self._beat_batch, find_held=self._find_held)
 
     async def poll(self, request: PollRequest) -> list[Job]:
         """Jobs of the wanted types under lease, oldest first; waits for up to ``wait_seconds`` when there is none.
@@ -352,7 +354,7 @@ class Jobs:
     # -- their statements
 
     async def _look(self, items: list[LookItem]) -> None:
-        await apply_safely(self._database, self._metrics, "look-up", items, self._look_batch)
+        await self._flush_looks.apply_safely(items)
 
     async def _look_batch(self, connection: TrioConnection, items: list[LookItem], again: bool) -> None:
         found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
@@ -368,7 +370,11 @@ class Jobs:
             self._polls.leases.extend(row.token, row.seq, row.attempt, ends_at)
 
     async def _beat(self, items: list[BeatItem]) -> None:
-        await apply_safely(self._database, self._metrics, "heartbeat", items, self._beat_batch)
+        await self._flush_beats.apply_safely(items)
+
+    async def _find_held(self, connection: TrioConnection, items: list[BeatItem]) -> list[BeatItem]:
+        held = await store.held_tokens(connection, [item.job.token for item in items])
+        return [item for item in items if item.job.token in held]
 
     async def _beat_batch(self, connection: TrioConnection, items: list[BeatItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)

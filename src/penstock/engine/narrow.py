@@ -13,7 +13,7 @@ from datetime import datetime
 from penstock.core.fencing import Call, Verdict, judge
 from penstock.core.narrow import NarrowPlan
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.flush import apply_safely
+from penstock.engine.flush import Flush
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
@@ -60,7 +60,6 @@ class NarrowLane:
         cache: VariablesCache,
         fold: Callable[[int], None],
     ) -> None:
-        self._database = database
         self._metrics = metrics
         self._to_outbox = settings.through_kafka
         self._polls = polls
@@ -74,12 +73,18 @@ class NarrowLane:
             key=lambda item: item.job.token,
             on_batch=metrics.batch_items["narrow"].observe,
         )
+        self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
 
     async def _apply(self, items: list[NarrowCompletion]) -> None:
         try:
-            await apply_safely(self._database, self._metrics, "complete", items, self._batch)
+            await self._flush.apply_safely(items)
         finally:
-            self._give_up(items)
+            # of those aside that may have been committed: whether the jobs were handed off is looked up first
+            self._give_up([item for item in items if not (item.aside and item.unheard)])
+
+    async def _find_held(self, connection: TrioConnection, items: list[NarrowCompletion]) -> list[NarrowCompletion]:
+        held = await store.held_tokens(connection, [item.job.token for item in items])
+        return [item for item in items if item.job.token in held]
 
     async def _batch(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)

@@ -16,7 +16,7 @@ import trio
 
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.flush import apply_safely
+from penstock.engine.flush import Flush
 from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.variables import VariablesCache
@@ -109,6 +109,8 @@ class Polls:
             max_queue_items=settings.batch_queue_max_items,
             key=lambda item: (item.lease.token, item.lease.seq),
         )
+        self._flush_claims = Flush(database, metrics, self.claims, self._claim_batch)
+        self._flush_releases = Flush(database, metrics, self.releases, self._release_batch, find_held=self._find_held)
 
     # -- the poll itself
 
@@ -225,7 +227,7 @@ class Polls:
     # -- batches
 
     async def _claim(self, items: list[ClaimItem]) -> None:
-        await apply_safely(self._database, self._metrics, "claim", items, self._claim_batch)
+        await self._flush_claims.apply_safely(items)
 
     async def _claim_batch(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
@@ -377,7 +379,11 @@ class Polls:
             self.deliver(over, read[over.instance].encode() if variables is None else variables, checkpoint)
 
     async def _release(self, items: list[ReleaseItem]) -> None:
-        await apply_safely(self._database, self._metrics, "release", items, self._release_batch)
+        await self._flush_releases.apply_safely(items)
+
+    async def _find_held(self, connection: TrioConnection, items: list[ReleaseItem]) -> list[ReleaseItem]:
+        held = await store.held_tokens(connection, [item.job.token for item in items])
+        return [item for item in items if item.job.token in held]
 
     async def _release_batch(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)

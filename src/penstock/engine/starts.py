@@ -16,7 +16,7 @@ from penstock.core.state import Instance, InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
-from penstock.engine.flush import apply_safely
+from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.views import view_instances
@@ -31,7 +31,7 @@ from penstock.store import wide as wide_store
 from penstock.store.batch import Batcher, Item
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, IdTaken, TryAgain
+from penstock.store.database import AWAY, LOCKED, Database, IdTaken, TryAgain
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import NarrowStart
 from penstock.store.statements import SQL
@@ -57,6 +57,14 @@ class StartItem(Item[InstanceView]):
         self.sent: Sent | None = None
 
     @property
+    def key(self) -> tuple[str | None, str | None]:
+        """What another start may wait for: its idempotency key, else definition and instance key."""
+        request = self.request
+        if request.idempotency_key is not None:
+            return request.idempotency_key, None
+        return request.definition_id, request.instance_key
+
+    @property
     def keyed(self) -> bool:
         return self.request.idempotency_key is not None or self.request.instance_key is not None
 
@@ -74,7 +82,6 @@ class Starts:
         id_source: IdSource,
         wide: WideLane,
     ) -> None:
-        self._database = database
         self._settings = settings
         self._metrics = metrics
         self._definitions = definitions
@@ -93,7 +100,10 @@ class Starts:
             self._apply_keyed,
             max_items=settings.batch_max_items,
             max_queue_items=settings.batch_queue_max_items,
+            key=lambda item: item.key,
         )
+        self._flush = Flush(database, metrics, self.batcher, self._batch)
+        self._flush_keyed = Flush(database, metrics, self.keyed, self._batch_keyed)
 
     async def submit(self, request: StartRequest) -> InstanceView:
         """Start one instance. An outage is waited out; what became of an unheard COMMIT is looked up."""
@@ -108,9 +118,9 @@ class Starts:
 
     async def _apply(self, items: list[StartItem]) -> None:
         try:
-            await apply_safely(self._database, self._metrics, "start", items, self._batch)
+            await self._flush.apply_safely(items)
         finally:
-            self._give_up(items)
+            self._give_up([item for item in items if not (item.aside and item.unheard)])
             self._wide.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
@@ -311,7 +321,7 @@ class Starts:
 
     async def _apply_keyed(self, items: list[StartItem]) -> None:
         try:
-            await apply_safely(self._database, self._metrics, "keyed start", items, self._batch_keyed)
+            await self._flush_keyed.apply_safely(items)
         finally:
             self._wide.abandon(items)
 
@@ -323,7 +333,12 @@ class Starts:
         # one transaction each: the answer of one may depend on another one's commit, also within the batch
         for item in sorted(pending, key=_key_order):
             if not item.settled:
-                await self._start_wide(connection, [item])
+                try:
+                    await self._start_wide(connection, [item])
+                except LOCKED:
+                    await connection.rollback()
+                    await self._flush_keyed.find_locked_table(connection)
+                    self._flush_keyed.stand_aside([item], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
 

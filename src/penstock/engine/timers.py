@@ -22,7 +22,7 @@ DUE_MAX = 500
 LOOK_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-"""Pauses before a timer that was refused is tried again."""
+"""Pauses before a timer that was refused is tried again; the first one also where its instance is held by somebody."""
 REFUSED_MAX = 10_000
 """So many are remembered; more of them are tried at every look, and may hide others."""
 
@@ -30,7 +30,8 @@ _refusals = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
 Timer = tuple[int, int, int]
 """Token, seq and index."""
-Fire = Callable[[int, Timer], Awaitable[bool]]
+Fire = Callable[[int, Timer], Awaitable[bool | None]]
+"""Whether it fired; None: somebody holds its instance, and it fires once that is over."""
 
 
 class Timers:
@@ -41,7 +42,7 @@ class Timers:
         self._fire = fire
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
-        self._refused: dict[Timer, tuple[float, float]] = {}  # the pause before the next try, and when that is
+        self._refused: dict[Timer, tuple[float, float]] = {}  # the pause before the next try, and when it ends
         self.on_armed: Callable[[float], None] = lambda seconds: None
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
@@ -88,6 +89,9 @@ class Timers:
             nonlocal fired, settled
             try:
                 done = await self._fire(instance, timer)
+                if done is None:
+                    settled += self._leave(timer, 0.0)
+                    return
                 fired += done
                 settled += 1
                 self._refused.pop(timer, None)
@@ -109,9 +113,12 @@ class Timers:
         return fired
 
     def _back_off(self, timer: Timer) -> bool:
-        """Leave a timer for a while; False when there are too many such."""
-        pause_s, _ = self._refused.get(timer, (RETRY_FIRST_S, 0))
+        """Leave a timer for longer each time; False when there are too many such."""
+        return self._leave(timer, 2 * self._refused.get(timer, (0.0, 0.0))[0])
+
+    def _leave(self, timer: Timer, pause_s: float) -> bool:
         if timer not in self._refused and len(self._refused) >= REFUSED_MAX:
             return False
-        self._refused[timer] = (min(2 * pause_s, RETRY_MAX_S), trio.current_time() + pause_s)
+        pause_s = min(max(pause_s, RETRY_FIRST_S), RETRY_MAX_S)
+        self._refused[timer] = (pause_s, trio.current_time() + pause_s)
         return True

@@ -20,7 +20,7 @@ from penstock.core.event import Event, Started
 from penstock.core.state import Instance, InstanceStatus, Token, Trigger, move
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
-from penstock.engine.flush import apply_safely
+from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
@@ -58,7 +58,6 @@ class WideLane:
         ids: IdSource,
         timer_armed: Callable[[datetime, datetime], None],
     ) -> None:
-        self._database = database
         self._settings = settings
         self._metrics = metrics
         self._definitions = definitions
@@ -76,6 +75,7 @@ class WideLane:
             key=lambda item: item.instance,
             on_batch=metrics.batch_items["wide"].observe,
         )
+        self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
 
     async def submit(self, item: WideItem) -> Any:
         """Queue an item and wait for its answer; an outage of the database is waited out."""
@@ -88,9 +88,13 @@ class WideLane:
 
     async def _apply(self, items: list[WideItem]) -> None:
         try:
-            await apply_safely(self._database, self._metrics, "wide", items, self._batch)
+            await self._flush.apply_safely(items)
         finally:
             self.abandon(items)
+
+    async def _find_held(self, connection: TrioConnection, items: list[WideItem]) -> list[WideItem]:
+        held = await store.held_instances(connection, [item.instance for item in items])
+        return [item for item in items if item.instance in held]
 
     async def _batch(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
         if again:
@@ -355,7 +359,7 @@ class WideLane:
             to_outbox=self._settings.through_kafka,
             extra=extra,
         )
-        sent = Sent(xid, changes, repeatable=all(item.repeatable for item in items))
+        sent = Sent(xid, changes, items, repeatable=all(item.repeatable for item in items))
         for item in items:
             item.sent = sent
         self._unheard[sent] = effects
@@ -390,9 +394,8 @@ class WideLane:
                 raise TryAgain(f"transaction {sent.xid} has not ended yet")
             effects = self._unheard.pop(sent)
             if outcome:
-                for item in items:
-                    if item.sent is sent:
-                        item.answer(item.planned)
+                for item in sent.items:  # also those that stand aside meanwhile
+                    item.answer(item.planned)
                 await self.committed(connection, effects, None)
             else:
                 self.forget(effects)
@@ -403,11 +406,10 @@ class WideLane:
             self.forget(effects)
 
     def abandon(self, items: list[Any]) -> None:
-        """Nobody asks any more what became of the transactions of these items."""
-        for item in items:
-            effects = self._unheard.pop(item.sent, None)
-            if effects is not None:
-                self.forget(effects)
+        """Nobody asks any more what became of the transactions of these items, unless others of theirs stand aside."""
+        for sent in {item.sent for item in items if item.sent in self._unheard}:
+            if all(item.settled for item in sent.items):
+                self.forget(self._unheard.pop(sent))
 
     def forget(self, effects: Effects) -> None:
         """The transaction did not happen: give up what it reserved."""

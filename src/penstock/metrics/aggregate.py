@@ -21,6 +21,7 @@ __all__ = ["Aggregate", "export"]
 # Gauges that every process reports of the same thing: the sum would count it several times.
 LARGEST: Final = frozenset(
     {
+        "penstock_batch_age_seconds",
         "penstock_build_info",
         "penstock_queue_jobs",
         "penstock_queue_oldest_job_age_seconds",

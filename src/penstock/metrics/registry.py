@@ -78,6 +78,12 @@ class Metrics:
         self.batch_items: Family[str, Histogram] = Family(
             self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "lane")
         )
+        self._batch_age = self._gauge(
+            "penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is", "queue"
+        )
+        self._aside_items = self._gauge(
+            "penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold", "queue"
+        )
         self.db_transaction_seconds: Family[str, Histogram] = Family(
             self._histogram("engine_db_transaction_duration_seconds", "Transactions", LATENCY_BUCKETS, "tx_type")
         )
@@ -168,6 +174,11 @@ class Metrics:
         self.pool_connections["idle"].set_function(idle)
         self.pool_connections["busy"].set_function(busy)
         self.pool_waiting.set_function(waiting)
+
+    def watch_batches(self, queue: str, age_seconds: Callable[[], float], aside: Callable[[], int]) -> None:
+        """Has these asked at each scrape."""
+        self._batch_age.labels(queue).set_function(age_seconds)
+        self._aside_items.labels(queue).set_function(aside)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

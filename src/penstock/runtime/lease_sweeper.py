@@ -109,8 +109,8 @@ class LeaseSweeper:
         return rows
 
     async def _dead_letter(self, rows: list[store.Expired], expiries: int) -> None:
-        """All at once: one after another they would hold up the leases that end meanwhile. What is refused, in an
-        outage, is found again by the scan."""
+        """All at once: one after another they would hold up the leases that end meanwhile, as would one whose instance
+        somebody holds. What is refused, in an outage, is found again by the scan."""
         items: list[DeadLetterItem] = []
         for row in rows:
             key = JobKey(row.instance, row.token, row.seq)
@@ -118,7 +118,8 @@ class LeaseSweeper:
             items.append(DeadLetterItem(key, row.attempt, expiries))
             self._engine.wide.submit_nowait(items[-1])
         for item in items:
-            await item.wait_answer()
+            if await item.wait_tried():
+                await item.wait_answer()
 
 
 def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:

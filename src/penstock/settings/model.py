@@ -130,7 +130,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, _database("A connection older than this is replaced when it is returned.", 1, 604_800)
     ] = 3_600
     outage_wait_seconds: Annotated[
-        float, _database("How long complete, fail and heartbeat wait for a database that is away, before 503.", 0, 600)
+        float,
+        _database(
+            "How long complete, fail and heartbeat wait for a database that is away, or for rows that other "
+            "transactions hold, before 503.",
+            0,
+            600,
+        ),
     ] = 10
 
     bind: Annotated[
@@ -200,6 +206,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_queue_max_items: Annotated[
         int, _engine("Items that may wait for a batch; more are refused with 503.", 1, 1_000_000)
     ] = 20_000
+    batch_stuck_seconds: Annotated[
+        float, _engine("`/readyz` is 503 while a batch has been under way for longer than this.", 0.1, 3_600)
+    ] = 5
     max_automatic_steps: Annotated[
         int, _engine("Steps that one advance may run without parking; more fail the instance.", 1, 1_000_000)
     ] = 1_000

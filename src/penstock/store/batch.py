@@ -1,18 +1,23 @@
 """Natural batching: whatever waits is taken together, whenever the flusher is idle. No timer, no added delay.
 
 One `Batcher` is one queue and one flusher task. Under load the batches grow by themselves, at rest an item goes alone
-and at once. Must not know SQL; `apply` is given by the engine. Cancelling `submit` abandons the answer, not the item.
+and at once. What can't be applied yet because another transaction holds its row stands aside (`set_aside`): a second
+task tries it again and again, and nobody else waits for it. Must not know SQL; `apply` is given by the engine.
+Cancelling `submit` abandons the answer, not the item.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import trio
 
 from penstock.errors import PenstockError, TooManyRequests
+
+ASIDE_PAUSE_S = 0.05
+"""Between two tries of what stands aside."""
 
 R = TypeVar("R")
 
@@ -20,14 +25,17 @@ R = TypeVar("R")
 class Item(Generic[R]):
     """Something to apply, and the place for its answer. Subclass it with the item's data."""
 
-    __slots__ = ("_answer", "_error", "_settled", "_task", "deadline")
+    __slots__ = ("_answer", "_error", "_settled", "_task", "aside", "deadline", "unheard", "was_aside")
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
         self._settled = False
         self._answer: R | None = None
         self._error: BaseException | None = None
-        self.deadline = 0.0  # trio time: how long a database that is away is waited for; set by the batcher
+        self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
+        self.aside = False  # waits beside the queue, as another transaction holds its row
+        self.was_aside = False
+        self.unheard = False  # an earlier try may have been committed
 
     @property
     def settled(self) -> bool:
@@ -53,27 +61,58 @@ class Item(Generic[R]):
 
     async def wait_answer(self) -> R:
         """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
-        if not self._settled:
-            self._task = trio.lowlevel.current_task()
-
-            def abort(_: object) -> trio.lowlevel.Abort:
-                self._task = None
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
+        while not self._settled:
+            await self._wait_wake()
         if self._error is not None:
             raise self._error
         return cast(R, self._answer)  # settled without an error: the answer is an R
+
+    async def wait_tried(self) -> bool:
+        """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside (False). For loops
+        that must not wait for one row. One waiter at most. Cancel-safe."""
+        while not self._settled and not self.aside:
+            await self._wait_wake()
+        return self._settled
+
+    def stand_aside(self, *, unheard: bool) -> None:
+        """Another transaction holds its row. Called by `Batcher.set_aside`."""
+        self.aside = self.was_aside = True
+        self.unheard |= unheard
+        self._wake()
+
+    async def _wait_wake(self) -> None:
+        self._task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
 
 
+class BatcherStatistics(NamedTuple):
+    """How many items wait in the queue and beside it, and how many seconds the batch from the queue takes already that
+    is being applied (None: none is)."""
+
+    waiting: int
+    aside: int
+    batch_age_s: float | None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do and nothing being done."""
+        return self == (0, 0, None)
+
+
 class Batcher(Generic[I]):
     """A queue of items and the task that applies them.
 
-    ``apply(items)`` settles every item or raises; what it raises ends the process (all operating errors are answers).
-    ``key`` gives what may occur only once in a batch (the token, the instance); a second one waits for the next batch.
+    ``apply(items)`` settles every item, sets it aside or raises; what it raises ends the process (all operating errors
+    are answers). ``key`` gives what may occur only once in a batch (the token, the instance); a second one waits for
+    the next batch, and stands aside when the first one does.
     """
 
     def __init__(
@@ -93,13 +132,16 @@ class Batcher(Generic[I]):
         self._key = key
         self._on_batch = on_batch
         self._queue: deque[I] = deque()
+        self._aside: deque[I] = deque()
         self._lot = trio.lowlevel.ParkingLot()
+        self._aside_lot = trio.lowlevel.ParkingLot()
         self._idle = trio.lowlevel.ParkingLot()
-        self._busy = False
+        self._begun_at: float | None = None  # of the batch from the queue that is being applied
+        self._retrying: list[I] = []  # the batch of those aside that is being applied
 
     def submit_nowait(self, item: I, *, within_s: float = 0.0) -> None:
         """Queue an item. Raises TooManyRequests when the queue is full; the item is refused then."""
-        if len(self._queue) >= self._max_queue_items:
+        if len(self._queue) + len(self._aside) >= self._max_queue_items:
             raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
         item.deadline = trio.current_time() + within_s
         self._queue.append(item)
@@ -110,30 +152,57 @@ class Batcher(Generic[I]):
         self.submit_nowait(item, within_s=within_s)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
         return await item.wait_answer()
 
-    def statistics(self) -> tuple[int, bool]:
-        """Items that wait, and whether a batch is being applied."""
-        return len(self._queue), self._busy
+    def set_aside(self, items: Iterable[I], *, unheard: bool = False) -> None:
+        """Let items wait beside the queue, as other transactions hold their rows. ``unheard``: an earlier try of theirs
+        may have been committed."""
+        for item in items:
+            item.stand_aside(unheard=unheard)
+            self._aside.append(item)
+        self._aside_lot.unpark()
+
+    def statistics(self) -> BatcherStatistics:
+        """A snapshot. Cheap."""
+        age_s = None if self._begun_at is None else trio.current_time() - self._begun_at
+        return BatcherStatistics(len(self._queue), len(self._aside) + len(self._retrying), age_s)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Apply batches until cancelled. A batch that is being applied is finished first (its bound is `apply`'s)."""
-        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_aside)
+            task_status.started()
+            while True:
+                while not self._queue:
+                    self._idle.unpark_all()
+                    await self._lot.park()
+                if batch := self._take():
+                    await self._flush(batch)
+
+    async def _flush(self, batch: list[I]) -> None:
+        self._begun_at = trio.current_time()
+        if self._on_batch is not None:
+            self._on_batch(len(batch))
+        try:
+            with trio.CancelScope(shield=True):
+                await self._apply(batch)
+        finally:
+            self._begun_at = None
+
+    async def _run_aside(self) -> None:
         while True:
-            while not self._queue:
+            while not self._aside:
                 self._idle.unpark_all()
-                await self._lot.park()
-            batch = self._take()
-            self._busy = True
-            if self._on_batch is not None:
-                self._on_batch(len(batch))
+                await self._aside_lot.park()
+            await trio.sleep(ASIDE_PAUSE_S)
+            self._retrying = self._take_aside()
             try:
                 with trio.CancelScope(shield=True):
-                    await self._apply(batch)
+                    await self._apply(self._retrying)
             finally:
-                self._busy = False
+                self._retrying = []
 
     async def wait_flushed(self) -> None:
-        """Wait until the queue is empty and nothing is being applied."""
-        while self._queue or self._busy:
+        """Wait until nothing waits and nothing is being applied."""
+        while not self.statistics().idle:
             await self._idle.park()
 
     def _take(self) -> list[I]:
@@ -142,14 +211,30 @@ class Batcher(Generic[I]):
             return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
         taken: dict[object, I] = {}
         later: list[I] = []
+        aside = (*self._aside, *self._retrying)
+        held = {self._key(item) for item in aside} if aside else ()
         while queue and len(taken) < self._max_items:
             item = queue.popleft()
             key = self._key(item)
-            if key in taken:
+            if key in held:
+                self.set_aside([item])
+            elif key in taken:
                 later.append(item)
             else:
                 taken[key] = item
         queue.extendleft(reversed(later))
+        return list(taken.values())
+
+    def _take_aside(self) -> list[I]:
+        """The oldest ones; of those with one key the first."""
+        taken: dict[object, I] = {}
+        for _ in range(len(self._aside)):
+            item = self._aside.popleft()
+            key = id(item) if self._key is None else self._key(item)
+            if len(taken) == self._max_items or taken.setdefault(key, item) is not item:
+                self._aside.append(item)
+        for item in taken.values():
+            item.aside = False
         return list(taken.values())
 
 

@@ -18,12 +18,20 @@ from penstock.store.statements import SQL
 
 PREPARED_MAX = 400  # more than all statements there are: none is ever evicted and parsed again
 
+LOCK_WAIT_MS = 100
+"""How long a statement waits for a row. Ordinary transactions hold theirs for less; a statement waits for all that its
+batch carries, and it is also how much shorter than asked for a lease can be whose time was read before the wait."""
+TRANSACTION_IDLE_MS = 5_000
+"""The server ends a transaction of ours that says nothing for so long: its engine was stopped, or cut off. A busy event
+loop may be silent for a second."""
+
 # Generic plans made while the tables were empty would seq-scan or hash for ever; nested loops over keys are right for
 # every hot statement, at any size. JIT costs more than any statement here takes.
 SESSION_SETTINGS = (
     b"SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; SET jit = off;"
     b" SET plan_cache_mode = force_generic_plan; SET statement_timeout = '60s';"
-    b" SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '30s'; SET timezone = 'UTC'"
+    b" SET idle_in_transaction_session_timeout = %d; SET lock_timeout = %d; SET timezone = 'UTC'"
+    % (TRANSACTION_IDLE_MS, LOCK_WAIT_MS)
 )
 
 CONNECTION_DEFAULTS = {
@@ -42,8 +50,12 @@ DatabaseError = psycopg.Error
 DataError = psycopg.DataError
 """A value that PostgreSQL can't hold."""
 
-REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure, pg_errors.LockNotAvailable)
+REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure)
 """The transaction was rolled back for the sake of another; it can be repeated at once."""
+
+LOCKED = pg_errors.LockNotAvailable
+"""Another transaction holds what the statement needs, for longer than `LOCK_WAIT_MS`; ours was rolled back. An
+operational error, and so in `AWAY` too: to be caught first."""
 
 CLASH = pg_errors.UniqueViolation
 """Such a row is there already. For ids that we made `is_id_taken` holds: the transaction can be repeated with new ones.
@@ -99,6 +111,11 @@ async def configure(connection: TrioConnection) -> None:
     async with connection.cursor() as cursor:
         for statement in SESSION_SETTINGS.split(b"; "):
             await cursor.execute(statement)
+
+
+async def table_is_locked(connection: TrioConnection) -> bool:
+    """Whether somebody holds one of our tables against writers: a migration by hand, an index that is being made."""
+    return bool((await connection.fetch(SQL["table_is_locked"]))[0][0])
 
 
 class Database:

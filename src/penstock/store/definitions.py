@@ -41,7 +41,7 @@ async def save(
     Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
     """
     async with connection.transaction():
-        await connection.fetch(SQL["lock_definition"], (id,))
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
         same = await connection.fetch(SQL["same_definition"], (id, content))
         if same:
             return DefinitionRow(*cast(Any, same[0])), False

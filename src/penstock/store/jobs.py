@@ -181,6 +181,15 @@ async def complete_narrow(
     return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_narrow"], params)]
 
 
+async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:
+    """Those of the tokens that other transactions hold now. Only asking for the locks tells: they are in the rows."""
+    ids = arrays.ints(sorted(tokens))
+    free, there = cast(
+        Any, await connection.roundtrip([(SQL["free_tokens"], (ids,)), (SQL["tokens_there"], (ids, "{}"))])
+    )
+    return {id for id, _ in there} - {id for (id,) in free}
+
+
 async def probe_ready(connection: TrioConnection, job_types: Sequence[int], limit: int) -> dict[int, int]:
     """How many jobs wait per type, at most ``limit``; types with none are left out."""
     rows = cast(Any, await connection.fetch(SQL["probe_ready"], (arrays.ints(job_types), limit)))

@@ -122,7 +122,8 @@ async def end_dispatches(
 async def move_leftovers(connection: TrioConnection, limit: int, *, to_outbox: bool) -> int:
     """Move up to ``limit`` jobs that another mode left behind to where this one looks; how many rows went."""
     name = "queue_to_outbox" if to_outbox else "outbox_to_queue"
-    _, rows = await connection.roundtrip([(SQL["lock_leftovers"], ()), (SQL[name], (limit,))])
+    turn = [(SQL["patient_locks"], ()), (SQL["lock_leftovers"], ())]
+    *_, rows = await connection.roundtrip([*turn, (SQL[name], (limit,))])
     return cast(int, rows[0][0])
 
 

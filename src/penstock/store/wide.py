@@ -126,6 +126,19 @@ async def open_scene(
     )
 
 
+async def held_instances(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
+    """Those of the instances of which other transactions hold a token now."""
+    ids = arrays.ints(sorted(instances))
+    roots, branches, there = cast(
+        Any,
+        await connection.roundtrip(
+            [(SQL["free_tokens"], (ids,)), (SQL["free_branches"], (ids,)), (SQL["tokens_there"], (ids, ids))]
+        ),
+    )
+    free = {id for (id,) in (*roots, *branches)}
+    return {instance for id, instance in there if id not in free}
+
+
 class _Kept:
     def __init__(self) -> None:
         self.signals: dict[int, list[tuple[int, bytes]]] = {}

@@ -1,5 +1,9 @@
 -- Definitions and job types.
 
+-- name: patient_locks
+-- For what takes turns: in this transaction a lock is waited for as long as callers wait for an answer.
+SELECT set_config('lock_timeout', '8s', true)
+
 -- name: lock_definition
 -- Serializes uploads of one id until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('penstock definition ' || $1::text, 0))

@@ -68,3 +68,12 @@ SELECT pg_advisory_unlock(1885697139, -1)
 
 -- name: allow_sequential_scan
 SET LOCAL enable_seqscan = on
+
+-- name: table_is_locked
+-- Whether another session holds one of our tables against writers. Row locks don't show here.
+SELECT EXISTS (
+  SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+  WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p')
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'token'::regclass)
+    AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))

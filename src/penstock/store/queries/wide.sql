@@ -21,6 +21,21 @@ SELECT instance_id, tokens::text FROM abnormal_end WHERE status = 2 AND instance
 SELECT id FROM token WHERE instance_id = ANY($1::bigint[]) AND id <> instance_id
 ORDER BY instance_id, id FOR NO KEY UPDATE
 
+-- name: free_tokens
+-- Those of the tokens $1 that nobody else holds, locked for a moment (54 B of WAL each): asked only after a lock was not
+-- had in time. As strong as a DELETE's lock.
+SELECT id FROM token WHERE id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED
+
+-- name: free_branches
+-- The same of the branches of instances $1.
+SELECT id FROM token WHERE instance_id = ANY($1::bigint[]) AND id <> instance_id FOR UPDATE SKIP LOCKED
+
+-- name: tokens_there
+-- The tokens $1, and the branches of instances $2, with their instances.
+SELECT id, instance_id FROM token WHERE id = ANY($1::bigint[])
+UNION ALL
+SELECT id, instance_id FROM token WHERE instance_id = ANY($2::bigint[]) AND id <> instance_id
+
 -- name: read_instances
 -- Variables are read by a statement of their own, only for definitions that need them.
 SELECT id, definition, status, failure, instance_key FROM instance WHERE id = ANY($1::bigint[])

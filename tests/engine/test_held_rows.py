@@ -1,0 +1,273 @@
+"""One row that another session holds for long: its own call gets 503 after `outage_wait_seconds`, nobody else waits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+import trio
+
+from penstock.engine.items import TimerItem
+from penstock.engine.vocabulary import Job, Release
+from penstock.errors import Unavailable
+from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.testing.definitions import Json, definition, end, fork, linear, service, timer
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, number
+from tests.shapes import wait
+from tests.waiting import wait_until
+
+OTHERS_WAIT_S = 1.0
+PATIENCE_S = 1.5
+
+
+@contextmanager
+def held(dsn: str, sql: str, *params: object) -> Generator[None]:
+    """What the statement locks is held for the block."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(sql.encode(), params)
+        yield
+        connection.rollback()
+
+
+def held_instance(dsn: str, instance: str) -> Any:
+    return held(dsn, "SELECT FROM token WHERE instance_id = %s FOR UPDATE", number(instance))
+
+
+class Subject(NamedTuple):
+    """An instance, and its job if it has one."""
+
+    instance: str
+    job: Job | None
+
+
+Call = Callable[[Driver, Subject], Awaitable[Any]]
+
+
+class Operation(NamedTuple):
+    body: Json
+    call: Call
+    leased: bool = True
+
+
+def of_job(call: Callable[[Driver, Job], Awaitable[Any]]) -> Call:
+    async def run(driver: Driver, subject: Subject) -> None:
+        assert subject.job is not None
+        await call(driver, subject.job)
+
+    return run
+
+
+async def release(driver: Driver, subject: Subject) -> None:
+    assert subject.job is not None
+    request = Release(job_id=subject.job.id, worker_id=subject.job.worker_id)
+    [outcome] = await driver.engine.jobs.release_many([request])
+    if outcome.outcome == "unavailable":
+        raise Unavailable(outcome.reason or "")
+
+
+async def fire(driver: Driver, subject: Subject) -> None:
+    [found] = driver.rows("SELECT token_id, seq, index FROM timer WHERE instance_id = %s", number(subject.instance))
+    await driver.engine.wide.submit(TimerItem(number(subject.instance), found))
+
+
+WAITING = definition(wait("w"), end())
+LATE = definition(
+    service("x", "end", boundaryEvents=[timer("late", "PT1H", interrupting=True)]), service("late"), end()
+)
+OPERATIONS = {
+    "complete": Operation(linear(2), of_job(lambda driver, job: driver.complete(job, {"a": 1}))),
+    "complete the last step": Operation(linear(1), of_job(lambda driver, job: driver.complete(job))),
+    "complete in the wide lane": Operation(LATE, of_job(lambda driver, job: driver.complete(job))),
+    "fail": Operation(linear(1), of_job(lambda driver, job: driver.fail(job))),
+    "heartbeat": Operation(linear(1), of_job(lambda driver, job: driver.heartbeat(job))),
+    "release": Operation(linear(1), release),
+    "cancel": Operation(linear(1), lambda driver, subject: driver.cancel(subject.instance)),
+    "signal": Operation(WAITING, lambda driver, subject: driver.signal(subject.instance, "w"), leased=False),
+    "timer": Operation(LATE, fire),
+}  # fmt: skip
+
+
+async def subjects(driver: Driver, operation: Operation, count: int) -> list[Subject]:
+    parsed = await driver.upload(operation.body)
+    started = [(await driver.start(parsed.id)).id for _ in range(count)]
+    if not operation.leased:
+        return [Subject(instance, None) for instance in started]
+    jobs = {job.instance_id: job for job in await driver.poll("work", n=count)}
+    return [Subject(instance, jobs[instance]) for instance in started]
+
+
+async def stands_aside(driver: Driver) -> bool:
+    return any(batcher.statistics().aside for batcher in driver.engine.batchers())
+
+
+async def timed(call: Awaitable[Any]) -> float:
+    began = trio.current_time()
+    await call
+    return trio.current_time() - began
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_a_held_instance_makes_its_own_call_wait_and_no_other(make_driver: MakeDriver, name: str) -> None:
+    operation = OPERATIONS[name]
+    driver = make_driver(outage_wait_seconds=PATIENCE_S)
+    slow, *others = await subjects(driver, operation, 9)
+    if name == "timer":
+        driver.clock.advance(3_601)
+    took_s: list[float] = []
+    refused_after_s: list[float] = []
+
+    async def refused() -> None:
+        began = trio.current_time()
+        with pytest.raises(Unavailable):
+            await operation.call(driver, slow)
+        refused_after_s.append(trio.current_time() - began)
+
+    async def other(subject: Subject) -> None:
+        took_s.append(await timed(operation.call(driver, subject)))
+
+    with held_instance(driver.dsn, slow.instance):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused)
+            for subject in others[:6]:  # in one batch with it
+                nursery.start_soon(other, subject)
+            nursery.start_soon(refused)  # again meanwhile
+            await wait_until(partial(stands_aside, driver))
+            for subject in others[6:]:
+                await other(subject)
+    assert len(took_s) == 8
+    assert max(took_s) < OTHERS_WAIT_S
+    assert min(refused_after_s) >= PATIENCE_S
+    assert max(refused_after_s) < PATIENCE_S + 2
+    await operation.call(driver, slow)
+
+
+async def test_a_held_call_goes_through_when_the_row_is_let_go(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    slow, free = await subjects(driver, OPERATIONS["complete"], 2)
+    assert slow.job is not None
+    async with trio.open_nursery() as nursery:
+        with held_instance(driver.dsn, slow.instance):
+            nursery.start_soon(driver.complete, slow.job)
+            await wait_until(partial(stands_aside, driver))
+            assert driver.engine.metrics.registry.get_sample_value("penstock_aside_items", {"queue": "complete"}) == 1
+        let_go = trio.current_time()
+    assert trio.current_time() - let_go < OTHERS_WAIT_S
+    assert await driver.open_steps(slow.instance) == ["task-2"]
+    assert await driver.open_steps(free.instance) == ["task-1"]
+
+
+async def test_a_held_key_makes_the_start_that_names_it_wait_and_no_other(make_driver: MakeDriver) -> None:
+    driver = make_driver(outage_wait_seconds=PATIENCE_S)
+    await driver.upload(linear(1))
+    took_s: list[float] = []
+
+    async def refused() -> None:
+        with pytest.raises(Unavailable):
+            await driver.start("linear", idempotency_key="held")
+
+    async def other(key: str | None) -> None:
+        took_s.append(await timed(driver.start("linear", idempotency_key=key)))
+
+    with held(
+        driver.dsn,
+        "INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)"
+        " VALUES ('start', 'held', '', 0, now())",
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused)
+            nursery.start_soon(refused)
+            for key in ("a", "b", None):
+                nursery.start_soon(other, key)
+            await wait_until(partial(stands_aside, driver))
+            await other("c")
+    assert len(took_s) == 4
+    assert max(took_s) < OTHERS_WAIT_S
+    await driver.start("linear", idempotency_key="held")
+
+
+async def test_polls_get_the_jobs_that_nobody_holds(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1))
+    slow, *others = [(await driver.start("linear")).id for _ in range(4)]
+    with held_instance(driver.dsn, slow):
+        began = trio.current_time()
+        jobs = await driver.poll("work", n=4)
+        assert trio.current_time() - began < OTHERS_WAIT_S
+        assert {job.instance_id for job in jobs} == set(others)
+    assert (await driver.one("work")).instance_id == slow
+
+
+async def test_a_held_timer_keeps_no_other_waiting(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    slow, free = await subjects(driver, OPERATIONS["timer"], 2)
+    driver.clock.advance(3_601)
+    with held_instance(driver.dsn, slow.instance):
+        assert await timed(driver.engine.timers.fire_once()) < OTHERS_WAIT_S
+        assert await driver.open_steps(free.instance) == ["late"]
+        assert await timed(driver.engine.timers.fire_once()) < OTHERS_WAIT_S
+
+    async def fired() -> bool:
+        return await driver.open_steps(slow.instance) == ["late"]
+
+    await wait_until(fired)
+
+
+async def test_a_held_dead_letter_keeps_no_other_waiting(make_driver: MakeDriver) -> None:
+    """The lease that ended is free, another branch of the instance is not."""
+    driver = make_driver(lease_expiry_limit=1)
+    await driver.upload(fork())
+    slow, free = [(await driver.start("fork")).id for _ in range(2)]
+    assert len(await driver.poll("work")) == 4
+    driver.clock.advance(31)
+    with held(
+        driver.dsn,
+        "SELECT FROM token WHERE id = (SELECT max(id) FROM token WHERE instance_id = %s) FOR UPDATE",
+        number(slow),
+    ):
+        assert await timed(LeaseSweeper(driver.engine).run_once(trio.current_time() + 31)) < OTHERS_WAIT_S
+        assert await driver.status(free) == "FAILED"
+        assert await driver.status(slow) == "ACTIVE"
+
+    async def failed() -> bool:
+        return await driver.status(slow) == "FAILED"
+
+    await wait_until(failed)
+
+
+async def test_a_locked_table_is_as_good_as_away(make_driver: MakeDriver) -> None:
+    driver = make_driver(outage_wait_seconds=PATIENCE_S)
+    one, two = await subjects(driver, OPERATIONS["complete"], 2)
+    assert one.job is not None
+    assert two.job is not None
+    with held(driver.dsn, "LOCK TABLE history IN EXCLUSIVE MODE"), pytest.raises(Unavailable, match="away"):
+        await driver.complete(one.job)
+    await driver.complete(one.job)
+    await driver.complete(two.job)
+
+
+async def test_readiness_and_a_metric_tell_of_a_batch_that_takes_long(make_driver: MakeDriver) -> None:
+    driver = make_driver(batch_stuck_seconds=0.3, outage_wait_seconds=60)
+    one, _ = await subjects(driver, OPERATIONS["complete"], 2)
+    assert one.job is not None
+
+    async def stuck() -> bool:
+        try:
+            await driver.engine.ready()
+        except Unavailable as error:
+            return error.reason.startswith("a batch of complete calls has been under way for")
+        return False
+
+    assert not await stuck()
+    async with trio.open_nursery() as nursery:
+        with held(driver.dsn, "LOCK TABLE history IN EXCLUSIVE MODE"):
+            nursery.start_soon(driver.complete, one.job)
+            await wait_until(stuck)
+            age_s = driver.engine.metrics.registry.get_sample_value("penstock_batch_age_seconds", {"queue": "complete"})
+            assert age_s is not None
+            assert age_s > 0.3
+    await driver.engine.ready()
