@@ -21,6 +21,7 @@ from penstock.client.model import (
     Job,
     KeptSignal,
     Lease,
+    LostJob,
     Outcome,
     Page,
     StartRequest,
@@ -53,6 +54,7 @@ from penstock.client.operation import (
     StartInstance,
     StartInstances,
     UploadDefinition,
+    WaitLostJobs,
 )
 
 
@@ -103,6 +105,7 @@ _read_history = _list_reader("items", StepExecution)
 _read_audit = _list_reader("items", AuditRecord)
 _read_signals = _list_reader("items", KeptSignal)
 _read_jobs = _list_reader("jobs", Job)
+_read_lost = _list_reader("lost", LostJob)
 _read_outcomes = _list_reader("results", Outcome)
 _read_started = _list_reader("results", StartResult)
 _read_instance = _reader(Instance)
@@ -229,6 +232,11 @@ def _poll_jobs(operation: PollJobs) -> Exchange:
     return Exchange("POST", "/v1/jobs/poll", _read_jobs, body)
 
 
+def _wait_lost_jobs(operation: WaitLostJobs) -> Exchange:
+    body = {"workerId": operation.worker_id, "waitSeconds": operation.wait_s}
+    return Exchange("POST", "/v1/jobs/lost", _read_lost, body)
+
+
 def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
     query: dict[str, str | int | None] = {
         "status": "FAILED",
@@ -303,6 +311,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     Signal: _signal,
     ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
+    WaitLostJobs: _wait_lost_jobs,
     CompleteJob: _complete_job,
     FailJob: _fail_job,
     HeartbeatJob: _heartbeat_job,

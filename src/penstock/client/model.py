@@ -210,6 +210,14 @@ class Outcome(_Wire, frozen=True):
     reason: str | None = None
 
 
+class LostJob(_Wire, frozen=True):
+    """A job that its worker holds no more, and why: ``cancelled`` or ``lease-lost``."""
+
+    job_id: str
+    attempt: int
+    outcome: str
+
+
 class Lease(_Wire, frozen=True):
     """The end of a lease that a heartbeat extended, by the engine's clock."""
 

@@ -23,6 +23,7 @@ from penstock.client.model import (
     JobRef,
     KeptSignal,
     Lease,
+    LostJob,
     Outcome,
     Page,
     StartRequest,
@@ -214,6 +215,18 @@ class PollJobs(Operation[list[Job]], frozen=True):
     job_types: Sequence[str]
     max_jobs: int
     lease_s: int
+    wait_s: int = 0
+
+    @property
+    def hold_s(self) -> float:
+        return self.wait_s
+
+
+class WaitLostJobs(Operation[list[LostJob]], frozen=True):
+    """Hear of jobs that are cancelled under a worker's lease. Each is told once: a lost answer is not asked for again,
+    heartbeats say it, too."""
+
+    worker_id: str
     wait_s: int = 0
 
     @property

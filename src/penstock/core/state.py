@@ -67,6 +67,8 @@ class HistoryKind(enum.IntEnum):
 
 
 CLOSING_KINDS = frozenset({HistoryKind.COMPLETED, HistoryKind.FAILED, HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
+TAKEN_KINDS = frozenset({HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
+"""What closes a step execution without the doing of whoever holds its job."""
 INTERRUPTED_REASON = "interrupted by boundary timer"  # existing clients look for this text
 
 

@@ -93,6 +93,7 @@ class Engine:
         self._stopping = True
         self.polls.draining = True
         self.polls.waiters.wake_all()
+        self.polls.losses.drain()
 
     def on_queued(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the job type whenever a job was committed to the queue (wake-ups of other engines)."""

@@ -29,6 +29,7 @@ from penstock.engine.vocabulary import (
     ItemOutcome,
     Job,
     JobAction,
+    LostJob,
     PollRequest,
     Release,
 )
@@ -135,6 +136,25 @@ class Jobs:
             return await self._polls.wait_jobs(
                 waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds)
             )
+
+    async def wait_lost(self, worker_id: str, wait_seconds: float) -> list[LostJob]:
+        """Jobs that were cancelled under this worker's lease, waiting for up to ``wait_seconds`` while there are none.
+
+        A hint: what is not told here (an engine that stopped, a worker that did not ask) the next heartbeat says. Each
+        is told once. Raises BadRequest.
+        """
+        check_text(worker_id, "workerId", NAME_MAX_CHARS)
+        if not worker_id:
+            raise BadRequest("workerId: is required")
+        wait_s = min(max(wait_seconds, 0), self._settings.poll_max_wait_seconds)
+        return [
+            LostJob(
+                job_id=ids.show_job(loss.instance, loss.token, loss.seq),
+                attempt=loss.attempt,
+                outcome=Verdict.CANCELLED.value,
+            )
+            for loss in await self._polls.losses.wait(worker_id, wait_s)
+        ]
 
     def lease_s(self, seconds: float) -> float:
         """The length of a lease for which ``seconds`` were asked; 0 or less is the default."""

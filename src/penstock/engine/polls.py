@@ -18,6 +18,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import Flush
 from penstock.engine.leases import GrantedLease, LeaseBook
+from penstock.engine.losses import Loss, Losses
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.variables import VariablesCache
 from penstock.engine.vocabulary import Job, raw
@@ -89,6 +90,7 @@ class Polls:
         self._cache = cache
         self.waiters = Waiters()
         self.leases = LeaseBook()
+        self.losses = Losses(settings.poll_max_parked)
         self.draining = False
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
@@ -184,6 +186,12 @@ class Polls:
                 self.queue.forget(name)
                 if self.waiters.is_wanted(name):
                     self._wake.set()
+
+    def hear_losses(self, losses: Sequence[Loss]) -> None:
+        """Another engine says that it took these jobs from their workers."""
+        for loss in losses:
+            self.leases.forget(loss.token, loss.seq)
+            self.losses.hear(loss)
 
     async def wait_probe(self) -> None:
         """Wait until `probe_once` has something to do."""

@@ -9,7 +9,7 @@ Must not know how jobs travel: `rpc.work_stream` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import TokenState
@@ -19,7 +19,7 @@ from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.polls import ClaimItem
-from penstock.engine.vocabulary import Job
+from penstock.engine.vocabulary import Job, LostJob
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
 from penstock.store import jobs as store
@@ -28,14 +28,6 @@ CREDIT_MAX_JOBS: Final = 100_000
 """Of one job type on one stream; what is granted beyond it is not counted."""
 BUFFER_MAX_BYTES: Final = 4 * 1024 * 1024
 """Variables of jobs that wait for a slow reader; at this, and at ``poll_max_jobs`` of them, no job is leased to it."""
-
-
-class LostJob(NamedTuple):
-    """A job that this stream's worker no longer holds. ``cancelled``: nobody does, its instance or step ended."""
-
-    job_id: str
-    attempt: int
-    cancelled: bool
 
 
 class JobStream:
@@ -210,7 +202,8 @@ class JobStream:
                 continue  # extended through another engine
             if self._held.get(job_id) == attempt:
                 del self._held[job_id]
-                lost.append(LostJob(job_id, attempt, verdict is Verdict.CANCELLED))
+                outcome = Verdict.CANCELLED if verdict is Verdict.CANCELLED else Verdict.LEASE_LOST
+                lost.append(LostJob(job_id=job_id, attempt=attempt, outcome=outcome.value))
         return lost
 
     # -- the end

@@ -222,6 +222,14 @@ class ItemOutcome(Answer, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class LostJob(Answer, frozen=True, kw_only=True):
+    """A job that its worker holds no more: cancelled (its instance ended, its step was interrupted) or lease-lost."""
+
+    job_id: str
+    attempt: int
+    outcome: str
+
+
 class DeadJob(Answer, frozen=True, kw_only=True):
     """A job that failed for good."""
 

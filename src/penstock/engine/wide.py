@@ -17,11 +17,12 @@ import msgspec
 from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.effect import JobRef, Outcome
 from penstock.core.event import Event, Started
-from penstock.core.state import Instance, InstanceStatus, Token, Trigger, move
+from penstock.core.state import TAKEN_KINDS, Instance, InstanceStatus, Token, Trigger, move
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
 from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
+from penstock.engine.losses import Loss
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
 from penstock.engine.wide_item import Settled, WideItem, WritesOnly
@@ -439,6 +440,9 @@ class WideLane:
         for row in out.history:
             if row.kind < 10:
                 self._polls.leases.forget(row.token_id, row.seq)
+                if row.kind in TAKEN_KINDS and row.worker is not None:
+                    loss = Loss(row.worker, out.instance.id, row.token_id, row.seq, row.attempt)
+                    self._polls.losses.tell(loss)
                 metrics.steps_executed[steps[row.step].type.value].inc()
             else:
                 self._polls.leases.end(row.token_id, row.seq, row.attempt)

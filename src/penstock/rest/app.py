@@ -59,6 +59,7 @@ class RestApp:
         jobs, starts = JobRoutes(engine), StartRoutes(engine)
         self._hot: dict[str, Handler] = {
             "/v1/jobs/poll": jobs.poll,
+            "/v1/jobs/lost": jobs.wait_lost,
             "/v1/jobs/complete": jobs.complete_many,
             "/v1/jobs/fail": jobs.fail_many,
             "/v1/jobs/heartbeat": jobs.heartbeat_many,

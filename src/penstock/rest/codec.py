@@ -47,6 +47,11 @@ class PollBody(Body):
     wait_seconds: Number | None = None
 
 
+class WatchBody(Body):
+    worker_id: str | None = None
+    wait_seconds: Number | None = None
+
+
 class JobItem(Body):
     """What every call about a job may hold: ``job_id`` in batches, else it stands in the path."""
 

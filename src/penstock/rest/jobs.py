@@ -5,7 +5,7 @@ Handlers take a call and give a reply, without a framework in between: with one,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -20,6 +20,7 @@ from penstock.engine.vocabulary import (
     HeartbeatAnswer,
     ItemOutcome,
     Job,
+    LostJob,
     PollRequest,
     Release,
 )
@@ -35,6 +36,7 @@ from penstock.rest.codec import (
     JobItem,
     PollBody,
     ReleaseItem,
+    WatchBody,
     decoder,
     error_text,
     error_tolerant,
@@ -53,8 +55,10 @@ of a poll that takes 100, and busy workers are answered before it would begin.""
 
 ItemT = TypeVar("ItemT", bound=JobItem)
 R = TypeVar("R")
+W = TypeVar("W", Job, LostJob)
 
 _read_poll = decoder(PollBody)
+_read_watch = decoder(WatchBody)
 _read_completion = decoder(CompletionBody)
 _read_failure = error_tolerant(decoder(FailureBody))
 _read_heartbeat = decoder(HeartbeatBody)
@@ -95,39 +99,24 @@ class JobRoutes:
             jobs = []  # a client that only closed its sending side still reads: without an answer it would get a 500
         elif not jobs and wait_s > UNWATCHED_SECONDS:
             longer = msgspec.structs.replace(request, wait_seconds=wait_s - UNWATCHED_SECONDS)
-            jobs = await self._poll_watched(longer, call.receive)
+            jobs, gone = await _while_connected(call.receive, lambda: self._engine.jobs.poll(longer))
+            if gone and jobs:  # both in one step of the scheduler: nothing stays leased to who went away
+                await self._give_back(jobs)
+                jobs = []
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
-
-    async def _poll_watched(self, request: PollRequest, receive: Receive) -> list[Job]:
-        """Poll until jobs are there, the time is over or the client went away; nothing stays leased to one who did."""
-        jobs: list[Job] = []
-        refusal: PenstockError | None = None
-        gone = False
-
-        async def watch(scope: trio.CancelScope) -> None:
-            nonlocal gone
-            await receive()  # the body was read: what comes next is the disconnect
-            gone = True
-            scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, nursery.cancel_scope)
-            try:
-                jobs = await self._engine.jobs.poll(request)
-            except PenstockError as error:  # a nursery would wrap it
-                refusal = error
-            nursery.cancel_scope.cancel()
-        if refusal is not None:
-            raise refusal
-        if gone and jobs:  # both in one step of the scheduler
-            await self._give_back(jobs)
-            return []
-        return jobs
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""
         releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in jobs]
         await self._engine.jobs.release_many(releases)
+
+    async def wait_lost(self, call: Call) -> Reply:
+        """``POST /v1/jobs/lost``"""
+        body = _read_watch(call.body)
+        worker_id = required(body.worker_id, "workerId")
+        wait_s = min(max(body.wait_seconds or 0, 0), self._engine.settings.poll_max_wait_seconds)
+        lost, _ = await _while_connected(call.receive, lambda: self._engine.jobs.wait_lost(worker_id, wait_s))
+        return Reply(200, b'{"lost":%b}' % _encode(lost))
 
     # -- single calls
 
@@ -223,6 +212,30 @@ class JobRoutes:
 
         requests, refused = _sort_out(batch.items, make)
         return _outcomes(refused, await self._engine.jobs.release_many(requests))
+
+
+async def _while_connected(receive: Receive, wait: Callable[[], Awaitable[list[W]]]) -> tuple[list[W], bool]:
+    """What ``wait`` gives, and whether the client went away; that cancels it."""
+    found: list[W] = []
+    refusal: PenstockError | None = None
+    gone = False
+
+    async def watch(scope: trio.CancelScope) -> None:
+        nonlocal gone
+        await receive()  # the body was read: what comes next is the disconnect
+        gone = True
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, nursery.cancel_scope)
+        try:
+            found = await wait()
+        except PenstockError as error:  # a nursery would wrap it
+            refusal = error
+        nursery.cancel_scope.cancel()
+    if refusal is not None:
+        raise refusal
+    return found, gone
 
 
 class BeatOutcome(ItemOutcome, frozen=True):

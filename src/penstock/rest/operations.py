@@ -22,6 +22,7 @@ from penstock.engine.vocabulary import (
     InstanceView,
     ItemOutcome,
     Job,
+    LostJob,
     StartResult,
 )
 from penstock.rest.codec import (
@@ -37,6 +38,7 @@ from penstock.rest.codec import (
     StartBody,
     StartItem,
     UserTaskBody,
+    WatchBody,
 )
 from penstock.rest.health import Readiness
 from penstock.rest.jobs import BeatOutcome
@@ -129,6 +131,7 @@ KEY: Final = Parameter(
 )
 REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PollBody": ("workerId", "jobTypes"),
+    "WatchBody": ("workerId",),
     "CompletionBody": ("workerId",),
     "CompletionItem": ("jobId",),
     "FailureBody": ("workerId", "retryable"),
@@ -140,9 +143,9 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartItem": ("definitionId",),
 }
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
-    PollBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem, ReleaseItem,
-    StartBody, StartItem, CancelBody, UserTaskBody,
-    DefinitionSummary, DefinitionPage, InstanceView, InstancePage, HistoryItem, AuditRecord, StartResult, Job,
+    PollBody, WatchBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem,
+    ReleaseItem, StartBody, StartItem, CancelBody, UserTaskBody,
+    DefinitionSummary, DefinitionPage, InstanceView, InstancePage, HistoryItem, AuditRecord, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, BufferedSignal, Readiness,
 )  # fmt: skip
 
@@ -221,6 +224,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/jobs/poll", "pollJobs", "jobs", "Take jobs under lease",
         "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
         body=struct(PollBody), answer=list_in("jobs", Job), errors=(400, 410),
+    ),
+    Operation(
+        "POST", "/v1/jobs/lost", "waitLostJobs", "jobs", "Hear of jobs that are cancelled under one's lease (addition)",
+        "Held for `waitSeconds` while there is no news; each job is told once. A hint: heartbeats say it, too.",
+        body=struct(WatchBody), answer=list_in("lost", LostJob), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/{id}/complete", "completeJob", "jobs", "Complete a job",

@@ -18,9 +18,11 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from penstock.core.fencing import Verdict
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
-from penstock.engine.streams import JobStream, LostJob
+from penstock.engine.streams import JobStream
+from penstock.engine.vocabulary import LostJob
 from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc import worker_messages as w
@@ -186,7 +188,7 @@ class WorkStream:
         message.heartbeats, self._beats = self._beats, []
         lost, self._lost = self._lost, []
         for item in lost:
-            if item.cancelled:
+            if item.outcome == Verdict.CANCELLED.value:
                 reason = "its instance ended or its step was interrupted"
                 message.cancellations.append(w.Cancellation(item.job_id, item.attempt, reason))
             else:

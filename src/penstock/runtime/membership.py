@@ -12,9 +12,11 @@ import socket
 import uuid
 from collections.abc import Callable, Sequence
 
+import msgspec
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.losses import Loss
 from penstock.errors import Conflict
 from penstock.log import get_logger
 from penstock.store import engines as store
@@ -31,8 +33,11 @@ FRESH_S = 2 * RENEW_INTERVAL_S
 RELOCK_INTERVAL_S = 1.0
 """How long the server may take to notice that our last session is gone, and its lock with it, before we ask again."""
 PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
+LOSSES_MAX_ITEMS = 1000
+"""Told with one wake-up; heartbeats tell of the others."""
 
 log = get_logger(__name__)
+_read_losses = msgspec.json.Decoder(list[Loss]).decode
 
 
 class Superseded(Exception):
@@ -53,6 +58,7 @@ class Membership:
         self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
         self._engine: Engine | None = None
         self._queued: set[str] = set()
+        self._losses: list[Loss] = []
         self._timer_s: float | None = None
         self._wake = trio.Event()
         self._renew_at = 0.0
@@ -90,6 +96,7 @@ class Membership:
         self._engine = engine
         engine.polls.on_queued = self._note_queued
         engine.timers.on_armed = self._note_timer
+        engine.polls.losses.on_told = self._note_loss
 
     async def leave(self) -> None:
         """Give the number back; best effort."""
@@ -106,7 +113,10 @@ class Membership:
                 if not await store.listen_and_hold(connection, self.number):
                     self._listening.deadline = trio.current_time() + RELOCK_INTERVAL_S
                 async for notice in connection.notifies():
-                    self._take(notice.payload)
+                    try:
+                        self._take(notice.payload)
+                    except (ValueError, msgspec.MsgspecError) as error:  # anybody on the database may notify
+                        log.warning("an unreadable wake-up was ignored", reason=str(error))
         finally:
             connection.close_nowait()
 
@@ -129,9 +139,10 @@ class Membership:
         self._wake = trio.Event()
         queued, self._queued = self._queued, set()
         timer_s, self._timer_s = self._timer_s, None
+        losses, self._losses = self._losses, []
         if self.others:
             async with self._database.connection() as connection:
-                for payload in self._payloads(queued, timer_s):
+                for payload in [*self._payloads(queued, timer_s), *self._loss_payloads(losses)]:
                     await store.notify(connection, payload)
         assert self._engine is not None
         await trio.sleep(self._engine.settings.notify_interval_seconds)
@@ -158,7 +169,7 @@ class Membership:
         self._listening.cancel()  # the session lock is the number's
         log.warning("the engine number was lost and replaced", number=self.number)
 
-    # -- payloads: "<tag> q <type>\n<type>..." and "<tag> t <seconds>"
+    # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>" and "<tag> l <losses, JSON>"
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -168,6 +179,15 @@ class Membership:
         if timer_s is not None:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
+
+    def _loss_payloads(self, losses: Sequence[Loss]) -> list[str]:
+        texts = [""]
+        for loss in losses:
+            text = msgspec.json.encode(loss).decode()
+            if len(texts[-1].encode()) + len(text.encode()) > PAYLOAD_MAX_CHARS:
+                texts.append("")
+            texts[-1] += f",{text}" if texts[-1] else text
+        return [f"{self._tag} l [{text}]" for text in texts if text]
 
     def _take(self, payload: str) -> None:
         tag, _, rest = payload.partition(" ")
@@ -183,10 +203,17 @@ class Membership:
             self.on_jobs_elsewhere(())
         elif kind == "t":
             engine.timers.hint(float(text))
+        elif kind == "l":
+            engine.polls.hear_losses(_read_losses(text))
 
     def _note_queued(self, job_type: str) -> None:
         if self.others:
             self._queued.add(job_type)
+            self._wake.set()
+
+    def _note_loss(self, loss: Loss) -> None:
+        if self.others and len(self._losses) < LOSSES_MAX_ITEMS:
+            self._losses.append(loss)
             self._wake.set()
 
     def _note_timer(self, seconds: float) -> None:

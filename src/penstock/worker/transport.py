@@ -26,9 +26,10 @@ from penstock.client.operation import (
     PollJobs,
     ReleaseJobs,
     Transport,
+    WaitLostJobs,
 )
 from penstock.worker.desk import Demand, JobDesk
-from penstock.worker.held import LOGGER
+from penstock.worker.held import LOGGER, StopReason
 
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`).
 EXCHANGE_TIMEOUT_S = 15.0
@@ -210,6 +211,35 @@ class LongPoll(EngineReports, PullTransport):
     def __init__(self, transport: Transport, identity: WorkerIdentity, *, wait_s: int) -> None:
         super().__init__(transport, identity)
         self._wait_s = wait_s
+
+    async def run(self, desk: JobDesk) -> None:
+        """See ``WorkTransport``."""
+        async with anyio.create_task_group() as tasks:
+            if self._wait_s:
+                tasks.start_soon(self._watch, desk)
+            await super().run(desk)
+
+    async def _watch(self, desk: JobDesk) -> None:
+        """Hear at once of jobs that are cancelled, to the end. Engines that don't tell leave it to the heartbeats."""
+        watch = WaitLostJobs(worker_id=self.identity.worker_id, wait_s=self._wait_s)
+        backoff = Backoff()
+        while True:
+            asked_at = anyio.current_time()
+            try:
+                lost = await self.transport.call(watch, timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)
+            except (Unavailable, InternalError):
+                await anyio.sleep(backoff.next_pause_s())
+                continue
+            except ClientError as error:
+                LOGGER.debug("the engine does not tell of cancelled jobs: %s", error)
+                return
+            for item in lost:
+                reason = StopReason.CANCELLED if item.outcome == "cancelled" else StopReason.LEASE_LOST
+                desk.lost(JobRef(job_id=item.job_id, attempt=item.attempt), reason)
+            if lost or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
+                backoff.reset()
+            else:
+                await anyio.sleep(backoff.next_pause_s())
 
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
         """See ``PullTransport``."""
