@@ -51,6 +51,7 @@ ROUTES: dict[str, tuple[str, list[str]]] = {
     "batch complete": ("/v1/jobs/complete", ["workerId", "results"]),
     "batch fail": ("/v1/jobs/fail", ["workerId", "results"]),
     "batch heartbeat": ("/v1/jobs/heartbeat", ["workerId", "jobs"]),
+    "lost": ("/v1/jobs/lost", ["workerId"]),  # waitSeconds: test_polls
     "release": ("/v1/jobs/release", ["workerId", "jobs"]),
 }
 ITEMS = {
@@ -83,6 +84,7 @@ def valid(route: str, name: str, job: str) -> dict[str, Any]:
         "batch complete": {"workerId": "thief", "results": [item]},
         "batch fail": {"workerId": "thief", "results": [{**item, "retryable": True}]},
         "batch heartbeat": {"workerId": "thief", "jobs": [item]},
+        "lost": {"workerId": "w"},
         "release": {"workerId": "thief", "jobs": [item]},
     }[route]
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.vocabulary import Job, PollRequest
+from penstock.engine.vocabulary import Job, LostJob, PollRequest
 from penstock.errors import Unavailable
 from penstock.rest.jobs import UNWATCHED_SECONDS
 from tests.rest.scripted import Answer, Rest, ScriptedEngine, job
@@ -167,3 +167,24 @@ async def test_jobs_for_a_client_that_is_there_are_handed_out(rest: Rest, engine
     rest.extensions["penstock.peer_gone"] = lambda: False
     assert len((await poll(rest, 9)).json["jobs"]) == 1
     assert not engine.calls["jobs.release_many"]
+
+
+async def test_a_watch_for_lost_jobs_is_held_as_long_as_it_asks_and_ends_with_its_client(
+    rest: Rest, engine: ScriptedEngine, autojump_clock: trio.testing.MockClock
+) -> None:
+    waits: list[float] = []
+
+    async def wait_lost(worker: str, wait_s: float) -> list[LostJob]:
+        waits.append(wait_s)
+        await trio.sleep(wait_s)
+        return [LostJob(job_id="1f-1-0", attempt=2, outcome="cancelled")] if worker == "w" else []
+
+    engine.on("jobs.wait_lost", wait_lost)
+    answer = await rest.post("/v1/jobs/lost", {"workerId": "w", "waitSeconds": 5})
+    assert answer.json == {"lost": [{"jobId": "1f-1-0", "attempt": 2, "outcome": "cancelled"}]}
+    assert (await rest.post("/v1/jobs/lost", {"workerId": "other"})).json == {"lost": []}
+    assert (await rest.post("/v1/jobs/lost", {})).error == (400, "bad-request", "workerId: is required")
+    assert (waits, trio.current_time()) == ([5, 0], pytest.approx(5))
+    rest.gone.set()
+    assert (await rest.post("/v1/jobs/lost", {"workerId": "w", "waitSeconds": 600})).json == {"lost": []}
+    assert (waits[2:], trio.current_time()) == ([60], pytest.approx(5))

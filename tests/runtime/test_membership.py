@@ -264,3 +264,42 @@ def test_a_wake_up_names_its_types_or_all_of_them() -> None:
     (both,) = member._payloads({"x" * 7000}, None)
     assert both.endswith(" a")
     assert member._payloads(set(), 1.5)[0].endswith(" t 1.500")
+
+
+async def test_a_cancel_in_one_engine_is_told_to_a_worker_that_watches_another(start_local: StartLocal) -> None:
+    a, b = await start_local(), await start_local()
+    await see_each_other(a, b)
+    instances = [await a.run(linear(1)) for _ in range(300)]  # more than one wake-up carries
+    jobs = await b.poll("work", worker="w" * 100, n=300)
+    assert len(jobs) == 300
+    async with trio.open_nursery() as nursery:
+        for instance in instances:
+            nursery.start_soon(a.cancel, instance)
+    found: set[str] = set()
+    with trio.fail_after(5):
+        while len(found) < 300:
+            found |= {lost.job_id for lost in await b.engine.jobs.wait_lost("w" * 100, 30)}
+    assert found == {job.id for job in jobs}
+    assert len(b.engine.polls.leases) == 0  # nor does it watch their leases any more
+
+
+@pytest.mark.parametrize("payload", ["x l [[1]]", "x l {", "x t soon", "x t 1e999 2", "x", ""])
+async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal, payload: str) -> None:
+    a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
+    await see_each_other(a, b)
+    await a.upload(linear(1))
+    with psycopg.connect(a.dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_notify('penstock', %s)", (payload,))
+    async with trio.open_nursery() as nursery:
+
+        async def work() -> None:
+            await b.complete(await b.one("work", wait=30))
+
+        nursery.start_soon(work)
+
+        async def parked() -> bool:
+            return len(b.engine.polls.waiters) == 1
+
+        await wait_until(parked)
+        instance = (await a.start("linear")).id  # the next wake-up is heard
+    assert await a.status(instance) == "COMPLETED"

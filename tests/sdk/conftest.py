@@ -60,3 +60,11 @@ def engine(database_dsn: str, tmp_path: Path) -> Iterator[RunningEngine]:
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture
+def other_engine(database_dsn: str, tmp_path: Path) -> Iterator[RunningEngine]:
+    """Another on the same database, not started yet."""
+    running = RunningEngine(database_dsn, tmp_path / "other-engine.log")
+    yield running
+    running.close()

@@ -96,6 +96,51 @@ def test_the_example_for_processors_counts_in_another_process(
     run(main)
 
 
+@pytest.mark.parametrize("wire", ["rest", "grpc"])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_cancel_reaches_the_running_handler_within_a_second(
+    run: Run, engine: RunningEngine, other_engine: RunningEngine, wire: str, engines: int
+) -> None:
+    """Of a worker that is full, so that it polls no more, and also when another engine is told of the cancel."""
+    teller = engine if engines == 1 else other_engine
+    delays_s: list[float] = []
+
+    async def main() -> None:
+        cancelled_at = 0.0
+        begun, ended = anyio.Event(), anyio.Event()
+        worker = Worker(engine.url if wire == "rest" else engine.grpc_url, concurrency=1)
+
+        @worker.handler("work")
+        async def work(context: JobContext) -> None:
+            nonlocal ended
+            begun.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                assert context.stop_reason == "cancelled"
+                delays_s.append(anyio.current_time() - cancelled_at)
+                ended.set()
+
+        async with Client(teller.url) as client, worker:
+            await client.upload_definition(ONE_TASK)
+            for _ in range(3):
+                begun, ended = anyio.Event(), anyio.Event()
+                instance = await client.start_instance("one")
+                await begun.wait()
+                cancelled_at = anyio.current_time()
+                await client.cancel_instance(instance.id)
+                with anyio.fail_after(8):
+                    await ended.wait()
+
+    if engines == 2:
+        other_engine.start()
+    run(main)
+    print(f"{wire}, {engines} engines: {[round(delay_s, 3) for delay_s in delays_s]} s")
+    assert len(delays_s) == 3
+    # engines look for each other once a second: the first cancel may come before they have
+    assert max(delays_s[1:]) < 1
+
+
 def test_the_example_web_application_does_its_step_of_the_order(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ REST: Final[Mapping[tuple[str, str], Permission]] = {
     ("POST", "/v1/instances/{id}/user-tasks/{stepId}/complete"): TASKS,
     ("GET", "/v1/jobs"): VIEW,
     ("POST", "/v1/jobs/poll"): WORK,
+    ("POST", "/v1/jobs/lost"): WORK,
     ("POST", "/v1/jobs/complete"): WORK,
     ("POST", "/v1/jobs/fail"): WORK,
     ("POST", "/v1/jobs/heartbeat"): WORK,

@@ -183,6 +183,10 @@ class JobStream:
         if not final:
             self._held.setdefault(job_id, attempt)
 
+    async def wait_told(self, within_s: float) -> bool:
+        """Wait until some engine says that it cancelled jobs of this worker; False when there is no such news."""
+        return bool(await self._polls.losses.wait(self.worker, within_s))
+
     async def find_lost(self) -> list[LostJob]:
         """Jobs of which the worker lost the lease; they are not held any more. Asks the database only about those
         whose lease this engine does not know. Raises Unavailable and TooManyRequests; then nothing is forgotten."""

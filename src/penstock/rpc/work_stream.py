@@ -206,9 +206,12 @@ class WorkStream:
         self._answered = trio.Event()
 
     async def _watch_leases(self) -> None:
-        """Tell of jobs that the worker lost, within about a second: those whose lease this engine does not know."""
+        """Tell of jobs that the worker lost, within about a second: those whose lease this engine does not know. What
+        was cancelled through an engine that says so is told at once."""
         while True:
-            await trio.sleep(LOSS_LOOK_INTERVAL_S)
+            look_at = trio.current_time() + LOSS_LOOK_INTERVAL_S
+            if not await self._jobs.wait_told(LOSS_LOOK_INTERVAL_S):
+                await trio.sleep_until(look_at)
             try:
                 lost = await self._jobs.find_lost()
             except PenstockError:  # the database is away: the next look
