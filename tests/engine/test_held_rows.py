@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -271,3 +272,59 @@ async def test_readiness_and_a_metric_tell_of_a_batch_that_takes_long(make_drive
             assert age_s is not None
             assert age_s > 0.3
     await driver.engine.ready()
+
+
+@contextmanager
+def held_a_while(dsn: str, instance: str) -> Generator[list[dt.datetime]]:
+    """As `held_instance`; then the list has the time when it was let go."""
+    let_go: list[dt.datetime] = []
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SELECT FROM token WHERE instance_id = %s FOR UPDATE", (number(instance),))
+        yield let_go
+        let_go += [row[0] for row in connection.execute("SELECT clock_timestamp()")]
+        connection.rollback()
+
+
+async def is_past(time: float) -> bool:
+    return trio.current_time() > time
+
+
+SHORT_S = 0.2
+HELD_S = 1.0
+
+
+async def test_a_heartbeat_that_waited_gives_the_whole_lease(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    [slow] = await subjects(driver, OPERATIONS["heartbeat"], 1)
+    assert slow.job is not None
+    ends: list[dt.datetime] = []
+
+    async def beat(job: Job) -> None:
+        ends.append((await driver.heartbeat(job, lease_seconds=60)).lock_expires_at)
+
+    async with trio.open_nursery() as nursery:
+        with held_a_while(driver.dsn, slow.instance) as let_go:
+            nursery.start_soon(beat, slow.job)
+            await wait_until(partial(is_past, trio.current_time() + HELD_S))
+    assert ends[0] - let_go[0] > dt.timedelta(seconds=60 - SHORT_S)
+
+
+async def test_a_hand_off_that_waited_gives_the_whole_lease(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    [slow] = await subjects(driver, OPERATIONS["complete"], 1)
+    assert slow.job is not None
+    ends: list[dt.datetime] = []
+
+    async def is_parked() -> bool:
+        return len(driver.engine.polls.waiters) == 1
+
+    async def poll() -> None:
+        ends.append((await driver.one("work", wait=30, lease=60)).lock_expires_at)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poll)
+        with held_a_while(driver.dsn, slow.instance) as let_go:
+            await wait_until(is_parked)
+            nursery.start_soon(driver.complete, slow.job)
+            await wait_until(partial(is_past, trio.current_time() + HELD_S))
+    assert ends[0] - let_go[0] > dt.timedelta(seconds=60 - SHORT_S)

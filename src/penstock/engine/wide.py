@@ -36,6 +36,7 @@ from penstock.store.batch import Batcher
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, RefusedWithin, TryAgain
+from penstock.store.jobs import Known
 from penstock.store.statements import SQL
 from penstock.store.wide import Change, NewInstance
 
@@ -107,22 +108,12 @@ class WideLane:
             await self._transaction(connection, items)
 
     async def _transaction(self, connection: TrioConnection, items: list[WideItem]) -> None:
-        jobs = [item for item in items if item.job is not None]
-        timers = [item.timer for item in items if item.timer is not None]
-        with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
-            scene = await store.open_scene(
-                connection,
-                [item.instance for item in items],
-                jobs=[item.job for item in jobs if item.job is not None],
-                workers=[item.worker for item in jobs],
-                timers=timers,
-                positions=POSITIONS_PER_ITEM * len(items),
-            )
-        known = dict(zip((id(item) for item in jobs), scene.known, strict=True))
+        scene, known = await self._open(connection, items)
         loaded, variables = await self._read(connection, scene)
         effects = Effects()
         decided: list[WideItem] = []
         failed = False
+        undecided: list[tuple[WideItem, Settled | PenstockError]] = []
         try:
             for item in items:
                 locked = scene.instances.get(item.instance)
@@ -136,11 +127,8 @@ class WideLane:
                 except WritesOnly:
                     decided.append(item)
                     continue
-                except Settled as settled:
-                    item.answer(settled.answer)
-                    continue
-                except PenstockError as error:
-                    item.refuse(error)
+                except (Settled, PenstockError) as error:
+                    undecided.append((item, error))
                     continue
                 values = variables.get(item.instance)
                 try:
@@ -157,11 +145,14 @@ class WideLane:
                         buffered=locked.signals,
                     )
                 except PenstockError as error:
-                    item.refuse(error)
+                    undecided.append((item, error))
                     failed = True
                     continue
                 item.planned = item.after(change.outcome, about)
                 decided.append(item)
+            if failed or not decided:
+                await connection.rollback()
+                _answer(undecided)
             if failed and decided:
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
@@ -173,7 +164,23 @@ class WideLane:
             raise
         for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
+        _answer(undecided)
         await self.committed(connection, effects, scene.now)
+
+    async def _open(self, connection: TrioConnection, items: list[WideItem]) -> tuple[store.Scene, dict[int, Known]]:
+        """The scene, and by the item's `id()` what is known of its job."""
+        jobs = [item for item in items if item.job is not None]
+        timers = [item.timer for item in items if item.timer is not None]
+        with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
+            scene = await store.open_scene(
+                connection,
+                [item.instance for item in items],
+                jobs=[item.job for item in jobs if item.job is not None],
+                workers=[item.worker for item in jobs],
+                timers=timers,
+                positions=POSITIONS_PER_ITEM * len(items),
+            )
+        return scene, dict(zip((id(item) for item in jobs), scene.known, strict=True))
 
     async def _read(
         self, connection: TrioConnection, scene: store.Scene
@@ -458,6 +465,12 @@ class WideLane:
             )
         if out.ended:
             metrics.instances_completed[InstanceStatus(out.instance.status).name].inc()
+
+
+def _answer(undecided: list[tuple[WideItem, Settled | PenstockError]]) -> None:
+    """Not before the locks are gone: a claim that follows the answer passes locked jobs by."""
+    for item, reason in undecided:
+        item.answer(reason.answer) if isinstance(reason, Settled) else item.refuse(reason)
 
 
 def _written(outcome: Outcome) -> dict[str, Any]:
