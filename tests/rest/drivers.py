@@ -87,6 +87,10 @@ class Driver(Protocol):
         page_size: int = 0,
     ) -> tuple[list[Instance], int]: ...
 
+    async def slice_instances(
+        self, definition_id: str, *, cursor: str | None = None, limit: int = 0
+    ) -> tuple[list[Instance], str | None]: ...
+
     async def history(self, id: str) -> list[Execution]: ...
 
     async def cancel(self, id: str, reason: str | None = None) -> Instance: ...
@@ -167,6 +171,14 @@ class RestDriver:
         params = {name: value for name, value in query.items() if value is not None}
         found = await self.call("GET", "/v1/instances", params=params)
         return [_instance(item) for item in found["items"]], found["total"]
+
+    async def slice_instances(
+        self, definition_id: str, *, cursor: str | None = None, limit: int = 0
+    ) -> tuple[list[Instance], str | None]:
+        params = {"definitionId": definition_id} | ({} if cursor is None else {"cursor": cursor})
+        found = await self.call("GET", "/v1/instances", params=params | ({"limit": str(limit)} if limit else {}))
+        assert found.keys() <= {"items", "next"}
+        return [_instance(item) for item in found["items"]], found.get("next")
 
     async def history(self, id: str) -> list[Execution]:
         items = (await self.call("GET", f"/v1/instances/{id}/history"))["items"]

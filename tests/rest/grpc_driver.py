@@ -143,6 +143,14 @@ class GrpcDriver:
         answer = await self.call("ListInstances", request)
         return [_instance(item) for item in answer.instances], answer.total
 
+    async def slice_instances(
+        self, definition_id: str, *, cursor: str | None = None, limit: int = 0
+    ) -> tuple[list[Instance], str | None]:
+        request = self.messages.ListInstancesRequest(definition_id=definition_id, cursor=cursor, limit=limit)
+        answer = await self.call("ListInstances", request)
+        assert answer.total == 0
+        return [_instance(item) for item in answer.instances], answer.next or None
+
     async def history(self, id: str) -> list[Execution]:
         answer = await self.call("GetInstanceHistory", self.messages.GetInstanceHistoryRequest(id=id))
         m = self.messages

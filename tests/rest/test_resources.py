@@ -17,6 +17,7 @@ from penstock.engine.vocabulary import (
     DeadJob,
     DeadJobPage,
     DefinitionPage,
+    DefinitionSlice,
     DefinitionSummary,
     HistoryItem,
     InstancePage,
@@ -138,6 +139,30 @@ async def test_a_query_that_can_not_be_read_is_refused(
 ) -> None:
     assert (await rest.get(f"/v1/definitions?{query}")).error == (400, "bad-request", reason)
     assert not engine.calls
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "called", "asked"),
+    [
+        ("/v1/definitions", "keyword=x&limit=7", "definitions.list_slice", ("x", None, 7)),
+        ("/v1/definitions", "cursor=LOS%3A%3Aloan", "definitions.list_slice", (None, "LOS::loan", 0)),
+        ("/v1/instances", "status=FAILED&cursor=1f&limit=9", "instances.list_slice", (None, "FAILED", None, "1f", 9)),
+        ("/v1/jobs", "status=FAILED&limit=9&jobType=a", "jobs.failed_slice", (None, 9, "a")),
+    ],
+)
+async def test_lists_are_read_by_key_too(
+    rest: Rest, engine: ScriptedEngine, path: str, query: str, called: str, asked: tuple[Any, ...]
+) -> None:
+    engine.on(called, DefinitionSlice(items=[], next="1e"))
+    answer = await rest.get(f"{path}?{query}")
+    assert (answer.status, answer.json) == (200, {"items": [], "next": "1e"})
+    assert engine.one(called) == asked
+    engine.on(called, DefinitionSlice(items=[]))
+    assert (await rest.get(f"{path}?{query}")).json == {"items": []}
+    for given in ("page=0", "pageSize=5"):
+        name = given.partition("=")[0]
+        reason = f"{name}: can't be given with `cursor` or `limit`"
+        assert (await rest.get(f"{path}?{query}&{given}")).error == (400, "bad-request", reason)
 
 
 # -- instances

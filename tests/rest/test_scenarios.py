@@ -466,3 +466,21 @@ async def test_instances_are_listed_newest_first_by_definition_status_and_key(dr
     assert await listed(status="COMPLETED") == ([ids[0]], 1)
     assert await listed(business_key=f"{name}-1") == ([ids[3], ids[1]], 2)
     assert await refused(driver.list_instances(page=-1)) == "bad-request"
+
+
+async def test_instances_are_listed_by_key(driver: Driver, name: str) -> None:
+    await driver.upload(definition(step("wait", "WAIT", nextStep="end"), end(), definition_id=name))
+    ids = [(await driver.start(name)).id for _ in range(5)]
+    found, cursor = await driver.slice_instances(name, limit=2)
+    assert [item.id for item in found] == [ids[4], ids[3]]
+    assert cursor is not None
+    await driver.cancel(ids[4])
+    later = (await driver.start(name)).id
+    found, following = await driver.slice_instances(name, cursor=cursor, limit=2)
+    assert [item.id for item in found] == [ids[2], ids[1]]
+    found, end_of_it = await driver.slice_instances(name, cursor=following)
+    assert ([item.id for item in found], end_of_it) == ([ids[0]], None)
+    found, end_of_it = await driver.slice_instances(name, limit=6)
+    assert ([item.id for item in found], end_of_it) == ([later, *reversed(ids)], None)
+    assert await driver.slice_instances(f"not-{name}", limit=1) == ([], None)
+    assert await refused(driver.slice_instances(name, cursor="nonsense!")) == "bad-request"

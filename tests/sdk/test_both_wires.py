@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from penstock.client import (
     Client,
     Completion,
     Conflict,
+    DefinitionSummary,
     Failure,
     IdempotencyConflict,
     Instance,
@@ -388,6 +389,46 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
             assert (await client.get_instance(started.id)).status == "COMPLETED"
             with pytest.raises(Conflict):
                 await rest.retry_instance(started.id)
+
+    run(main)
+
+
+def test_a_loop_that_changes_what_it_iterates_over_leaves_nothing_out(run: Run, wire: Wire) -> None:
+    """Pages by number moved up by what the loop took out of the list: of 250 failed instances 50 were left."""
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await client.upload_definition(document)
+            started = await client.start_instances([StartRequest(definition_id=name) for _ in range(250)])
+            jobs = await client.poll_jobs("w", [name], max_jobs=1000, wait_s=5)
+            failures = [Failure(job_id=job.id, retryable=False, error_message="x", attempt=job.attempt) for job in jobs]
+            assert {outcome.outcome for outcome in await client.fail_jobs("w", failures)} == {"ok"}
+            ids = {result.unwrap().id for result in started}
+            assert {job.instance_id async for job in rest.iterate_failed_jobs(job_type=name)} == ids
+            retried = []
+            async for failed in client.iterate_instances(definition_id=name, status="FAILED"):
+                await rest.retry_instance(failed.id)
+                retried.append(failed.id)
+            assert (len(retried), set(retried)) == (250, ids)
+            assert [left.id async for left in client.iterate_instances(definition_id=name, status="FAILED")] == []
+            async for active in client.iterate_instances(definition_id=name, status="ACTIVE"):
+                await client.cancel_instance(active.id)
+            assert {gone.id async for gone in client.iterate_instances(definition_id=name, status="CANCELLED")} == ids
+            versions = [item.id async for item in all_definitions(client)]
+            assert versions == sorted(set(versions))
+            assert name in versions
+
+    async def all_definitions(client: Client) -> AsyncIterator[DefinitionSummary]:
+        cursor: str | None = None
+        while True:
+            page = await client.list_definitions(cursor=cursor, limit=3)
+            assert len(page.items) <= 3
+            for item in page.items:
+                yield item
+            cursor = page.next
+            if cursor is None:
+                return
 
     run(main)
 

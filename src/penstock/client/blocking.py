@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
@@ -19,11 +19,12 @@ from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.model import Instance
+from penstock.client.model import FailedJob, Instance
 from penstock.client.operation import Transport
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
@@ -117,14 +118,21 @@ class SyncClient:
     def iterate_instances(
         self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
     ) -> Iterator[Instance]:
-        """All instances that match, newest first, read page by page. See ``Client.iterate_instances``."""
-        found = self._client.iterate_instances(definition_id=definition_id, status=status, business_key=business_key)
+        """All instances that match, newest first, read as you go. See ``Client.iterate_instances``."""
+        return self._each(
+            self._client.iterate_instances(definition_id=definition_id, status=status, business_key=business_key)
+        )
 
-        async def next_one(_client: Client) -> Instance | None:
+    def iterate_failed_jobs(self, *, job_type: str | None = None) -> Iterator[FailedJob]:
+        """All jobs that failed for good, newest first, read as you go. See ``Client.iterate_failed_jobs``."""
+        return self._each(self._client.iterate_failed_jobs(job_type=job_type))
+
+    def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
+        async def next_one(_client: Client) -> T | None:
             return await anext(found, None)
 
-        while (instance := self.run(next_one)) is not None:
-            yield instance
+        while (item := self.run(next_one)) is not None:
+            yield item
 
     def close(self) -> None:
         """Close all connections and end the thread. May be called again."""

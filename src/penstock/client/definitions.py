@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from penstock.client.caller import Caller
 from penstock.client.model import DefinitionSummary, Page
-from penstock.client.operation import GetDefinition, ListDefinitions, UploadDefinition
+from penstock.client.operation import GetDefinition, ListDefinitions, UploadDefinition, Window
 from penstock.client.validation import Document, check, document_of
 
 # About 10 ms of checking; larger documents are checked in a thread.
@@ -53,7 +53,17 @@ class DefinitionCalls(Caller):
         return await self.call(GetDefinition(id=definition_id, version=version))
 
     async def list_definitions(
-        self, *, keyword: str | None = None, page: int = 0, page_size: int = 20
+        self,
+        *,
+        keyword: str | None = None,
+        page: int = 0,
+        page_size: int = 20,
+        cursor: str | None = None,
+        limit: int | None = None,
     ) -> Page[DefinitionSummary]:
-        """One page of the latest versions whose id or name contains the keyword. Pages count from 0."""
-        return await self.call(ListDefinitions(keyword=keyword, page=page, page_size=page_size))
+        """One page of the latest versions whose id or name contains the keyword, in order of id.
+
+        ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
+        """
+        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
+        return await self.call(ListDefinitions(keyword=keyword, window=window))

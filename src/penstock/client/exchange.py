@@ -55,6 +55,7 @@ from penstock.client.operation import (
     StartInstances,
     UploadDefinition,
     WaitLostJobs,
+    Window,
 )
 
 
@@ -117,6 +118,12 @@ _read_failed_jobs = _reader(Page[FailedJob])
 _read_lease = _reader(Lease)
 
 
+def _window(window: Window) -> dict[str, str | int | None]:
+    if window.by_key:
+        return {"cursor": window.cursor, "limit": window.limit}
+    return {"page": window.page, "pageSize": window.page_size}
+
+
 def _start_body(request: StartRequest) -> dict[str, object]:
     return _given(
         definitionId=request.definition_id,
@@ -156,7 +163,7 @@ def _get_definition(operation: GetDefinition) -> Exchange:
 
 
 def _list_definitions(operation: ListDefinitions) -> Exchange:
-    query = {"keyword": operation.keyword, "page": operation.page, "pageSize": operation.page_size}
+    query = {"keyword": operation.keyword, **_window(operation.window)}
     return Exchange("GET", "/v1/definitions", _read_summaries, query=query)
 
 
@@ -181,8 +188,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "definitionId": operation.definition_id,
         "status": operation.status,
         "businessKey": operation.business_key,
-        "page": operation.page,
-        "pageSize": operation.page_size,
+        **_window(operation.window),
     }
     return Exchange("GET", "/v1/instances", _read_instances, query=query)
 
@@ -241,8 +247,7 @@ def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
     query: dict[str, str | int | None] = {
         "status": "FAILED",
         "jobType": operation.job_type,
-        "page": operation.page,
-        "pageSize": operation.page_size,
+        **_window(operation.window),
     }
     return Exchange("GET", "/v1/jobs", _read_failed_jobs, query=query)
 

@@ -26,10 +26,11 @@ from penstock.client.operation import (
     Signal,
     StartInstance,
     StartInstances,
+    Window,
 )
 
 START_CHUNK_ITEMS = 200
-LIST_PAGE_ITEMS = 200
+LIST_PART_ITEMS = 200
 FIRST_LOOK_PAUSE_S = 0.05
 MAX_LOOK_PAUSE_S = 1.0
 MIN_LOOK_S = 1.0
@@ -126,38 +127,41 @@ class InstanceCalls(Caller):
         business_key: str | None = None,
         page: int = 0,
         page_size: int = 20,
+        cursor: str | None = None,
+        limit: int | None = None,
     ) -> Page[Instance]:
-        """One page of the instances that match all given filters, newest first. Pages count from 0."""
+        """One page of the instances that match all given filters, newest first. Pages count from 0.
+
+        With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
+        or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
+        """
+        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(
-            ListInstances(
-                definition_id=definition_id, status=status, business_key=business_key, page=page, page_size=page_size
-            )
+            ListInstances(definition_id=definition_id, status=status, business_key=business_key, window=window)
         )
 
     async def iterate_instances(
         self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
     ) -> AsyncIterator[Instance]:
-        """All instances that match, newest first, read page by page.
+        """All instances that match, newest first, read as you go.
 
-        Instances that start meanwhile push others to later pages: each id is yielded once all the same.
+        You may change what is yielded (cancel it, retry it): each instance that matches when it is read is yielded
+        once, none is skipped. Those that start meanwhile are not.
         """
-        seen: set[str] = set()
-        page_number = 0
+        cursor: str | None = None
         while True:
             page = await self.list_instances(
                 definition_id=definition_id,
                 status=status,
                 business_key=business_key,
-                page=page_number,
-                page_size=LIST_PAGE_ITEMS,
+                cursor=cursor,
+                limit=LIST_PART_ITEMS,
             )
             for instance in page.items:
-                if instance.id not in seen:
-                    seen.add(instance.id)
-                    yield instance
-            if len(page.items) < LIST_PAGE_ITEMS:
+                yield instance
+            cursor = page.next
+            if cursor is None:
                 return
-            page_number += 1
 
     async def get_history(self, instance_id: str) -> list[StepExecution]:
         """All step executions of an instance in the order of entry.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -19,7 +19,10 @@ from penstock.client.operation import (
     ListFailedJobs,
     PollJobs,
     ReleaseJobs,
+    Window,
 )
+
+LIST_PART_ITEMS = 200
 
 
 class JobCalls(Caller):
@@ -40,10 +43,31 @@ class JobCalls(Caller):
         )
 
     async def list_failed_jobs(
-        self, *, job_type: str | None = None, page: int = 0, page_size: int = 20
+        self,
+        *,
+        job_type: str | None = None,
+        page: int = 0,
+        page_size: int = 20,
+        cursor: str | None = None,
+        limit: int | None = None,
     ) -> Page[FailedJob]:
-        """One page of the jobs that failed for good, newest first; of one type or of all. Pages count from 0."""
-        return await self.call(ListFailedJobs(job_type=job_type, page=page, page_size=page_size))
+        """One page of the jobs that failed for good, newest first; of one type or of all.
+
+        ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
+        """
+        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
+        return await self.call(ListFailedJobs(job_type=job_type, window=window))
+
+    async def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
+        """All jobs that failed for good, newest first, read as you go; you may retry their instances meanwhile."""
+        cursor: str | None = None
+        while True:
+            page = await self.list_failed_jobs(job_type=job_type, cursor=cursor, limit=LIST_PART_ITEMS)
+            for job in page.items:
+                yield job
+            cursor = page.next
+            if cursor is None:
+                return
 
     async def complete_job(
         self, job_id: str, worker_id: str, variables: object = None, *, attempt: int | None = None

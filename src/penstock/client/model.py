@@ -136,11 +136,16 @@ class FailedJob(_Wire, frozen=True):
 
 
 class Page(_Wire, Generic[T], frozen=True):
-    """One page of a list. ``total`` counts all pages; it is an estimate where ``total_is_estimate`` says so."""
+    """One page of a list. ``total`` counts all pages; it is an estimate where ``total_is_estimate`` says so.
+
+    Read by ``limit`` and ``cursor``: no total, maybe fewer items than asked for, and ``next``, the cursor of what comes
+    after them; None at the end.
+    """
 
     items: list[T]
     total: int | None = None
     total_is_estimate: bool = False
+    next: str | None = None
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,6 +79,20 @@ class Transport(Protocol):
         ...
 
 
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a list: a page, or with ``limit`` what comes after ``cursor``."""
+
+    page: int = 0
+    page_size: int = 20
+    cursor: str | None = None
+    limit: int | None = None
+
+    @property
+    def by_key(self) -> bool:
+        """Whether it is read by cursor and limit."""
+        return self.limit is not None or self.cursor is not None
+
+
 class CheckReady(Operation[None], frozen=True):
     """Ask whether the engine is ready; Unavailable when it is not."""
 
@@ -100,8 +114,7 @@ class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
     """List the latest versions."""
 
     keyword: str | None = None
-    page: int = 0
-    page_size: int = 20
+    window: Window = Window()
 
 
 class StartInstance(Operation[Instance], frozen=True):
@@ -137,8 +150,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     definition_id: str | None = None
     status: str | None = None
     business_key: str | None = None
-    page: int = 0
-    page_size: int = 20
+    window: Window = Window()
 
 
 class GetHistory(Operation[list[StepExecution]], frozen=True):
@@ -238,8 +250,7 @@ class ListFailedJobs(Operation[Page[FailedJob]], frozen=True):
     """List jobs that failed for good, newest first."""
 
     job_type: str | None = None
-    page: int = 0
-    page_size: int = 20
+    window: Window = Window()
 
 
 class CompleteJob(Operation[None], frozen=True):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
 from penstock.core.parsing import parse_definition
 from penstock.core.topic import topic_problem
-from penstock.engine.paging import page_bounds
-from penstock.engine.vocabulary import DefinitionPage, DefinitionSummary, StoredDefinition
+from penstock.engine.paging import page_bounds, slice_limit
+from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
 from penstock.errors import NotFound
 from penstock.metrics import Metrics
 from penstock.store import definitions as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.definitions import DefinitionRow
+from penstock.store.definitions import DefinitionRow, ListedDefinition
 
 
 class LoadedDefinition:
@@ -166,13 +166,23 @@ class Definitions:
         page_size, offset = page_bounds(page, page_size)
         async with self._database.connection() as connection:
             rows, total = await store.page(connection, keyword, page_size, offset)
-        items = [
-            DefinitionSummary(
-                id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
-            )
-            for row in rows
-        ]
-        return DefinitionPage(items=items, page=page, page_size=page_size, total=total)
+        return DefinitionPage(items=_summaries(rows), page=page, page_size=page_size, total=total)
+
+    async def list_slice(self, keyword: str | None, cursor: str | None, limit: int) -> DefinitionSlice:
+        """Latest versions after ``cursor`` (an id) in order of id."""
+        limit = slice_limit(limit)
+        async with self._database.connection() as connection:
+            rows, _ = await store.page(connection, keyword, limit + 1, after=cursor or "")
+        return DefinitionSlice(items=_summaries(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
+
+
+def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:
+    return [
+        DefinitionSummary(
+            id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
+        )
+        for row in rows
+    ]
 
 
 def _check_topics(definition: Definition) -> None:

@@ -8,7 +8,14 @@ from penstock.engine import ids
 from penstock.engine.audit import audit_records
 from penstock.engine.definitions import Definitions
 from penstock.engine.items import CancelItem, RetryItem
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, page_bounds
+from penstock.engine.paging import (
+    BUSINESS_KEY_MAX_CHARS,
+    NAME_MAX_CHARS,
+    page_bounds,
+    read_cursor,
+    show_cursor,
+    slice_limit,
+)
 from penstock.engine.payload import check_text
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, view_instances
@@ -16,6 +23,7 @@ from penstock.engine.vocabulary import (
     AuditRecord,
     HistoryItem,
     InstancePage,
+    InstanceSlice,
     InstanceView,
     StartRequest,
     StartResult,
@@ -145,8 +153,7 @@ class Instances:
     ) -> InstancePage:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
-        if status is not None and status not in STATUSES:
-            raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
+        _check_status(status)
         limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
@@ -168,3 +175,31 @@ class Instances:
             if definition_id is None and status is None and business_key is None:
                 total = max(total, await store.estimate(connection))
         return InstancePage(items=items, total=total, total_is_estimate=True)
+
+    async def list_slice(
+        self, definition_id: str | None, status: str | None, business_key: str | None, cursor: str | None, limit: int
+    ) -> InstanceSlice:
+        """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
+        left out or comes twice. Raises BadRequest."""
+        _check_status(status)
+        before = read_cursor(cursor)
+        async with self._database.connection() as connection:
+            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
+            found: list[int] = []
+            last: int | None = None
+            if keys is None or keys:
+                found, last = await store.find_slice(
+                    connection,
+                    definitions=keys,
+                    status=status,
+                    business_key=business_key,
+                    limit=slice_limit(limit),
+                    before=before,
+                )
+            items = await view_instances(connection, self._definitions, found)
+        return InstanceSlice(items=items, next=show_cursor(last))
+
+
+def _check_status(status: str | None) -> None:
+    if status is not None and status not in STATUSES:
+        raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")

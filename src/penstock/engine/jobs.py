@@ -16,13 +16,14 @@ from penstock.engine.flush import Flush
 from penstock.engine.items import CompleteItem, FailItem
 from penstock.engine.leases import GrantedLease
 from penstock.engine.narrow import NarrowCompletion, NarrowLane
-from penstock.engine.paging import NAME_MAX_CHARS, page_bounds
+from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.polls import Polls, ReleaseItem
 from penstock.engine.vocabulary import (
     Completion,
     DeadJob,
     DeadJobPage,
+    DeadJobSlice,
     Failure,
     Heartbeat,
     HeartbeatAnswer,
@@ -230,21 +231,34 @@ class Jobs:
             rows, total = await store.failed_jobs(
                 connection, job_type, limit=page_size, offset=offset, count_max=limit + 1
             )
-            items: list[DeadJob] = []
-            for row in rows:
-                step = (await self._definitions.by_key(connection, row.definition)).definition.steps[row.step]
-                items.append(
-                    DeadJob(
-                        id=ids.show_job(row.instance, row.token, row.seq),
-                        job_type=step.job_type or "",
-                        instance_id=ids.show_instance(row.instance),
-                        step_id=step.id,
-                        failed_at=row.failed_at,
-                        reason=row.reason,
-                        worker_id=row.worker,
-                    )
-                )
+            items = await self._dead_jobs(connection, rows)
         return DeadJobPage(items=items, page=page, page_size=page_size, total=total, total_is_estimate=total > limit)
+
+    async def failed_slice(self, cursor: str | None, limit: int, job_type: str | None = None) -> DeadJobSlice:
+        """As `failed`, those after ``cursor``. Raises BadRequest."""
+        limit = slice_limit(limit)
+        before = read_cursor(cursor)
+        async with self._database.connection() as connection:
+            rows, _ = await store.failed_jobs(connection, job_type, limit=limit + 1, count_max=0, before=before)
+            items = await self._dead_jobs(connection, rows[:limit])
+        return DeadJobSlice(items=items, next=show_cursor(rows[limit - 1].instance if len(rows) > limit else None))
+
+    async def _dead_jobs(self, connection: TrioConnection, rows: Sequence[store.FailedJob]) -> list[DeadJob]:
+        items: list[DeadJob] = []
+        for row in rows:
+            step = (await self._definitions.by_key(connection, row.definition)).definition.steps[row.step]
+            items.append(
+                DeadJob(
+                    id=ids.show_job(row.instance, row.token, row.seq),
+                    job_type=step.job_type or "",
+                    instance_id=ids.show_instance(row.instance),
+                    step_id=step.id,
+                    failed_at=row.failed_at,
+                    reason=row.reason,
+                    worker_id=row.worker,
+                )
+            )
+        return items
 
     # -- one item
 

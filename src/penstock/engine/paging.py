@@ -1,8 +1,10 @@
-"""Bounds of what requests name: pages, and the length of names."""
+"""Bounds of what requests name: pages, cursors, and the length of names."""
 
 from __future__ import annotations
 
-from penstock.errors import BadRequest
+from penstock.engine import ids
+from penstock.errors import BadRequest, NotFound
+from penstock.store.instances import BEYOND_ALL
 
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
@@ -21,3 +23,23 @@ def page_bounds(page: int, page_size: int) -> tuple[int, int]:
     if page * size > OFFSET_MAX:
         raise BadRequest(f"page: at most {OFFSET_MAX} items can be paged over; narrow the search")
     return size, page * size
+
+
+def slice_limit(limit: int) -> int:
+    """The clamped number of items; 0 is the default."""
+    return PAGE_SIZE_DEFAULT if limit <= 0 else min(limit, PAGE_SIZE_MAX)
+
+
+def read_cursor(cursor: str | None) -> int:
+    """The instance below which a list goes on; without a cursor it begins. Raises BadRequest."""
+    if not cursor:
+        return BEYOND_ALL
+    try:
+        return ids.read_instance(cursor)
+    except NotFound:
+        raise BadRequest("cursor: is none that this list gave as its next") from None
+
+
+def show_cursor(last: int | None) -> str | None:
+    """What goes on after the instance ``last``; None at the end of the list."""
+    return None if last is None else ids.show_instance(last)

@@ -48,6 +48,13 @@ class DefinitionPage(Answer, frozen=True, kw_only=True):
     total: int
 
 
+class DefinitionSlice(Answer, frozen=True, kw_only=True):
+    """Some of the latest versions. ``next`` is the cursor of those after them; the last slice has none."""
+
+    items: list[DefinitionSummary]
+    next: str | None = None
+
+
 class StoredDefinition(Answer, frozen=True, kw_only=True):
     """A definition version. ``definition.content`` is its canonical JSON without ``version``."""
 
@@ -94,6 +101,13 @@ class InstancePage(Answer, frozen=True, kw_only=True):
     items: list[InstanceView]
     total: int
     total_is_estimate: bool = False
+
+
+class InstanceSlice(Answer, frozen=True, kw_only=True):
+    """Some instances, newest first; maybe fewer than asked for. ``next`` is the cursor of those after them."""
+
+    items: list[InstanceView]
+    next: str | None = None
 
 
 class AttemptView(Answer, frozen=True, kw_only=True):
@@ -250,6 +264,13 @@ class DeadJobPage(Answer, frozen=True, kw_only=True):
     page_size: int
     total: int
     total_is_estimate: bool = False
+
+
+class DeadJobSlice(Answer, frozen=True, kw_only=True):
+    """Some failed jobs, newest first. ``next`` is the cursor of those after them; the last slice has none."""
+
+    items: list[DeadJob]
+    next: str | None = None
 
 
 # -- user tasks and signals

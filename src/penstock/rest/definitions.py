@@ -14,7 +14,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import NotFound, UnsupportedFormat
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+from penstock.rest.reading import body_of, path_text, query_number, query_slice, query_text, respond
 
 PARSED_INLINE_MAX_BYTES: Final = 65_536
 """Larger uploads are parsed in a thread: 10,000 steps take half a second, in which the engine would stand still."""
@@ -52,8 +52,11 @@ class DefinitionRoutes:
 
     async def list(self) -> Response:
         """``GET /v1/definitions``"""
+        keyword = query_text(request, "keyword")
+        if (part := query_slice(request)) is not None:
+            return respond(Reply(200, _encode(await self._engine.definitions.list_slice(keyword, *part))))
         page = await self._engine.definitions.list(
-            query_text(request, "keyword"), query_number(request, "page"), query_number(request, "pageSize")
+            keyword, query_number(request, "page"), query_number(request, "pageSize")
         )
         return respond(Reply(200, _encode(page)))
 

@@ -10,7 +10,7 @@ from penstock.engine.instances import AUDIT_PAGE_MAX
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.rest.codec import CancelBody, optional_decoder
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, query_number, query_text, respond
+from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
 
 _read_cancel = optional_decoder(CancelBody)
 _encode = msgspec.json.Encoder().encode
@@ -35,13 +35,14 @@ class InstanceRoutes:
 
     async def list(self) -> Response:
         """``GET /v1/instances``"""
-        page = await self._instances.list(
+        wanted = (
             query_text(request, "definitionId"),
             query_text(request, "status"),
             query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
-            query_number(request, "page"),
-            query_number(request, "pageSize"),
         )
+        if (part := query_slice(request)) is not None:
+            return respond(Reply(200, _encode(await self._instances.list_slice(*wanted, *part))))
+        page = await self._instances.list(*wanted, query_number(request, "page"), query_number(request, "pageSize"))
         return respond(Reply(200, _encode(page)))
 
     async def get(self, id: str) -> Response:

@@ -14,11 +14,14 @@ from penstock.engine.vocabulary import (
     AuditRecord,
     BufferedSignal,
     DeadJobPage,
+    DeadJobSlice,
     DefinitionPage,
+    DefinitionSlice,
     DefinitionSummary,
     HeartbeatAnswer,
     HistoryItem,
     InstancePage,
+    InstanceSlice,
     InstanceView,
     ItemOutcome,
     Job,
@@ -58,6 +61,11 @@ def ref(name: str) -> Schema:
 def struct(kind: type[msgspec.Struct]) -> Schema:
     """The schema of a struct."""
     return ref(kind.__name__)
+
+
+def either(page: type[msgspec.Struct], part: type[msgspec.Struct]) -> Schema:
+    """A page, or with `cursor` or `limit` a slice."""
+    return {"oneOf": [struct(page), struct(part)]}
 
 
 def list_in(field: str, kind: type[msgspec.Struct]) -> Schema:
@@ -125,6 +133,10 @@ TAGS: Final[Mapping[str, str]] = {
 PAGE: Final = (
     Parameter("page", "query", "From 0.", INTEGER),
     Parameter("pageSize", "query", "1 to 200, clamped; by default 20.", INTEGER),
+    Parameter(
+        "cursor", "query", "The `next` of the slice before. Slices leave nothing out and repeat nothing (addition)."
+    ),
+    Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
@@ -145,8 +157,9 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollBody, WatchBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem,
     ReleaseItem, StartBody, StartItem, CancelBody, UserTaskBody,
-    DefinitionSummary, DefinitionPage, InstanceView, InstancePage, HistoryItem, AuditRecord, StartResult, Job, LostJob,
-    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, BufferedSignal, Readiness,
+    DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
+    AuditRecord, StartResult, Job, LostJob,
+    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -160,7 +173,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/definitions", "listDefinitions", "definitions", "List the latest versions",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
-        answer=struct(DefinitionPage), errors=(400,),
+        answer=either(DefinitionPage, DefinitionSlice), errors=(400,),
     ),
     Operation(
         "GET", "/v1/definitions/{id}", "getDefinition", "definitions", "Read the latest version",
@@ -192,7 +205,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("businessKey", "query", "The whole key."),
             *PAGE,
         ),
-        answer=struct(InstancePage), errors=(400,),
+        answer=either(InstancePage, InstanceSlice), errors=(400,),
     ),
     Operation(
         "GET", "/v1/instances/{id}", "getInstance", "instances", "Read an instance",
@@ -270,7 +283,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("jobType", "query", "The whole name of a type."),
             *PAGE,
         ),
-        answer=struct(DeadJobPage), errors=(400,),
+        answer=either(DeadJobPage, DeadJobSlice), errors=(400,),
     ),
     # -- tasks
     Operation(

@@ -53,6 +53,16 @@ def query_number(request: Request, name: str, default: int = 0) -> int:
     return int(value)
 
 
+def query_slice(request: Request) -> tuple[str | None, int] | None:
+    """``cursor`` and ``limit`` of a list that is read by key; None where pages are asked for. Raises BadRequest."""
+    if not (request.args.get("cursor") or request.args.get("limit")):
+        return None
+    for name in ("page", "pageSize"):
+        if request.args.get(name):
+            raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
+    return query_text(request, "cursor"), query_number(request, "limit")
+
+
 def query_flag(request: Request, name: str) -> bool:
     """``true``, ``false``, ``1`` or ``0``. Raises BadRequest."""
     value = request.args.get(name)

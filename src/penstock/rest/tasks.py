@@ -11,7 +11,7 @@ from penstock.engine.vocabulary import Signal, UserTaskCompletion
 from penstock.errors import BadRequest
 from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
-from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_text, respond
+from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
 
 _read_completion = optional_decoder(UserTaskBody)
@@ -74,7 +74,10 @@ class TaskRoutes:
         """``GET /v1/jobs?status=FAILED``"""
         if query_text(request, "status") != "FAILED":
             raise BadRequest("status: only FAILED jobs can be listed")
+        job_type = query_text(request, "jobType")
+        if (part := query_slice(request)) is not None:
+            return respond(Reply(200, _encode(await self._engine.jobs.failed_slice(*part, job_type))))
         page = await self._engine.jobs.failed(
-            query_number(request, "page"), query_number(request, "pageSize"), query_text(request, "jobType")
+            query_number(request, "page"), query_number(request, "pageSize"), job_type
         )
         return respond(Reply(200, _encode(page)))

@@ -9,6 +9,8 @@ message does not have (`retryBackoff`, `timeout`, `duration`, `until`) can't be 
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
@@ -18,11 +20,11 @@ from grpclib.const import Handler
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import StoredDefinition
+from penstock.engine.vocabulary import DefinitionSummary, StoredDefinition
 from penstock.errors import BadRequest, TooManyRequests
 from penstock.rpc import messages as m
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import given, known, required
+from penstock.rpc.reading import given, known, required, slice_of
 
 PARSED_INLINE_MAX_STEPS: Final = 500
 """Larger uploads are parsed in a thread: 10,000 steps take half a second, in which the engine would stand still."""
@@ -67,16 +69,23 @@ class DefinitionCalls:
 
     async def list(self, request: m.ListDefinitionsRequest, _call: object) -> m.ListDefinitionsResponse:
         """Latest versions, with their steps."""
-        page = await self._definitions.list(given(request.keyword, "keyword"), request.page, request.page_size)
-        found: list[m.WorkflowDefinition] = []
+        keyword = given(request.keyword, "keyword")
+        if (part := slice_of(request)) is not None:
+            some = await self._definitions.list_slice(keyword, *part)
+            return m.ListDefinitionsResponse(await self._with_steps(some.items), next=some.next or "")
+        page = await self._definitions.list(keyword, request.page, request.page_size)
+        return m.ListDefinitionsResponse(await self._with_steps(page.items), total=page.total)
+
+    async def _with_steps(self, items: Sequence[DefinitionSummary]) -> builtins.list[m.WorkflowDefinition]:
+        found: builtins.list[m.WorkflowDefinition] = []
         left_bytes = LIST_MAX_BYTES
-        for item in page.items:
+        for item in items:
             stored = await self._definitions.get(item.id, item.version)
             left_bytes -= len(stored.definition.content)
             if left_bytes < 0:
                 raise TooManyRequests(f"the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer")
             found.append(message_of(stored))
-        return m.ListDefinitionsResponse(definitions=found, total=page.total)
+        return found
 
 
 # ------------------------------------------------------------------------------------------- message to JSON tree

@@ -12,7 +12,7 @@ from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartR
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import given, given_variables, known, required
+from penstock.rpc.reading import given, given_variables, known, required, slice_of
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
@@ -67,13 +67,15 @@ class InstanceCalls:
     async def list(self, request: m.ListInstancesRequest, _call: object) -> m.ListInstancesResponse:
         """Newest first."""
         status = known(m.InstanceStatus, request.status, "status")
-        page = await self._instances.list(
+        wanted = (
             given(request.definition_id, "definition_id"),
             None if status is None else status.name,
             given(request.business_key, "business_key"),
-            request.page,
-            request.page_size,
         )
+        if (part := slice_of(request)) is not None:
+            found = await self._instances.list_slice(*wanted, *part)
+            return m.ListInstancesResponse([instance_message(view) for view in found.items], next=found.next or "")
+        page = await self._instances.list(*wanted, request.page, request.page_size)
         return m.ListInstancesResponse([instance_message(view) for view in page.items], total=page.total)
 
     async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:

@@ -120,11 +120,14 @@ class ListDefinitionsRequest(Struct):
     keyword: Annotated[str, Proto(1)] = ""
     page: Annotated[int, Proto(2)] = 0
     page_size: Annotated[int, Proto(3)] = 0
+    cursor: Annotated[str, Proto(6)] = ""
+    limit: Annotated[int, Proto(7)] = 0
 
 
 class ListDefinitionsResponse(Struct):
     definitions: Annotated[list[WorkflowDefinition], Proto(1)] = field(default_factory=list[WorkflowDefinition])
     total: Annotated[int, Proto(2)] = 0
+    next: Annotated[str, Proto(6)] = ""
 
 
 # --------------------------------------------------------------------------------------------------- instances
@@ -197,11 +200,14 @@ class ListInstancesRequest(Struct):
     business_key: Annotated[str, Proto(3)] = ""
     page: Annotated[int, Proto(4)] = 0
     page_size: Annotated[int, Proto(5)] = 0
+    cursor: Annotated[str, Proto(6)] = ""
+    limit: Annotated[int, Proto(7)] = 0
 
 
 class ListInstancesResponse(Struct):
     instances: Annotated[list[WorkflowInstance], Proto(1)] = field(default_factory=list[WorkflowInstance])
     total: Annotated[int, Proto(2)] = 0
+    next: Annotated[str, Proto(6)] = ""
 
 
 # ---------------------------------------------------------------------------------------------------- jobs

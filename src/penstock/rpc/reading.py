@@ -6,13 +6,22 @@ Must not know what a request means. Everything raises BadRequest with the field'
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
+
+
+class Sliced(Protocol):
+    """A request for a list."""
+
+    cursor: str
+    limit: int
+    page: int
+    page_size: int
 
 
 def required(value: str, field: str) -> str:
@@ -43,3 +52,13 @@ def given_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes | No
 def given_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
     """A JSON value, None when it is not given. Also raises PayloadTooLarge."""
     return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
+
+
+def slice_of(request: Sliced) -> tuple[str | None, int] | None:
+    """Cursor and limit of a list that is read by key; None where pages are asked for. Raises BadRequest."""
+    if not (request.cursor or request.limit):
+        return None
+    for name in ("page", "page_size"):
+        if getattr(request, name):
+            raise BadRequest(f"{name}: can't be given with cursor or limit")
+    return given(request.cursor, "cursor"), request.limit

@@ -75,12 +75,13 @@ async def keys_of(connection: TrioConnection, id: str) -> list[int]:
 
 
 async def page(
-    connection: TrioConnection, keyword: str | None, limit: int, offset: int
+    connection: TrioConnection, keyword: str | None, limit: int, offset: int = 0, after: str = ""
 ) -> tuple[list[ListedDefinition], int]:
-    """A page of latest versions in order of id, and how many there are. ``keyword`` matches id or name, any case."""
+    """A page of latest versions with ids beyond ``after`` in order of id, and how many there are in all. ``keyword``
+    matches id or name, any case."""
     pattern = None if not keyword else "%" + keyword.translate(_LIKE) + "%"
     rows, count = await connection.roundtrip(
-        [(SQL["list_definitions"], (pattern, limit, offset)), (SQL["count_definitions"], (pattern,))]
+        [(SQL["list_definitions"], (pattern, limit, offset, after)), (SQL["count_definitions"], (pattern,))]
     )
     return [ListedDefinition(*cast(Any, row[:5])) for row in rows], cast(int, count[0][0])
 

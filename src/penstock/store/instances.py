@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from psycopg.errors import QueryCanceled, UniqueViolation
 
@@ -13,6 +13,9 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
+
+BEYOND_ALL: Final = 2**63 - 1
+"""No instance has this id."""
 
 
 class NarrowStart(NamedTuple):
@@ -120,14 +123,16 @@ async def find_ids(
     status: str | None,
     business_key: str | None,
     limit: int,
-    offset: int,
+    offset: int = 0,
+    before: int = BEYOND_ALL,
     by_scan: bool = False,
 ) -> list[int]:
-    """Ids, newest first. ``status`` is one of the wire's, None for any. ``by_scan``: open ones by a walk over all
-    tokens; else raises QueryCanceled when there are too few of them among too many, and the transaction is rolled back.
+    """Ids below ``before``, newest first. ``status`` is one of the wire's, None for any. ``by_scan``: open ones by a
+    walk over all tokens; else raises QueryCanceled when there are too few of them among too many, and the transaction
+    is rolled back.
     """
     keys = None if definitions is None else arrays.ints(definitions)
-    params: tuple[object, ...] = (keys, business_key, limit, offset)
+    params: tuple[object, ...] = (keys, business_key, limit, offset, before)
     match status:
         case None:
             name = "list_all"
@@ -176,6 +181,30 @@ async def find_page(
         return page, len(await find(count_max, 0, by_scan))
     except QueryCanceled:
         return page, len(await find(count_max, 0, True))
+
+
+async def find_slice(
+    connection: TrioConnection,
+    *,
+    definitions: Sequence[int] | None,
+    status: str | None,
+    business_key: str | None,
+    limit: int,
+    before: int,
+) -> tuple[list[int], int | None]:
+    """Up to ``limit`` ids below ``before`` as of `find_ids`, and below which id there may be more."""
+
+    async def find(by_scan: bool) -> list[int]:
+        return await find_ids(
+            connection, definitions=definitions, status=status, business_key=business_key, limit=limit + 1,
+            before=before, by_scan=by_scan,
+        )  # fmt: skip
+
+    try:
+        found = await find(False)
+    except QueryCanceled:
+        found = await find(True)
+    return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
 async def estimate(connection: TrioConnection) -> int:

@@ -10,6 +10,7 @@ from penstock.core.fencing import Facts
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.instances import BEYOND_ALL
 from penstock.store.statements import SQL
 
 INLINE_VARIABLES_MAX_BYTES = 4096
@@ -323,14 +324,21 @@ class FailedJob(NamedTuple):
 
 
 async def failed_jobs(
-    connection: TrioConnection, job_type: str | None, *, limit: int, offset: int, count_max: int
+    connection: TrioConnection,
+    job_type: str | None,
+    *,
+    limit: int,
+    count_max: int,
+    offset: int = 0,
+    before: int = BEYOND_ALL,
 ) -> tuple[list[FailedJob], int]:
-    """Jobs that failed for good, of one type or of any, newest instance first; and how many, up to ``count_max``."""
+    """Jobs that failed for good, of one type or of any, of instances below ``before``, newest instance first; and how
+    many there are of all, up to ``count_max``."""
     *_, rows, count, _ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
             (SQL["plan_for_values"], ()),
-            (SQL["failed_jobs"], (job_type, limit, offset)),
+            (SQL["failed_jobs"], (job_type, limit, offset, before)),
             (SQL["count_failed_jobs"], (job_type, count_max)),
             (SQL["commit"], ()),
         ]

@@ -8,7 +8,7 @@ way out, and comes rounded on the way in. What neither service has, is a ``NotOv
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -51,10 +51,13 @@ from penstock.client.operation import (
     StartInstance,
     StartInstances,
     UploadDefinition,
+    Window,
 )
 from penstock.rpc import messages as m
 from penstock.rpc import worker_messages as w
 from penstock.rpc.codec import Proto
+
+T = TypeVar("T")
 
 
 class HealthCheckRequest(msgspec.Struct):
@@ -87,6 +90,16 @@ def exchange_for(operation: Operation[Any]) -> Exchange:
 
 def _nothing(_answer: object) -> None:
     return None
+
+
+def _window(window: Window) -> dict[str, Any]:
+    if window.by_key:
+        return {"cursor": window.cursor or "", "limit": int32(window.limit, "limit")}
+    return {"page": int32(window.page, "page"), "page_size": int32(window.page_size, "page_size")}
+
+
+def _page(items: list[T], answer: m.ListDefinitionsResponse | m.ListInstancesResponse) -> Page[T]:
+    return Page(items=items, total=answer.total, next=answer.next or None)
 
 
 def _status_number(status: str | None) -> int:
@@ -134,9 +147,7 @@ def _read_definition(answer: m.GetDefinitionResponse) -> dict[str, Any]:
 
 
 def _list_definitions(operation: ListDefinitions) -> Exchange:
-    request = m.ListDefinitionsRequest(
-        operation.keyword or "", int32(operation.page, "page"), int32(operation.page_size, "page_size")
-    )
+    request = m.ListDefinitionsRequest(operation.keyword or "", **_window(operation.window))
     return Exchange(f"{ENGINE}ListDefinitions", request, m.ListDefinitionsResponse, _read_definitions)
 
 
@@ -145,7 +156,7 @@ def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSumma
         DefinitionSummary(id=item.id, version=item.version, name=item.name, description=item.description or None)
         for item in answer.definitions
     ]
-    return Page(items=items, total=answer.total)
+    return _page(items, answer)
 
 
 # ---------------------------------------------------------------------------------------------- instances
@@ -215,14 +226,13 @@ def _list_instances(operation: ListInstances) -> Exchange:
         definition_id=operation.definition_id or "",
         status=_status_number(operation.status),
         business_key=operation.business_key or "",
-        page=int32(operation.page, "page"),
-        page_size=int32(operation.page_size, "page_size"),
+        **_window(operation.window),
     )
     return Exchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
 
 
 def _read_instances(answer: m.ListInstancesResponse) -> Page[Instance]:
-    return Page(items=[_instance(item) for item in answer.instances], total=answer.total)
+    return _page([_instance(item) for item in answer.instances], answer)
 
 
 def _get_history(operation: GetHistory) -> Exchange:

@@ -34,10 +34,10 @@ INSERT INTO audit (pos, at, kind, detail) VALUES (nextval('step_seq'), penstock_
 SELECT key FROM definition WHERE id = $1::text
 
 -- name: list_definitions
--- Latest versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset
+-- Latest versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
 SELECT id, version, name, uploaded_at, description FROM (
   SELECT DISTINCT ON (id) id, version, name, uploaded_at, description FROM definition ORDER BY id, version DESC) latest
-WHERE $1::text IS NULL OR id ILIKE $1 OR name ILIKE $1
+WHERE id > $4::text AND ($1::text IS NULL OR id ILIKE $1 OR name ILIKE $1)
 ORDER BY id LIMIT $2::int OFFSET $3::int
 
 -- name: count_definitions

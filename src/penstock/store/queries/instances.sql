@@ -55,29 +55,30 @@ SELECT 1 FROM instance WHERE id = $1::bigint
 SET LOCAL plan_cache_mode = force_custom_plan
 
 -- name: list_all
--- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset
+-- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below
 SELECT i.id FROM instance i
-WHERE ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+WHERE i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_completed
 SELECT i.id FROM instance i
-WHERE i.status = 1 AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+WHERE i.status = 1 AND i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+  AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
--- FAILED or CANCELLED ($5): they have rows of their own.
+-- FAILED or CANCELLED ($6): they have rows of their own.
 SELECT i.id FROM abnormal_end e JOIN instance i ON i.id = e.instance_id
-WHERE e.status = $5::smallint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+WHERE e.status = $6::smallint AND e.instance_id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_open
--- ACTIVE ($5 false) or WAITING ($5 true): open instances are those with a root token.
+-- ACTIVE ($6 false) or WAITING ($6 true): open instances are those with a root token.
 SELECT i.id FROM token r JOIN instance i ON i.id = r.id
-WHERE r.id = r.instance_id AND i.status = 0
+WHERE r.id = r.instance_id AND r.id < $5::bigint AND i.status = 0
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
-  AND $5::boolean = (r.state = 2 OR EXISTS (
+  AND $6::boolean = (r.state = 2 OR EXISTS (
     SELECT FROM token t WHERE t.instance_id = r.id AND t.id <> t.instance_id AND t.state = 2))
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
@@ -93,12 +94,13 @@ SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', '
 -- those that wait: one on the state of tokens would cost every update of a token its HOT-ness.
 WITH waiting AS MATERIALIZED (SELECT DISTINCT instance_id FROM token WHERE state = 2)
 SELECT i.id FROM (
-  SELECT instance_id AS id FROM waiting WHERE $5::boolean
+  SELECT instance_id AS id FROM waiting WHERE $6::boolean
   UNION ALL
-  SELECT r.id FROM token r WHERE NOT $5::boolean AND r.id = r.instance_id
+  SELECT r.id FROM token r WHERE NOT $6::boolean AND r.id = r.instance_id
     AND NOT EXISTS (SELECT FROM waiting w WHERE w.instance_id = r.id)) r
 JOIN instance i ON i.id = r.id
-WHERE i.status = 0 AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+WHERE i.status = 0 AND i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+  AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: estimate_instances

@@ -247,10 +247,11 @@ SELECT i.id, (i.vars || coalesce(i.overlay, '{}') || coalesce((
 FROM instance i WHERE i.id = ANY($1::bigint[])
 
 -- name: failed_jobs
--- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset).
+-- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset $4 only instances below).
 SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, i.definition
 FROM (SELECT e.instance_id FROM abnormal_end e
-      WHERE e.job_type IS NOT NULL AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
+      WHERE e.job_type IS NOT NULL AND e.instance_id < $4::bigint
+        AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
       ORDER BY e.instance_id DESC LIMIT $2::int OFFSET $3::int) e
 JOIN instance i ON i.id = e.instance_id
 JOIN LATERAL (SELECT * FROM history h WHERE h.instance_id = e.instance_id AND h.kind = 2 ORDER BY h.pos DESC LIMIT 1) h ON true

@@ -447,6 +447,16 @@ class ListDefinitionsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
 
+    cursor: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] the `next` of the slice before
+    """
+
+    limit: "int" = betterproto2.field(7, betterproto2.TYPE_INT32)
+    """
+    [+] how many at most: in place of pages, from the first slice on
+    """
+
 
 default_message_pool.register_message("workflow.v1", "ListDefinitionsRequest", ListDefinitionsRequest)
 
@@ -456,6 +466,14 @@ class ListDefinitionsResponse(betterproto2.Message):
     definitions: "list[WorkflowDefinition]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     total: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    0 in slices
+    """
+
+    next: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] the cursor of what comes after this slice; empty at the end
+    """
 
 
 default_message_pool.register_message("workflow.v1", "ListDefinitionsResponse", ListDefinitionsResponse)
@@ -473,6 +491,16 @@ class ListInstancesRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
 
+    cursor: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] the `next` of the slice before
+    """
+
+    limit: "int" = betterproto2.field(7, betterproto2.TYPE_INT32)
+    """
+    [+] how many at most: in place of pages, from the first slice on
+    """
+
 
 default_message_pool.register_message("workflow.v1", "ListInstancesRequest", ListInstancesRequest)
 
@@ -485,6 +513,14 @@ class ListInstancesResponse(betterproto2.Message):
     """
 
     total: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    0 in slices
+    """
+
+    next: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] the cursor of what comes after this slice; empty at the end
+    """
 
 
 default_message_pool.register_message("workflow.v1", "ListInstancesResponse", ListInstancesResponse)

@@ -1,0 +1,117 @@
+"""Lists read by key: whatever changes meanwhile, nothing is left out and nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+from penstock.errors import BadRequest
+from penstock.testing.definitions import definition, end
+from tests.engine.driver import Driver
+from tests.shapes import task, user
+
+STATUSES = (None, "ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")
+
+
+async def walk(
+    driver: Driver, definition_id: str | None, status: str | None, business_key: str | None, limit: int
+) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        part = await driver.engine.instances.list_slice(definition_id, status, business_key, cursor, limit)
+        assert len(part.items) <= limit
+        found += [item.id for item in part.items]
+        if part.next is None:
+            return found
+        cursor = part.next
+
+
+async def many(driver: Driver) -> None:
+    """Two versions of a definition and another one, instances in every status."""
+    first = definition(task("x", "u"), user("u", "end"), end(), definition_id="a")
+    await driver.upload(first)
+    await driver.upload(definition(user("u", "end"), end(), definition_id="b"))
+    for n in range(60):
+        if n == 30:
+            await driver.upload({**first, "name": "second"})
+        view = await driver.start("ab"[n % 2], business_key=f"k{n % 3}")
+        if n % 2 == 0:
+            (job,) = await driver.poll("x")
+            if n % 3 == 0:
+                await driver.fail(job, retryable=False)
+            elif n % 3 == 1:
+                await driver.complete(job)
+        if n % 7 == 0 and await driver.status(view.id) == "WAITING":
+            await driver.finish_task(view.id, "u")
+        if n % 5 == 0 and await driver.status(view.id) in ("ACTIVE", "WAITING"):
+            await driver.cancel(view.id)
+
+
+async def test_slices_hold_what_pages_hold(driver: Driver) -> None:
+    await many(driver)
+    seen = 0
+    for definition_id, status, key in product((None, "a", "b", "none"), STATUSES, (None, "k1")):
+        page = await driver.engine.instances.list(definition_id, status, key, 0, 200)
+        ids = [item.id for item in page.items]
+        seen += bool(ids)
+        for limit in (1, 7, 60):
+            assert await walk(driver, definition_id, status, key, limit) == ids
+    assert seen > 20
+
+
+async def test_a_walk_meets_everything_that_stays_and_nothing_twice(driver: Driver) -> None:
+    await many(driver)
+    source = random.Random(1)
+    before = await walk(driver, None, "WAITING", None, 60)
+    found: list[str] = []
+    gone: set[str] = set()
+    cursor: str | None = None
+    while True:
+        part = await driver.engine.instances.list_slice(None, "WAITING", None, cursor, 3)
+        found += [item.id for item in part.items]
+        for id in (*(item.id for item in part.items), source.choice(before)):
+            if id not in gone:
+                await driver.cancel(id)
+                gone.add(id)
+        await driver.start("b")
+        if part.next is None:
+            break
+        cursor = part.next
+    assert len(found) == len(set(found))
+    assert set(before) - gone <= set(found) <= set(before)
+    assert set(found) | gone == set(before)
+
+
+async def test_failed_jobs_and_definitions_are_listed_by_key(driver: Driver) -> None:
+    await many(driver)
+    jobs = driver.engine.jobs
+    page = await jobs.failed(0, 200)
+    assert len(page.items) == 10
+    found = []
+    cursor: str | None = None
+    while True:
+        part = await jobs.failed_slice(cursor, 4, "x")
+        found += part.items
+        for item in part.items:
+            await driver.retry(item.instance_id)
+        if part.next is None:
+            break
+        cursor = part.next
+    assert found == page.items
+    assert (await jobs.failed_slice(None, 4)).items == []
+    first = await driver.engine.definitions.list_slice(None, None, 1)
+    second = await driver.engine.definitions.list_slice(None, first.next, 1)
+    assert [(item.id, item.version) for item in (*first.items, *second.items)] == [("a", 2), ("b", 1)]
+    assert second.next is None
+    assert (await driver.engine.definitions.list_slice("B", None, 0)).items == second.items
+
+
+@pytest.mark.parametrize("cursor", ["x!", "-", "1f-2", "f" * 100])
+async def test_a_cursor_that_no_list_gave_is_refused(driver: Driver, cursor: str) -> None:
+    with pytest.raises(BadRequest, match="cursor"):
+        await driver.engine.instances.list_slice(None, None, None, cursor, 5)
+    with pytest.raises(BadRequest, match="cursor"):
+        await driver.engine.jobs.failed_slice(cursor, 5)
