@@ -121,7 +121,7 @@ CREATE TABLE token (
   job_type    int,
   held        int,                     -- slots that its attempt holds; null: none
   seq         bigint NOT NULL,         -- this step execution; the job id is (instance_id, id, seq)
-  queued      bigint,                  -- the id of its row in `ready`; null: seq
+  queued      bigint,                  -- while READY, the id of its row in `ready`; null: seq
   entry       bigint,                  -- this entry of the step, the same after a `retry` of the instance; null: seq
   entered_at  timestamptz NOT NULL,
   state       smallint NOT NULL CHECK (state BETWEEN 0 AND 15),
@@ -138,6 +138,10 @@ CREATE TABLE token (
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX token_branch ON token (instance_id) WHERE id <> instance_id;
 
+-- A row's `seq` is an id of its own for each time that a job is queued: the first time that of the execution, which costs
+-- nothing, then one from step_seq that stands in token.queued. So a row is a job's if, and only if, the token is READY
+-- and says so. One that was not seen by the statement that should have deleted it (it came after the statement's snapshot,
+-- before its lock on the token) is no job's ever again, and goes when a claim meets it.
 CREATE TABLE ready (
   job_type    int NOT NULL,
   priority    smallint NOT NULL DEFAULT 5,  -- lowest first

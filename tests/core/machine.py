@@ -50,7 +50,7 @@ class Machine:
         self.start_variables = variables or {}
         self.instance = Instance(INSTANCE)
         self.tokens: dict[int, Token] = {}
-        self.ready: set[tuple[int, int]] = set()
+        self.ready: set[tuple[int, int]] = set()  # (token, place)
         self.timers: dict[tuple[int, int, int], Timer] = {}
         self.history: list[HistoryRow] = []
         self.snapshot: list[Token] | None = None
@@ -139,15 +139,21 @@ class Machine:
         token.attempt += 1
         token.claimed_by, token.claimed_at = worker, self.now
         token.lease_until = self.now + timedelta(seconds=30)
-        self.ready.remove((token.id, token.seq))
+        self.unqueue(token)
         return token
 
     def expire(self, step: str) -> Token:
-        token = self.at(step)
+        return self.expire_token(self.at(step))
+
+    def expire_token(self, token: Token) -> Token:
         move(token, Trigger.LEASE_EXPIRED)
         token.expiries += 1
-        self.ready.add((token.id, token.seq))
+        token.queued = next(self.positions)
+        self.ready.add((token.id, token.place))
         return token
+
+    def unqueue(self, token: Token) -> None:
+        self.ready.remove((token.id, token.place))
 
     def held(self, step: str, worker: str = "w") -> Token:
         """The job under lease, claimed now if nobody has; one whose lease expired stays in the queue."""
@@ -225,11 +231,11 @@ class Machine:
         for id in out.deleted:
             del self.tokens[id]
         # in the store's order: out of the queue first, then into it
-        self.ready -= {(job.token_id, job.seq) for job in out.dequeued}
+        self.ready -= {(job.token_id, job.place) for job in out.dequeued}
         for job in out.queued:
             assert job.job_type == self.definition.steps[self.tokens[job.token_id].step].job_type
-            assert (job.token_id, job.seq) not in self.ready
-            self.ready.add((job.token_id, job.seq))
+            assert (job.token_id, job.place) not in self.ready
+            self.ready.add((job.token_id, job.place))
         for key in list(self.timers):
             if key[:2] in out.disarmed:
                 del self.timers[key]
@@ -253,7 +259,7 @@ class Machine:
         """What must be true of the rows after each event; the names are those of testing/invariants.py."""
         tokens = self.tokens.values()
         active = self.status is InstanceStatus.ACTIVE
-        assert self.ready == {(t.id, t.seq) for t in tokens if t.state is TokenState.READY}
+        assert self.ready == {(t.id, t.place) for t in tokens if t.state is TokenState.READY}
         assert (INSTANCE in self.tokens) is active
         assert active or not (self.tokens or self.timers or self.ready)
         open_now = {(t.id, t.seq): t for t in tokens if t.is_open}

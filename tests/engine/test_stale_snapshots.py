@@ -13,13 +13,15 @@ import psycopg
 import pytest
 import trio
 
+from penstock.engine import ids
 from penstock.settings import DispatchMode
 from penstock.store import jobs as store
 from penstock.store import outbox
 from penstock.store.statements import SQL
 from penstock.testing.definitions import linear
+from penstock.testing.invariants import assert_invariants
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, number
 from tests.waiting import wait_until
 
 WAITING = b"""SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 43 AND NOT granted
@@ -77,6 +79,52 @@ async def test_a_claim_leaves_jobs_that_were_claimed_and_came_back_since_it_bega
     assert driver.rows("SELECT * FROM ready") == []
     assert await driver.expire(31) == 1
     assert (await driver.one("work")).id == job.id
+
+
+async def test_a_row_that_a_late_heartbeat_could_not_see_is_no_job_and_goes_when_a_claim_meets_it(
+    make_driver: MakeDriver,
+) -> None:
+    """X and Y expired. B's heartbeat for both has its snapshot and waits for X; Y is heart-beaten through C and expires
+    again: what B then takes out of the queue is the row from before. When ids were used again, the next expiry failed on
+    the other row, in every engine, again after each start.
+    """
+    driver, other = make_driver(), make_driver()
+    await driver.upload(linear(1))
+    for _ in "XY":
+        await driver.start("linear")
+    x, y = sorted(await driver.poll("work", n=2), key=lambda job: job.instance_id)
+    await driver.expire(31)
+    extensions = [
+        store.Extension((key := ids.read_job(job.id)).token, key.seq, None, "w1", 30, None, None) for job in (x, y)
+    ]
+    late: list[store.Extended] = []
+
+    async def both_of_b() -> None:
+        async with driver.engine.database.connection() as connection:
+            late.extend(await store.extend(connection, extensions))
+
+    async def waits() -> bool:
+        return driver.waiting_for_locks() == 1
+
+    with psycopg.connect(driver.dsn) as holder:
+        holder.execute("SELECT FROM token WHERE id = %s FOR UPDATE", (number(x.instance_id),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(both_of_b)
+            await wait_until(waits)
+            await other.heartbeat(y)
+            assert await driver.expire(31) == 1
+            holder.rollback()
+    assert [row.token for row in late] == [number(x.instance_id), number(y.instance_id)]
+    assert driver.rows("SELECT token_id FROM ready") == [(number(y.instance_id),)]  # nobody's
+    assert_invariants(driver.dsn)
+
+    assert await driver.expire(31) == 2
+    assert len(driver.rows("SELECT FROM ready")) == 3
+    jobs = await driver.poll("work", n=3, worker="next")
+    assert [job.id for job in jobs] == [x.id, y.id]
+    assert driver.rows("SELECT FROM ready") == []
+    for job in jobs:
+        await driver.complete(job)
 
 
 async def test_a_late_result_that_ends_an_instance_takes_along_what_the_expiry_queued(driver: Driver) -> None:

@@ -62,7 +62,8 @@ class History:
 
     def ready(self) -> list[Token]:
         """Jobs in the queue, oldest first."""
-        return [token for token in open_tokens(self.machine) if token.state is TokenState.READY]
+        waiting = [token for token in open_tokens(self.machine) if token.state is TokenState.READY]
+        return sorted(waiting, key=lambda token: token.place)
 
     # -- calls of workers
 
@@ -97,7 +98,7 @@ class History:
             case CallKind.HEARTBEAT:
                 if token.state is TokenState.READY:
                     move(token, Trigger.LATE_HEARTBEAT)
-                    self.machine.ready.remove(job)
+                    self.machine.unqueue(token)
                 token.lease_until = self.machine.now + timedelta(seconds=5)
             case CallKind.COMPLETE:
                 self._apply(JobCompleted(token.id, call.worker, self.machine.encode(output)))
@@ -142,9 +143,7 @@ class History:
         assert token.lease_until is not None
         if token.lease_until > self.machine.now:
             return False
-        move(token, Trigger.LEASE_EXPIRED)
-        token.expiries += 1
-        self.machine.ready.add(job)
+        self.machine.expire_token(token)
         if token.expiries >= EXPIRIES_MAX:
             place = self.place(token)
             self._apply(JobDeadLettered(token.id, token.expiries))

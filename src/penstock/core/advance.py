@@ -135,7 +135,7 @@ class _Run(Book):
             self.arm(token, RETRY_TIMER, delay_s)
         else:
             move(token, Trigger.RETRY)
-            self.queue(token, step)
+            self.queue_again(token, step)
 
     def timer_fired(self, token: Token, index: int) -> None:
         step = self.definition.steps[token.step]
@@ -149,7 +149,7 @@ class _Run(Book):
             self.out.fired.append(fired)
             move(token, Trigger.BACKOFF_OVER)
             self.touch(token)
-            self.queue(token, step)
+            self.queue_again(token, step)
         elif index == WAIT_TIMER:
             self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
             self.finish_step(token)

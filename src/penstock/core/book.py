@@ -107,6 +107,7 @@ class Book:
         token.attempt = token.failures = token.expiries = 0
         token.claimed_by = token.claimed_at = token.lease_until = None
         token.timeout_s = step.timeout_s
+        token.queued = None
         self.touch(token)
 
     def close(
@@ -165,14 +166,19 @@ class Book:
 
     def queue(self, token: Token, step: Step) -> None:
         assert step.job_type is not None
-        self.out.queued.append(JobRef(step.job_type, token.id, token.seq, token.priority))
+        self.out.queued.append(JobRef(step.job_type, token.id, token.seq, token.priority, token.place))
+
+    def queue_again(self, token: Token, step: Step) -> None:
+        """Behind what waits."""
+        token.queued = self.position()
+        self.queue(token, step)
 
     def dequeue(self, token: Token) -> None:
         """Take the job out of the queue if it is there (a late result, or an end, finds it READY)."""
         if token.state is TokenState.READY:
             job_type = self.definition.steps[token.step].job_type
             if job_type is not None:
-                self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority))
+                self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority, token.place))
 
     def arm_boundaries(self, token: Token, step: Step) -> None:
         for index, boundary in enumerate(step.boundaries):

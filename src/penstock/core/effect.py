@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.core.state import PRIORITY_DEFAULT, HistoryKind, Instance, Token
+from penstock.core.state import HistoryKind, Instance, Token
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -41,7 +41,8 @@ class JobRef(msgspec.Struct, frozen=True):
     job_type: str
     token_id: int
     seq: int
-    priority: int = PRIORITY_DEFAULT
+    priority: int
+    place: int
 
 
 class AuditRow(msgspec.Struct, frozen=True):

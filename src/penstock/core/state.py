@@ -138,6 +138,12 @@ class Token(msgspec.Struct):
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
     priority: int = PRIORITY_DEFAULT
+    queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
+
+    @property
+    def place(self) -> int:
+        """The id of the row that it has in the queue while READY: another one each time, so that none is met twice."""
+        return self.seq if self.queued is None else self.queued
 
     @property
     def is_root(self) -> bool:

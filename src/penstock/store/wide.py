@@ -177,7 +177,7 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -198,6 +198,7 @@ def _token(row: Sequence[Any]) -> Token:
         lease_until=lease_until,
         timeout_s=timeout_s,
         priority=priority,
+        queued=queued,
     )
 
 
@@ -305,11 +306,11 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s)
+         t.lease_until, t.timeout_s, t.queued)
         for change in changes for t in change.outcome.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, arrays.floats)  # fmt: skip
+        texts, times, times, arrays.floats, ints)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
@@ -332,7 +333,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
         for job in out.dequeued:
             job_type = change.job_type_of(steps[job.token_id, job.seq])
             assert job_type is not None
-            gone.append((job_type, job.priority, job.seq))
+            gone.append((job_type, job.priority, job.place))
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         for job in out.queued:
             token = placed[job.token_id]
@@ -341,7 +342,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
             if to_outbox:
                 outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
             else:
-                queued.append((job_type, job.priority, job.seq, job.token_id))
+                queued.append((job_type, job.priority, job.place, job.token_id))
     add("delete_ready", sorted(gone), ints, ints, ints)
     add("insert_ready", queued, ints, ints, ints, ints)
     add("insert_outbox", outgoing, ints, ints, ints, ints, ints)

@@ -14,12 +14,18 @@ import psycopg
 
 # Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5) are the states with an open step execution.
 INVARIANTS: Final[dict[str, str]] = {
-    "a job waits in the queue or in the outbox, not in both, if, and only if, its token is READY": """
-        SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t FULL JOIN ready r ON r.token_id = t.id
+    "a job waits in the queue or in the outbox, not in both, if its token is READY": """
+        SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t LEFT JOIN ready r
+          ON (r.job_type, r.priority, r.seq, r.token_id) = (t.job_type, t.priority, coalesce(t.queued, t.seq), t.id)
         LEFT JOIN (SELECT DISTINCT token_id, seq, attempt, job_type FROM dispatch_outbox) o
           ON o.token_id = t.id AND o.seq = t.seq AND o.attempt = t.attempt + 1 AND o.job_type = t.job_type
-        WHERE (r.token_id IS NOT NULL AND (t.state, t.seq, t.job_type) IS DISTINCT FROM (0, r.seq, r.job_type))
-           OR (t.state = 0 AND (r.token_id IS NULL) = (o.token_id IS NULL))""",
+        WHERE t.state = 0 AND (r.token_id IS NULL) = (o.token_id IS NULL)""",
+    "a row of the queue is a job that waits, or one that was queued again and then taken unseen": """
+        SELECT r.token_id, r.seq, t.state, t.seq, t.queued FROM ready r LEFT JOIN token t ON t.id = r.token_id
+        WHERE (t.state, t.job_type, t.priority, coalesce(t.queued, t.seq))
+            IS DISTINCT FROM (0::smallint, r.job_type, r.priority, r.seq)
+          AND (r.seq = t.seq OR EXISTS (
+            SELECT FROM history h WHERE h.token_id = r.token_id AND h.seq = r.seq))""",
     "a dispatched job has an attempt and a deadline, and no holder": """
         SELECT instance_id, id, seq, attempt, claimed_by FROM token
         WHERE state = 5 AND (attempt < 1 OR lease_until IS NULL OR claimed_at IS NULL OR claimed_by IS NOT NULL)""",

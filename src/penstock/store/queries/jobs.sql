@@ -17,7 +17,7 @@ moved AS (
   -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
   -- re-check under the lock fails and the item is refused: then the caller looks (Facts) and may come again.
   UPDATE token t SET
-    seq = nextval('step_seq'), step = i.next_step, job_type = i.next_type,
+    seq = nextval('step_seq'), queued = NULL, step = i.next_step, job_type = i.next_type,
     state = CASE WHEN i.next_type IS NULL THEN 2 WHEN i.hand_off IS NULL THEN 0 ELSE 1 END,
     attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
@@ -30,20 +30,20 @@ moved AS (
     AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.hand_off, i.worker, i.output,
-    old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at),
+    old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at,
+    coalesce(old.queued, old.seq) AS place),
 ended AS (
-  -- `old` as above: what an expiry queued meanwhile could not be seen, and would stay
   DELETE FROM token t USING item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE i.op = 1 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
-    t.entered_at AS started_at, t.claimed_at, i.worker, i.output, i.next_step,
+    t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),  -- the step's end and the instance's: the clock goes on within a statement
 unqueued AS (
   DELETE FROM ready r USING (
-    SELECT job_type, priority, seq, state FROM moved
-    UNION ALL SELECT job_type, priority, seq, state FROM ended) late
-  WHERE late.state = 0 AND r.job_type = late.job_type AND r.priority = late.priority AND r.seq = late.seq),
+    SELECT job_type, priority, place, state FROM moved
+    UNION ALL SELECT job_type, priority, place, state FROM ended) late
+  WHERE late.state = 0 AND r.job_type = late.job_type AND r.priority = late.priority AND r.seq = late.place),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
@@ -80,39 +80,40 @@ FROM unnest($1::int[]) AS j(id)
 -- name: claim
 -- Leases waiting jobs, oldest first, to slots: ($1 job type, $2 worker, $3 lease seconds), those of one type together.
 -- Only the token is locked: who holds it owns its queue row, and a lock there would cost 54 B of WAL a job. A row whose
--- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot
--- (`version`): its row is a new one, which can't be seen and would stay. One whose token moved on is garbage (there
--- should be none) and goes when a type has fewer jobs than slots. Variables of more than $4 bytes, or compressed
+-- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot: it
+-- has another row now. Rows that are no token's place any more (schema.sql, `ready`) go when a type has fewer jobs than
+-- slots, all that were looked at: a probe counts none of them a second time. Variables of more than $4 bytes, or compressed
 -- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB).
 WITH wanted AS MATERIALIZED (
   SELECT job_type, min(place)::int AS first, count(*)::int AS n
   FROM unnest($1::int[]) WITH ORDINALITY AS s(job_type, place) GROUP BY job_type),
 held AS MATERIALIZED (
   SELECT c.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.job_type, r.priority, r.seq, t.id, t.xmin AS version, w.first FROM (
+    SELECT r.job_type, r.priority, r.seq AS place, t.id, w.first FROM (
       SELECT * FROM ready r WHERE r.job_type = w.job_type ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
-    JOIN token t ON t.id = r.token_id AND t.seq = r.seq AND t.state = 0
+    JOIN token t ON t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0
     ORDER BY r.priority, r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
 numbered AS MATERIALIZED (
-  SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, seq)::int AS ordinal FROM held h),
+  SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, place)::int AS ordinal FROM held h),
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
   UPDATE token t SET state = 1, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
     claimed_at = penstock_now(),
     lease_until = penstock_now() + least(($3::float8[])[n.first + n.ordinal - 1], t.timeout_s) * interval '1 s'
   FROM numbered n
-  WHERE t.id = n.id AND t.seq = n.seq AND t.state = 0 AND t.xmin = n.version
-  RETURNING t.*, n.ordinal),
+  WHERE t.id = n.id AND coalesce(t.queued, t.seq) = n.place AND t.state = 0
+  RETURNING t.*, n.ordinal, n.place),
 void AS MATERIALIZED (
   SELECT c.job_type, c.priority, c.seq FROM wanted w CROSS JOIN LATERAL (
     SELECT r.* FROM ready r WHERE r.job_type = w.job_type
       AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
-    ORDER BY r.priority, r.seq LIMIT w.n) c
-  WHERE NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 0)),
+    ORDER BY r.priority, r.seq LIMIT w.n + 1000) c
+  WHERE NOT EXISTS (
+    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0)),
 unqueued AS (
   DELETE FROM ready r USING (
-    SELECT job_type, priority, seq FROM taken UNION ALL SELECT job_type, priority, seq FROM void) gone
-  WHERE r.job_type = gone.job_type AND r.priority = gone.priority AND r.seq = gone.seq)
+    SELECT job_type, priority, place FROM taken UNION ALL SELECT job_type, priority, seq FROM void) gone
+  WHERE r.job_type = gone.job_type AND r.priority = gone.priority AND r.seq = gone.place)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, i.definition,
   CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
@@ -141,10 +142,10 @@ kept AS (
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (t.timeout_s IS NULL OR t.state = 5 OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
   RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, t.priority, old.state AS old_state,
-    i.checkpoint, i.progress),
+    coalesce(old.queued, old.seq) AS place, i.checkpoint, i.progress),
 unqueued AS (
   DELETE FROM ready r USING kept k
-  WHERE k.old_state = 0 AND r.job_type = k.job_type AND r.priority = k.priority AND r.seq = k.seq),
+  WHERE k.old_state = 0 AND r.job_type = k.job_type AND r.priority = k.priority AND r.seq = k.place),
 noted AS (
   INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
   SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
@@ -155,20 +156,20 @@ noted AS (
 SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8 FROM kept
 
 -- name: give_back
--- Returns leased jobs to the queue at once: $1 token $2 seq $3 attempt $4 worker $5 whether to the outbox instead. No
--- retry and no expiry is counted, and nobody is the last holder.
+-- Returns leased jobs to the queue at once, behind what waits: $1 token $2 seq $3 attempt $4 worker $5 whether to the
+-- outbox instead. No retry and no expiry is counted, and nobody is the last holder.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, worker)),
 freed AS (
-  UPDATE token t SET state = 0, claimed_by = NULL, claimed_at = NULL, lease_until = NULL
+  UPDATE token t SET state = 0, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, old.claimed_at,
-    i.worker),
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
+    old.claimed_at, i.worker),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, seq, id FROM freed WHERE NOT $5::boolean),
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
@@ -179,7 +180,7 @@ noted AS (
 SELECT id, seq, job_type, attempt FROM freed
 
 -- name: expire
--- Leases that ended: $1 token $2 seq $3 attempt $4 expiry limit. The job goes back to the queue and keeps its last
+-- Leases that ended: $1 token $2 seq $3 attempt $4 expiry limit. The job goes to the end of the queue and keeps its last
 -- holder, who may still complete it until it is claimed. One expiry short of the limit nothing is changed here: the
 -- row is returned with `dead` true and goes through `advance`.
 WITH item AS MATERIALIZED (
@@ -190,12 +191,12 @@ due AS MATERIALIZED (
   WHERE t.state = 1 AND t.lease_until <= penstock_now()
   ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
-  UPDATE token t SET state = 0, expiries = t.expiries + 1 FROM due d
+  UPDATE token t SET state = 0, queued = nextval('step_seq'), expiries = t.expiries + 1 FROM due d
   WHERE t.id = d.id AND t.seq = d.seq AND t.state = 1 AND d.expiries + 1 < $4::int
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
-    t.claimed_by),
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
+    t.claimed_at, t.claimed_by),
 queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, seq, id FROM freed),
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 11, claimed_by

@@ -86,12 +86,12 @@ due AS MATERIALIZED (
   WHERE (t.state = 5 OR t.state = 1 AND $4::boolean) AND t.lease_until <= penstock_now()
   ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
-  UPDATE token t SET state = 0 FROM due d WHERE t.id = d.id AND t.seq = d.seq
-  RETURNING t.id, t.instance_id, t.seq, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
+  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
     t.claimed_by, d.state AS old_state),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, seq, id FROM freed WHERE NOT $4::boolean),
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $4::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
@@ -113,8 +113,8 @@ WITH gone AS (
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, token_id, seq, penstock_now(), job_type, attempt + 1 FROM (
-    SELECT t.instance_id, g.token_id, g.seq, g.job_type, t.attempt FROM gone g
-    JOIN token t ON t.id = g.token_id AND t.seq = g.seq AND t.state = 0
+    SELECT t.instance_id, g.token_id, t.seq, g.job_type, t.attempt FROM gone g
+    JOIN token t ON t.id = g.token_id AND coalesce(t.queued, t.seq) = g.seq AND t.state = 0
     ORDER BY g.job_type, g.priority, g.seq) old)
 SELECT count(*) FROM gone
 
@@ -123,8 +123,7 @@ SELECT count(*) FROM gone
 -- but whose row is still there may or may not have been published; it is queued too. How many rows went.
 WITH next AS MATERIALIZED (SELECT * FROM dispatch_outbox ORDER BY job_type, id LIMIT $1::int),
 live AS MATERIALIZED (
-  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.priority, t.state
-  FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
+  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.state FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
     AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
   FOR NO KEY UPDATE OF t SKIP LOCKED),
 void AS MATERIALIZED (
@@ -136,16 +135,15 @@ gone AS (
   WHERE o.job_type = g.job_type AND o.id = g.id RETURNING o.id),
 freed AS (
   -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`)
-  UPDATE token t SET state = 0 FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
-  RETURNING t.id, t.instance_id, t.seq, t.attempt, t.step, t.entered_at, t.claimed_at,
-    l.state),  -- the state under the lock: by the snapshot it may be READY still
+  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
+    t.claimed_at, l.state),  -- the state under the lock: by the snapshot it may be READY still
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13
   FROM freed WHERE state = 5),
 queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT l.job_type, l.priority, l.seq, l.token_id FROM live l
-  ON CONFLICT (job_type, priority, seq) DO NOTHING)
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed)
 SELECT count(*) FROM gone
 
 -- name: lock_leftovers

@@ -42,11 +42,11 @@ SELECT id, definition, status, failure, instance_key FROM instance WHERE id = AN
 
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
-  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
-  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority
+  t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -129,12 +129,12 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
   parent_id = u.parent_id, attempt = u.attempt, failures = u.failures, expiries = u.expiries, pending = u.pending,
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
-  lease_until = u.lease_until, timeout_s = u.timeout_s
+  lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
-  $15::timestamptz[], $16::timestamptz[], $17::float8[])
+  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
-       claimed_by, claimed_at, lease_until, timeout_s)
+       claimed_by, claimed_at, lease_until, timeout_s, queued)
 WHERE t.id = u.id
 
 -- name: delete_tokens
