@@ -85,8 +85,8 @@ async def test_a_row_that_a_late_heartbeat_could_not_see_is_no_job_and_goes_when
     make_driver: MakeDriver,
 ) -> None:
     """X and Y expired. B's heartbeat for both has its snapshot and waits for X; Y is heart-beaten through C and expires
-    again: what B then takes out of the queue is the row from before. When ids were used again, the next expiry failed on
-    the other row, in every engine, again after each start.
+    again: what B then takes out of the queue is the row from before. When ids were used again, the next expiry failed
+    on the other row, in every engine, again after each start.
     """
     driver, other = make_driver(), make_driver()
     await driver.upload(linear(1))
