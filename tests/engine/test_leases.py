@@ -13,9 +13,14 @@ from penstock.engine.leases import STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.polls import ReleaseItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.wide import WideLane
+from penstock.errors import Conflict
+from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store import jobs as store
 from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
+
+MANY = 10 * STALE_ENDS_MAX
 
 
 def lease(attempt: int, ends_at: float) -> GrantedLease:
@@ -38,7 +43,7 @@ def watched(book: LeaseBook) -> tuple[int, float] | None:
     ids=["granted", "ended", "extended", "put back"],
 )
 def test_a_late_word_of_an_older_attempt_leaves_the_newer_lease_alone(late: Callable[[LeaseBook], None]) -> None:
-    book = LeaseBook()
+    book = LeaseBook(MANY)
     book.grant(lease(2, 20.0))
     late(book)
     assert watched(book) == (2, 20.0)
@@ -47,7 +52,7 @@ def test_a_late_word_of_an_older_attempt_leaves_the_newer_lease_alone(late: Call
 
 
 def test_an_attempts_own_end_and_the_close_of_its_execution_are_taken() -> None:
-    book = LeaseBook()
+    book = LeaseBook(MANY)
     book.grant(lease(1, 10.0))
     book.end(2, 3, 1)
     assert watched(book) is None
@@ -57,7 +62,7 @@ def test_an_attempts_own_end_and_the_close_of_its_execution_are_taken() -> None:
 
 
 def test_a_lease_that_was_extended_while_it_was_looked_at_keeps_its_new_end() -> None:
-    book = LeaseBook()
+    book = LeaseBook(MANY)
     book.grant(lease(1, 10.0))
     (due,) = book.take_due(10.0, 10)
     book.grant(lease(1, 40.0))  # as a heartbeat does that finds none
@@ -66,7 +71,7 @@ def test_a_lease_that_was_extended_while_it_was_looked_at_keeps_its_new_end() ->
 
 
 def test_jobs_that_are_done_long_before_the_end_of_their_lease_are_not_remembered_until_then() -> None:
-    book = LeaseBook()
+    book = LeaseBook(MANY)
     still_held = GrantedLease(1, 0, 3, 1, 0, None, "w", 1_800.0)
     book.grant(still_held)
     for token in range(1, 5 * STALE_ENDS_MAX):
@@ -76,6 +81,74 @@ def test_jobs_that_are_done_long_before_the_end_of_their_lease_are_not_remembere
         assert len(book._ends) <= STALE_ENDS_MAX + 4
     assert book.take_due(1_799.0, 10) == []
     assert book.take_due(9_999.0, 10) == [still_held]
+
+
+def test_a_token_has_one_lease_that_of_its_latest_execution() -> None:
+    """What another engine finished is known to be over by the next job of the same token."""
+    book = LeaseBook(MANY)
+    book.grant(lease(1, 3_600.0))
+    book.grant(GrantedLease(1, 2, 9, 1, 0, None, "w", 60.0))
+    assert (len(book), watched(book)) == (1, None)
+    book.grant(lease(7, 99.0))  # told late
+    book.forget(2, 3)
+    book.end(2, 3, 7)
+    assert [due.seq for due in book.take_due(9_999.0, 10)] == [9]
+    book.grant(lease(1, 3_600.0))
+    book.forget(2, 9)
+    assert len(book) == 0
+
+
+def test_a_full_book_forgets_what_was_granted_or_extended_longest_ago() -> None:
+    book = LeaseBook(3)
+    for token in range(3):
+        book.grant(GrantedLease(1, token, 3, 1, 0, None, "w", 60.0 + token))
+    book.extend(0, 3, 1, 90.0)
+    for token in range(3, 100):
+        book.grant(GrantedLease(1, token, 3, 1, 0, None, "w", 60.0 + token))
+        assert len(book) == 3
+        book.extend(0, 3, 1, 90.0)
+    assert sorted(due.token for due in book.take_due(9_999.0, 10)) == [0, 98, 99]
+
+
+async def test_a_lease_that_the_book_had_no_room_for_ends_by_the_scan(make_driver: MakeDriver) -> None:
+    driver = make_driver(leases_watched_max_items=1)
+    await driver.upload(linear(1))
+    for _ in range(3):
+        await driver.start("linear")
+    jobs = await driver.poll("work")
+    assert len(driver.engine.polls.leases) == 1
+    await driver.complete(jobs[0])
+    driver.clock.advance(31)
+    sweeper = LeaseSweeper(driver.engine)
+    returned = 0
+    for _ in range(2):
+        await sweeper.scan_once()
+        returned += await sweeper.run_once(trio.current_time() + 31)
+    assert returned == 2
+    assert len(await driver.poll("work")) == 2
+
+
+async def test_jobs_that_another_engine_finished_are_not_remembered_when_their_next_ones_come(
+    make_driver: MakeDriver,
+) -> None:
+    here, there = make_driver(), make_driver()
+    await here.upload(linear(3))
+    for _ in range(5):
+        await here.start("linear")
+    for _ in range(3):
+        for job in await here.poll("work", lease=3_600):
+            await there.complete(job)
+        assert len(here.engine.polls.leases) == 5
+
+
+async def test_a_late_call_tells_that_the_job_is_closed(make_driver: MakeDriver) -> None:
+    here, there = make_driver(), make_driver()
+    await here.run(linear(2))
+    job = await here.one("work", lease=3_600)
+    await there.complete(job)
+    with pytest.raises(Conflict):
+        await here.heartbeat(job)
+    assert len(here.engine.polls.leases) == 0
 
 
 def watched_attempt(driver: Driver, job: Job) -> int | None:

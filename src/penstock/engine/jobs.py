@@ -428,6 +428,8 @@ class Jobs:
             )
             for item, known in zip(refused, found, strict=True):
                 verdict = judge(item.call, known.facts)
+                if known.facts.state is None:  # closed, through another engine maybe
+                    self._polls.leases.forget(item.job.token, item.job.seq)
                 item.tries += 1
                 if verdict is not Verdict.APPLY:
                     item.answer(verdict)

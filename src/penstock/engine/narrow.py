@@ -184,6 +184,8 @@ class NarrowLane:
         found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
         for item, about in zip(refused, found, strict=True):
             verdict = judge(item.call, about.facts)
+            if about.facts.state is None:  # closed, through another engine maybe
+                self._polls.leases.forget(item.job.token, item.job.seq)
             item.tries += 1
             if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
                 item.answer(verdict)

@@ -89,7 +89,7 @@ class Polls:
         self._metrics = metrics
         self._cache = cache
         self.waiters = Waiters()
-        self.leases = LeaseBook()
+        self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked)
         self.draining = False
         self.on_queued: Callable[[str], None] = lambda job_type: None

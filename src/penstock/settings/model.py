@@ -266,6 +266,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
     lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600
     lease_expiry_limit: Annotated[int, _jobs("A job whose lease expired this often is dead-lettered.", 1, 32_767)] = 10
+    leases_watched_max_items: Annotated[
+        int,
+        _jobs(
+            "Leases that a process keeps in memory, some 600 B each, to end them in time; further ones end when a look "
+            "finds them (`lease_scan_interval_seconds`).",
+            1,
+            100_000_000,
+        ),
+    ] = 200_000
     lease_scan_interval_seconds: Annotated[
         float, _jobs("Longest time between two looks for the leases of engines that died.", 0.05, 3_600)
     ] = 10
