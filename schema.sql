@@ -240,6 +240,17 @@ CREATE TABLE dispatch_outbox (         -- Kafka mode: jobs to publish, in order;
   PRIMARY KEY (job_type, id)           -- a topic whose rows wait is no burden to the others
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
+CREATE TABLE api_token (               -- who may call, with authentication; `setting` counts the changes
+  id          text PRIMARY KEY,        -- public: part of the token, names it in lists
+  name        text NOT NULL,           -- whom the audit trail names
+  digest      bytea NOT NULL UNIQUE,   -- SHA-256 of the token, which is shown once and kept nowhere
+  roles       text NOT NULL,           -- as access/roles.py writes them: viewer+worker(pack|ship)
+  created_at  timestamptz NOT NULL,
+  created_by  text NOT NULL,
+  expires_at  timestamptz,
+  revoked_at  timestamptz
+);
+
 -- Partitions of `history` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (
@@ -276,4 +287,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (2);
+INSERT INTO penstock_schema (version) VALUES (3);

@@ -25,7 +25,7 @@ def test_a_token_is_found_by_nothing_but_itself():
     book.replace([known(made.id, made.digest)])
     found = book.find(made.text.encode())
     assert found is not None
-    assert (found.name, found.key) == (f"name of {made.id}", f"token:{made.id}")
+    assert (found.name, found.key) == (f"token:name of {made.id}", f"token:{made.id}")
     for wrong in (made.text[:-1], made.text + " ", made.text.upper(), "", made.digest.hex(), made.id):
         assert book.find(wrong.encode()) is None
 
@@ -51,7 +51,7 @@ def test_tokens_of_the_settings_stay():
     book.replace([])
     found = book.find(made.text.encode())
     assert found is not None
-    assert (found.name, found.job_types) == ("ci", frozenset({"a=b", "c"}))
+    assert (found.name, found.job_types) == ("token:ci", frozenset({"a=b", "c"}))
 
 
 @pytest.mark.parametrize(

@@ -285,10 +285,57 @@ def test_redacted_shows_what_differs_from_the_defaults():
     assert settings.redacted() == {"rest_port": 1, "log_level": "debug", "kafka_seed_brokers": "a:1,b:2"}
 
 
-def test_all_listeners_are_local_with_the_embedded_postgresql_only():
-    assert Settings().bind_address == "127.0.0.1"
-    assert Settings(postgres_dsn=Secret("x")).bind_address == "0.0.0.0"
+def test_all_listeners_are_local_unless_an_address_is_given():
+    assert Settings().bind_address == Settings(postgres_dsn=Secret("x")).bind_address == "127.0.0.1"
     assert Settings(bind="10.0.0.1").bind_address == "10.0.0.1"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "db.example", "127.0.0.1.example", "fe80::1%eth0"])
+def test_an_address_that_others_reach_needs_authentication_or_insecure(address):
+    [problem] = problems(environ={"WE_BIND": address})
+    assert problem == (
+        f"WE_BIND: '{address}' can be reached by others: needs authentication (WE_AUTHENTICATION), or WE_INSECURE=true"
+        " to let everybody in"
+    )
+    for cure in ("WE_AUTHENTICATION", "WE_INSECURE"):
+        environ = {"WE_BIND": address, cure: "true"}
+        assert load_settings(environ=environ, default_config_path=NOWHERE).bind_address == address
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_an_address_of_this_machine_needs_nothing(address):
+    assert load_settings(environ={"WE_BIND": address}, default_config_path=NOWHERE).bind_address == address
+
+
+ISSUER = {"WE_AUTHENTICATION": "1", "WE_OIDC_ISSUER": "https://issuer.example", "WE_OIDC_AUDIENCE": "penstock"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"WE_API_TOKENS": "a=viewer=x"}, "WE_API_TOKENS: needs authentication: true (WE_AUTHENTICATION)"),
+        ({"WE_TRUSTED_NETWORKS": "10.0.0.0/8=worker"}, "WE_TRUSTED_NETWORKS: needs authentication"),
+        ({"WE_OIDC_AUDIENCE": "a"}, "WE_OIDC_AUDIENCE: needs oidc_issuer"),
+        ({**ISSUER, "WE_OIDC_AUDIENCE": ""}, "oidc_audience (default): oidc_issuer needs it"),
+        (
+            {**ISSUER, "WE_OIDC_ISSUER": "http://issuer.example"},
+            "WE_OIDC_ISSUER: 'http://issuer.example' is no https://",
+        ),
+        (
+            {**ISSUER, "WE_OIDC_JWKS": "http://issuer.example/keys"},
+            "WE_OIDC_JWKS: 'http://issuer.example/keys' is no https",
+        ),
+        ({"WE_AUTHENTICATION": "1", "WE_INSECURE": "1"}, "WE_INSECURE: is for engines without authentication"),
+    ],
+)
+def test_settings_of_access_that_would_let_others_in_are_refused(environ, said):
+    [problem] = problems(environ=environ)
+    assert problem.startswith(said)
+
+
+def test_keys_from_a_file_or_this_machine_are_fine():
+    for source in ("/etc/keys.json", "http://127.0.0.1:8000/keys", "https://issuer.example/keys"):
+        load_settings(environ={**ISSUER, "WE_OIDC_JWKS": source}, default_config_path=NOWHERE)
 
 
 def test_a_data_directory_is_made_absolute(monkeypatch):

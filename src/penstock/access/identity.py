@@ -18,7 +18,7 @@ from penstock.errors import Forbidden
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """One caller. ``name`` is what audit rows show: a token's name, a JWT's subject, ``network:<cidr>``, ..."""
+    """One caller. ``name`` is what audit rows show: ``token:<name>``, ``oidc:<subject>``, ``network:<cidr>``."""
 
     name: str
     permissions: frozenset[Permission]

@@ -103,14 +103,14 @@ def read_grant(text: str) -> Grant:
         if match[2] is not None:
             if roles[-1] is not Role.WORKER:
                 raise BadRequest(f"{roles[-1]} takes no job types, worker does")
-            job_types = (job_types or set()) | set(match[2].split("|"))
+            job_types = {*(job_types or ()), *match[2].split("|")}
     return grant_of(roles, job_types)
 
 
 def merged(grants: Iterable[Grant]) -> Grant | None:
     """All that several grants allow; None for none of them."""
     roles: set[Role] = set()
-    job_types: set[str] | None = set()
+    job_types: set[str] | None = set[str]()
     for grant in grants:
         roles |= grant.roles
         if Role.WORKER in grant.roles and job_types is not None:

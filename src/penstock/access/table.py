@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.access.identity import Identity
 from penstock.access.roles import Permission
+from penstock.errors import Forbidden, PenstockError
 
 OPEN, VIEW, TASKS = Permission.NONE, Permission.VIEW, Permission.TASKS
 WORK, OPERATE, MODEL = Permission.WORK, Permission.OPERATE, Permission.MODEL
@@ -77,3 +79,14 @@ RPC: Final[Mapping[str, Permission]] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": VIEW,
 }
+
+
+def require(needed: Permission | None, caller: Identity | PenstockError) -> None:
+    """Let a call pass. ``caller`` is who calls, or why that is not known. Raises that, or Forbidden."""
+    if needed is Permission.NONE:
+        return
+    if isinstance(caller, PenstockError):
+        raise caller
+    if needed is None:
+        raise Forbidden("nobody may do this: it has no row in the table of what is needed")
+    caller.require(needed)

@@ -62,7 +62,7 @@ class KnownToken(msgspec.Struct, frozen=True):
     expires_at: float
 
     def identity(self) -> Identity:
-        return Identity.of(self.name, self.grant, key=f"token:{self.id}", expires_at=self.expires_at)
+        return Identity.of(f"token:{self.name}", self.grant, key=f"token:{self.id}", expires_at=self.expires_at)
 
 
 class TokenBook:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from penstock.cli import tokens
+
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
@@ -24,6 +26,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(tokens.app)
 
 ConfigOption = Annotated[
     Path | None,
@@ -50,7 +54,7 @@ def serve(
     bind: Annotated[
         str | None,
         typer.Option(
-            help="Address of all listeners. [default: 127.0.0.1 with the embedded PostgreSQL, else 0.0.0.0]",
+            help="Address of all listeners; one that others reach needs authentication. [default: 127.0.0.1]",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -62,7 +66,7 @@ def serve(
     Options win over the environment (WE_REST_PORT, ...), which wins over the file. Exit code: 0 after a stop that was
     asked for, 1 after a failure, 2 for wrong settings.
     """
-    settings = _settings(
+    settings = read_settings(
         config,
         data_dir=data_dir,
         rest_port=rest_port,
@@ -91,7 +95,7 @@ def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_lev
 
     `penstock serve` does the same at its start. This is for those who give the engine no right to change tables.
     """
-    settings = _settings(config, data_dir=data_dir, log_level=log_level)
+    settings = read_settings(config, data_dir=data_dir, log_level=log_level)
     from penstock.runtime.migrate import run
 
     raise typer.Exit(run(settings))
@@ -141,7 +145,7 @@ def version() -> None:
     typer.echo(f"penstock {__version__}")
 
 
-def _settings(config: Path | None, **options: object) -> Settings:
+def read_settings(config: Path | None, **options: object) -> Settings:
     """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
     from penstock.log import configure_logging, get_logger
     from penstock.settings import SettingsError, load_settings, unknown_environment

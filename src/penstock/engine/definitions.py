@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
+from penstock.access.identity import actor
 from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
 from penstock.core.parsing import parse_definition
@@ -78,6 +79,7 @@ class Definitions:
                 description=definition.description,
                 content=definition.content,
                 audit=self._audit,
+                actor=actor(),
             )
         self._keep(LoadedDefinition(row, definition, types))
         if new:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.access.identity import actor
 from penstock.core.definition import Step, StepType
 from penstock.core.effect import AuditRow, Outcome
 from penstock.core.event import (
@@ -101,11 +102,12 @@ class DeadLetterItem(WideItem):
 class CancelItem(WideItem):
     """Cancel an instance."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("actor", "reason")
 
     def __init__(self, instance: int, reason: str | None) -> None:
         super().__init__(instance)
         self.reason = reason
+        self.actor = actor()
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
@@ -113,14 +115,18 @@ class CancelItem(WideItem):
         return CancelRequested(self.reason)
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
-        outcome.audit.append(AuditRow("CANCELLED", detail=self.reason))
+        outcome.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.reason))
         return None
 
 
 class RetryItem(WideItem):
     """Let a failed instance go on."""
 
-    __slots__ = ()
+    __slots__ = ("actor",)
+
+    def __init__(self, instance: int) -> None:
+        super().__init__(instance)
+        self.actor = actor()
 
     async def prepare(self, connection: TrioConnection) -> None:
         holder = await store.reclaim_instance_key(connection, self.instance)
@@ -136,21 +142,22 @@ class RetryItem(WideItem):
         return RetryRequested()
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
-        outcome.audit.append(AuditRow("RETRIED"))
+        outcome.audit.append(AuditRow("RETRIED", actor=self.actor))
         return None
 
 
 class TaskItem(WideItem):
     """Complete the oldest open execution of a user task, or signal that of a wait."""
 
-    __slots__ = ("by", "kind", "output", "step_id")
+    __slots__ = ("actor", "by", "kind", "output", "step_id")
 
     def __init__(self, instance: int, step_id: str, kind: StepType, output: bytes | None, by: str | None) -> None:
         super().__init__(instance)
         self.step_id = step_id
         self.kind = kind
         self.output = output
-        self.by = by
+        self.actor = actor(by)
+        self.by = self.actor if by is None else by
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         signal = self.kind is StepType.WAIT
@@ -180,7 +187,10 @@ class TaskItem(WideItem):
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         step = loaded.definition.step(self.step_id)
         kind = "SIGNALLED" if self.kind is StepType.WAIT else "USER_TASK_COMPLETED"
-        outcome.audit.append(AuditRow(kind, step=None if step is None else step.index, actor=self.by))
+        claimed = None if self.by == self.actor else f"for {self.by}"
+        outcome.audit.append(
+            AuditRow(kind, step=None if step is None else step.index, actor=self.actor, detail=claimed)
+        )
         return None
 
 

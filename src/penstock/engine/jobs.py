@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import trio
 
+from penstock.access.identity import check_job_types, job_type_limit
 from penstock.core.duration import DURATION_MAX_DAYS
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.engine import ids
@@ -129,6 +130,7 @@ class Jobs:
             raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
         for name in types:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
+        check_job_types(types)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
@@ -264,6 +266,7 @@ class Jobs:
 
     async def _complete(self, request: Completion) -> Verdict:
         job, call = self._read(request, CallKind.COMPLETE)
+        await self._permit(job)
         lease = self._polls.leases.find(job.token, job.seq)
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
         step = None if lease is None else lease.step
@@ -294,6 +297,7 @@ class Jobs:
 
     async def _fail(self, request: Failure) -> Verdict:
         job, call = self._read(request, CallKind.FAIL)
+        await self._permit(job)
         item = FailItem(
             job,
             call,
@@ -313,11 +317,26 @@ class Jobs:
 
     async def _heartbeat(self, request: Heartbeat) -> Verdict | HeartbeatAnswer:
         job, call = self._read(request, CallKind.HEARTBEAT)
+        await self._permit(job)
         extension = store.Extension(
             job.token, job.seq, call.attempt, call.worker, self.lease_s(request.lease_seconds), request.checkpoint,
             request.progress,
         )  # fmt: skip
         return await self.beats.submit(BeatItem(job, call, extension), within_s=self._settings.outage_wait_seconds)
+
+    async def _permit(self, job: JobKey) -> None:
+        """Raises Forbidden when the caller is limited to other job types. An unknown job is for others to tell of."""
+        if job_type_limit() is None:
+            return
+        lease = self._polls.leases.find(job.token, job.seq)
+        if lease is not None and lease.loaded is not None:
+            loaded, step = lease.loaded, lease.step
+        else:
+            known = await self.looks.submit(LookItem(job, ""), within_s=self._settings.outage_wait_seconds)
+            if known.definition is None or known.step is None:
+                return
+            loaded, step = await self._load(known)
+        check_job_types((loaded.definition.steps[step].job_type or "",))
 
     def _read(self, request: JobAction, kind: CallKind) -> tuple[JobKey, Call]:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
@@ -348,6 +367,8 @@ class Jobs:
         lease = self._polls.leases.find(job.token, job.seq)
         if lease is None or lease.loaded is None:
             return None
+        if job_type_limit() is not None:
+            check_job_types((lease.loaded.definition.steps[lease.step].job_type or "",))
         plan = lease.loaded.plans[lease.step]
         if plan is None:
             return None
@@ -377,6 +398,7 @@ class Jobs:
     async def _release_outcome(self, request: Release) -> ItemOutcome:
         try:
             job, call = self._read(request, CallKind.HEARTBEAT)
+            await self._permit(job)
             lease = store.Lease(job.token, job.seq, call.attempt, call.worker)
             freed = await self._polls.releases.submit(
                 ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.access.identity import check_job_types
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
@@ -67,6 +68,7 @@ class JobStream:
             if len(self._slots) >= JOB_TYPES_MAX:
                 raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
             check_text(job_type, "credits", NAME_MAX_CHARS)
+            check_job_types((job_type,))
             slots = self._slots[job_type] = _Slots(self, job_type)
         least = slots.reserved + len(slots.jobs)
         slots.max_jobs = max(min(slots.max_jobs + count, CREDIT_MAX_JOBS), least)

@@ -90,7 +90,7 @@ class SignalItem(TaskItem):
         writes: list[Statement] = []
         if self._kept is not None:
             output = (self.output or b"{}").decode()
-            writes.append((SQL["insert_signal"], (self.instance, self._kept, output, self._audit)))
+            writes.append((SQL["insert_signal"], (self.instance, self._kept, output, self._audit, self.actor)))
         if self.key is not None:
             writes.append((SQL["claim_idempotency"], (self.scope, self.key, self.digest, self.instance)))
         return writes

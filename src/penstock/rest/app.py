@@ -10,8 +10,13 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
+import trio
+
+from penstock.access import table
+from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
+from penstock.access.identity import Identity, set_identity
 from penstock.engine.engine import Engine
-from penstock.errors import PayloadTooLarge, PenstockError
+from penstock.errors import PayloadTooLarge, PenstockError, Unauthenticated
 from penstock.log import set_trace
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
@@ -31,7 +36,7 @@ from penstock.rest.exchange import (
 )
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.problems import bug, nothing_at, problem_of
-from penstock.rest.routed import PATTERN, RoutedApp
+from penstock.rest.routed import CALLER, PATTERN, RoutedApp
 from penstock.rest.starts import StartRoutes
 
 UNKNOWN_PATTERN: Final = "(unknown)"
@@ -41,21 +46,26 @@ CLIENT_GONE_STATUS: Final = 499
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
+_WAITING: Final = frozenset({"/v1/jobs/poll", "/v1/jobs/lost"})
+"""Calls that may be parked."""
+_NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
+"""What one caller may read is kept for no other."""
 
 
 def _none() -> Sequence[str]:
     return ()
 
 
-def make_app(engine: Engine, *, degraded: Callable[[], Sequence[str]] = _none) -> App:
-    """The REST interface of an engine. ``degraded`` names what is away although the engine serves (`/readyz`)."""
-    return RestApp(engine, degraded)
+def make_app(engine: Engine, *, degraded: Callable[[], Sequence[str]] = _none, gate: Gate | None = None) -> App:
+    """The REST interface of an engine. ``degraded`` names what is away although the engine serves (`/readyz`);
+    without a ``gate`` everybody may do everything."""
+    return RestApp(engine, degraded, gate)
 
 
 class RestApp:
     """See ``make_app``."""
 
-    def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None = None) -> None:
         jobs, starts = JobRoutes(engine), StartRoutes(engine)
         self._hot: dict[str, Handler] = {
             "/v1/jobs/poll": jobs.poll,
@@ -73,6 +83,7 @@ class RestApp:
             "heartbeat": ("/v1/jobs/{id}/heartbeat", jobs.heartbeat),
         }
         self._routed = RoutedApp(engine, degraded, self._hot_methods)
+        self._gate = gate
         self._cors = Cors(engine.settings.cors_origins, engine.settings.cors_headers)
         self._max_body_bytes = engine.settings.max_body_bytes
         self._seconds = engine.metrics.http_request_seconds
@@ -96,13 +107,17 @@ class RestApp:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         set_trace(headers.get(b"traceparent"))
         cors = self._cors.headers(headers.get(b"origin"))
+        caller: Identity | PenstockError | None = None
+        if self._gate is not None:
+            cors = (*cors, *_NO_STORE)
+            caller = scope[CALLER] = await self._caller(self._gate, scope)
         method: str = scope["method"]
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
         try:
             hot = self._find_hot(scope["path"]) if method == "POST" else None
             if hot is not None:
                 pattern, handler, job_id = hot
-                reply = await self._answer(scope, headers, receive, handler, job_id)
+                reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
             elif method == "OPTIONS":
                 reply = self._options(scope["path"], headers)
             elif scope["path"].startswith("//"):  # the framework would take it for one slash
@@ -133,20 +148,58 @@ class RestApp:
     def _hot_methods(self, path: str) -> Sequence[str]:
         return ("POST",) if self._find_hot(path) is not None else ()
 
+    async def _caller(self, gate: Gate, scope: Scope) -> Identity | PenstockError:
+        """Who calls; or why that is not known, which matters only where it is asked for."""
+        set_identity(None)  # one task serves all calls of a connection
+        proofs = [value for name, value in scope["headers"] if name == b"authorization"]
+        client = scope.get("client")
+        try:
+            identity = await gate.identify(proofs, None if client is None else client[0])
+        except PenstockError as error:
+            return error
+        set_identity(identity)
+        return identity
+
     async def _answer(
-        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, handler: Handler, job_id: str
+        self,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        handler: Handler,
+        job_id: str,
+        pattern: str,
+        caller: Identity | PenstockError | None,
     ) -> Reply | None:
         """The reply of a hot route; None when the client went away in the middle of its request."""
         try:
+            if caller is not None:
+                table.require(table.REST.get(("POST", pattern)), caller)
             body = await read_body(receive, self._max_body_bytes)
             peer_gone = scope.get("extensions", {}).get(PEER_GONE, _unknown)
-            return await handler(Call(body, headers, receive, job_id, peer_gone))
+            call = Call(body, headers, receive, job_id, peer_gone)
+            if isinstance(caller, Identity) and pattern in _WAITING:
+                return await self._answer_while_valid(caller, handler, call)
+            return await handler(call)
         except PenstockError as error:
             return problem_of(error)
         except ClientGone:
             return None
         except Exception as error:
             return bug(error, scope["method"], scope["path"])
+
+    async def _answer_while_valid(self, caller: Identity, handler: Handler, call: Call) -> Reply:
+        """Of a call that may wait for long: no job goes out to a token that was revoked meanwhile."""
+        assert self._gate is not None
+        reason = REVOKED
+
+        def end(ending: Ending) -> None:
+            nonlocal reason
+            reason = EXPIRED if ending is Ending.EXPIRED else REVOKED
+            scope.cancel()
+
+        with trio.CancelScope() as scope, self._gate.watching(caller, end):
+            return await handler(call)
+        raise Unauthenticated(reason)
 
     def _options(self, path: str, headers: dict[bytes, bytes]) -> Reply:
         origin = headers.get(b"origin")

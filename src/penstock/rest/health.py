@@ -23,6 +23,8 @@ class Readiness(msgspec.Struct, omit_defaults=True):
 
     status: str
     degraded: list[str] | None = None
+    insecure: bool = False
+    """The engine has no authentication, and was told to let everybody in all the same."""
 
 
 class HealthRoutes:
@@ -52,4 +54,5 @@ class HealthRoutes:
         if not answered:
             raise Unavailable(f"the database did not answer within {READY_TIMEOUT_SECONDS:g} s")
         away = list(self._degraded())
-        return respond(Reply(200, msgspec.json.encode(Readiness("ready", away or None))))
+        readiness = Readiness("ready", away or None, self._engine.settings.insecure)
+        return respond(Reply(200, msgspec.json.encode(readiness)))

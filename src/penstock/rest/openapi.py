@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock import __version__
+from penstock.access import table
+from penstock.access.roles import LEAST_ROLE, Permission
 from penstock.rest.operations import OPERATIONS, TAGS, Operation, Parameter, ref
 from penstock.rest.schemas import component_schemas
 
@@ -22,6 +24,8 @@ as absent (a definition refuses unknown fields). Times are RFC 3339 in UTC. List
 Every answer that is not a success has the body `Error`."""
 _REASONS: Final = {
     400: "The request is wrong; `reason` names the field.",
+    401: "With authentication: no token, or one that is wrong.",
+    403: "The caller lacks the role; without authentication: a web page of another origin.",
     404: "Unknown.",
     409: "Its state does not allow it.",
     410: "Jobs are dispatched through Kafka.",
@@ -31,6 +35,7 @@ _REASONS: Final = {
     503: "The database is away or the engine is stopping; try again.",
 }
 _COMMON_ERRORS: Final = (413, 503)
+_PROOF: Final = "An API token, or a JSON Web Token of the issuer. Engines without authentication need none."
 
 
 @cache
@@ -50,7 +55,10 @@ def openapi_document() -> Json:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
-        "components": {"schemas": component_schemas()},
+        "components": {
+            "schemas": component_schemas(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _PROOF}},
+        },
     }
 
 
@@ -62,6 +70,11 @@ def _operation(operation: Operation) -> Json:
         "parameters": [_parameter(parameter) for parameter in operation.all_parameters()],
         "responses": {str(operation.status): _response(operation), **_errors(operation)},
     }
+    needed = table.REST[operation.method, operation.path]
+    if needed is not Permission.NONE:
+        found["security"] = [{}, {"token": []}]
+    if needed in LEAST_ROLE:
+        found["x-penstock-role"] = LEAST_ROLE[needed].value
     if operation.description:
         found["description"] = operation.description
     if operation.body is not None:
@@ -91,5 +104,7 @@ def _response(operation: Operation) -> Json:
 
 def _errors(operation: Operation) -> Json:
     statuses = {*operation.errors, *(_COMMON_ERRORS if operation.method == "POST" else ())}
+    if table.REST[operation.method, operation.path] is not Permission.NONE:
+        statuses |= {401, 403}
     content = {"application/json": {"schema": ref("Error")}}
     return {str(status): {"description": _REASONS[status], "content": content} for status in sorted(statuses)}

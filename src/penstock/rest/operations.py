@@ -45,6 +45,7 @@ from penstock.rest.codec import (
 )
 from penstock.rest.health import Readiness
 from penstock.rest.jobs import BeatOutcome
+from penstock.rest.me import Me
 
 Schema = dict[str, Any]
 STRING: Final[Schema] = {"type": "string"}
@@ -159,7 +160,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     ReleaseItem, StartBody, StartItem, CancelBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
     AuditRecord, StartResult, Job, LostJob,
-    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness,
+    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -309,6 +310,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/readyz", "ready", "service", "The engine can serve (addition)",
         answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
+    ),
+    Operation(
+        "GET", "/v1/me", "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
+        answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
     ),
     Operation(
         "GET", "/openapi.json", "openapi", "service", "This document (addition)", answer={"type": "object"},

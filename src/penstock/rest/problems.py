@@ -41,6 +41,11 @@ _CODE_BY_STATUS: Final[Mapping[int, str]] = {404: "not-found", 405: "method-not-
 RETRY_AFTER_SECONDS: Final = 1
 SHOWN_PATH_MAX_CHARS: Final = 200
 _RETRY_LATER: Final[Headers] = ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
+_HEADERS: Final[Mapping[int, Headers]] = {
+    401: ((b"www-authenticate", b'Bearer realm="penstock"'),),
+    429: _RETRY_LATER,
+    503: _RETRY_LATER,
+}
 
 
 class ErrorObject(msgspec.Struct, omit_defaults=True):
@@ -72,7 +77,7 @@ def problem_of(error: PenstockError) -> Reply:
         hint = "consume the Kafka topics workflow.jobs.<jobType>; complete and fail jobs through this API as before"
         mode = DispatchMode.KAFKA_OUTBOX.value
         return Reply(status, _encode(ErrorObject(code, error.reason, error.reason, dispatch_mode=mode, hint=hint)))
-    return problem(code, error.reason, _RETRY_LATER if status in (429, 503) else ())
+    return problem(code, error.reason, _HEADERS.get(status, ()))
 
 
 def bug(error: BaseException, method: str, path: str) -> Reply:

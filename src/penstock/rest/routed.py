@@ -16,6 +16,8 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
+from penstock.access import table
+from penstock.access.identity import Identity
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
 from penstock.rest.definitions import DefinitionRoutes
@@ -23,12 +25,15 @@ from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import App, Message, Scope, Send
 from penstock.rest.health import HealthRoutes
 from penstock.rest.instances import InstanceRoutes
+from penstock.rest.me import MeRoutes
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import respond
 from penstock.rest.tasks import TaskRoutes
 
 PATTERN: Final = "penstock.pattern"
 """Key in the scope under which the pattern of the route is left for the metrics."""
+CALLER: Final = "penstock.caller"
+"""Key in the scope, with authentication: who calls, or the error that says why that is not known."""
 _METHOD_ORDER: Final = ("GET", "HEAD", "POST", "OPTIONS")
 
 
@@ -98,12 +103,22 @@ def _make_quart(
         TaskRoutes(engine),
         HealthRoutes(engine, degraded),
         DocsRoutes(),
+        MeRoutes(),
     ):
         quart.register_blueprint(routes.blueprint())
 
-    async def note_pattern() -> None:
-        if request.url_rule is not None:
-            cast(Scope, request.scope)[PATTERN] = _pattern(request.url_rule.rule)
+    async def admit() -> None:
+        """By the route that the framework itself has found: there is no other reading of the path."""
+        scope = cast(Scope, request.scope)
+        caller = cast("Identity | PenstockError | None", scope.get(CALLER))
+        if request.url_rule is None:
+            if isinstance(caller, PenstockError):
+                raise caller
+            return
+        scope[PATTERN] = pattern = _pattern(request.url_rule.rule)
+        if caller is not None:
+            method = "GET" if request.method == "HEAD" else request.method
+            table.require(table.REST.get((method, pattern)), caller)
 
     async def operating_error(error: PenstockError) -> Response:
         return respond(problem_of(error))
@@ -114,7 +129,7 @@ def _make_quart(
     async def unexpected(error: Exception) -> Response:
         return respond(bug(error, request.method, request.path))
 
-    quart.before_request(note_pattern)
+    quart.before_request(admit)
     quart.register_error_handler(PenstockError, operating_error)
     quart.register_error_handler(HTTPException, framework_error)
     quart.register_error_handler(NotFound, refuse_route)

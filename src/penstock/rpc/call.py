@@ -11,7 +11,7 @@ Relies on ``transport.Connection`` for h2 and the socket. Must not raise for any
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import trio
 from grpclib.const import Status
@@ -51,8 +51,8 @@ class Call(Generic[RequestT, AnswerT]):
     """
 
     __slots__ = (
-        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "finished",
-        "headers", "inbox", "method", "scope", "started_at", "stream_id",
+        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "expired",
+         "finished", "headers", "inbox", "method", "scope", "started_at", "stream_id",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,8 @@ class Call(Generic[RequestT, AnswerT]):
         """Nothing can be sent any more: reset, or the connection is gone."""
         self.finished = False
         """Trailers were written."""
+        self.expired = trio.Event()
+        """What proved the caller's identity counts no longer: nothing new for it."""
         self._ended_as: GRPCError | None = None
         self._opened = False
         self._answers = 0
@@ -92,6 +94,18 @@ class Call(Generic[RequestT, AnswerT]):
     def peer(self) -> object:
         """The client's socket address."""
         return self._connection.peer
+
+    @property
+    def address(self) -> str | None:
+        """The client's IP address."""
+        peer = self._connection.peer
+        return str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else None
+
+    @property
+    def authorization(self) -> list[bytes]:
+        """What the client proves its identity with."""
+        proof = self.headers.get(b"authorization")
+        return [] if proof is None else [proof]
 
     @property
     def metadata(self) -> Any:
@@ -192,6 +206,12 @@ class Call(Generic[RequestT, AnswerT]):
         """Cancel the handler and answer with ``error`` instead of it."""
         self._ended_as = error
         self.scope.cancel()
+
+    def expire(self, error: GRPCError, after_s: float) -> None:
+        """Let the handler come to an end by itself; after a time, answer with ``error`` instead of it."""
+        self._ended_as = error
+        self.scope.deadline = min(self.scope.deadline, trio.current_time() + after_s)
+        self.expired.set()
 
     @property
     def cancelled_as(self) -> GRPCError:

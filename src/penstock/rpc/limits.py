@@ -54,6 +54,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     resets_per_s: float = 100.0
     """How fast that allowance comes back."""
 
+    expired_call_s: float = 3_600.0
+    """How long a stream whose token has expired may still report what it holds."""
     drain_ping_s: float = 1.0
     """How long a drain waits for a client to have seen the first GOAWAY before it refuses new calls."""
     abort_s: float = 2.0

@@ -18,6 +18,10 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_timeout
 from msgspec import Struct
 
+from penstock.access import table
+from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
+from penstock.access.identity import Identity, set_identity
+from penstock.errors import PenstockError
 from penstock.log import set_trace
 from penstock.rpc.call import Call, Codec
 from penstock.rpc.limits import Limits
@@ -83,11 +87,13 @@ class Server:
         ssl_context: ssl.SSLContext | None = None,
         status_of: Callable[[Exception], GRPCError | None] | None = None,
         on_call: Callable[[str, str, float], None] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
 
         ``on_call`` gets the path ("unknown" when nobody serves it), the status name and the seconds of every call;
-        it must not raise. With ``ssl_context`` the listeners speak TLS; it must offer ALPN ``h2``.
+        it must not raise. With ``ssl_context`` the listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate``
+        everybody may call everything.
         """
         self.limits = limits or Limits()
         self.codec = codec
@@ -99,6 +105,7 @@ class Server:
         self._ssl_context = ssl_context
         self._status_of = status_of
         self._on_call = on_call
+        self._gate = gate
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
         self._sockets = 0
@@ -156,6 +163,11 @@ class Server:
     async def wait_draining(self) -> None:
         """Wait until ``drain`` begins."""
         await self._draining.wait()
+
+    @property
+    def paths(self) -> set[str]:
+        """Of all methods that are served."""
+        return {path.decode() for path in self._methods}
 
     def statistics(self) -> Statistics:
         """Gauges and counts, for metrics and tests."""
@@ -284,13 +296,38 @@ class Server:
         set_trace(call.headers.get(b"traceparent"))
         try:
             with call.scope:
-                await call.method.run(call)
+                if self._gate is None:
+                    await call.method.run(call)
+                else:
+                    await self._run_admitted(self._gate, call)
                 if not call.answers and not call.method.server_streaming:
                     raise AssertionError("a unary handler sent no answer")
                 return None
         except Exception as error:
             return self._problem(call, error)
         return call.cancelled_as
+
+    async def _run_admitted(self, gate: Gate, call: Call[Any, Any]) -> None:
+        """Run a call of somebody who may make it, for as long as that is so."""
+        caller: Identity | PenstockError
+        try:
+            caller = await gate.identify(call.authorization, call.address)
+        except PenstockError as error:
+            caller = error
+        table.require(table.RPC.get(call.method.path), caller)
+        set_identity(caller if isinstance(caller, Identity) else None)
+        if isinstance(caller, PenstockError) or not call.method.client_streaming:
+            await call.method.run(call)
+            return
+
+        def end(ending: Ending) -> None:
+            if ending is Ending.REVOKED:
+                call.end_as(GRPCError(Status.UNAUTHENTICATED, REVOKED))
+            else:
+                call.expire(GRPCError(Status.UNAUTHENTICATED, EXPIRED), self.limits.expired_call_s)
+
+        with gate.watching(caller, end):
+            await call.method.run(call)
 
     def _problem(self, call: Call[Any, Any], error: Exception) -> GRPCError:
         cause = _leaf(error)

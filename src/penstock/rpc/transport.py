@@ -38,7 +38,7 @@ from penstock.rpc.http2 import HPACK_TABLE_BYTES, PING_DRAIN, PING_IDLE, open_h2
 from penstock.rpc.limits import Allowance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.rpc.call import Call
     from penstock.rpc.server import Server
@@ -302,7 +302,10 @@ class Connection:
             self.server.counts.refused += 1
             self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = self.server.new_call(self, event.stream_id, dict(event.headers))
+        headers = dict(event.headers)
+        if len(headers) < len(event.headers):
+            _join_proofs(headers, event.headers)
+        call = self.server.new_call(self, event.stream_id, headers)
         if call is not None:
             self.calls[event.stream_id] = call
             self._new_calls.append(call)
@@ -376,6 +379,13 @@ class Connection:
         except H2Error:
             log.debug("no GOAWAY: h2 has ended the connection")
         self._give_up_on(f"too many {what}")
+
+
+def _join_proofs(headers: dict[bytes, bytes], given: Iterable[tuple[bytes, bytes]]) -> None:
+    """Of names given twice the last value counts; of two proofs of identity none does: together they are no token."""
+    proofs = [value for name, value in given if name == b"authorization"]
+    if len(proofs) > 1:
+        headers[b"authorization"] = b", ".join(proofs)
 
 
 UNAVAILABLE_DRAINED = GRPCError(Status.UNAVAILABLE, "the server is shutting down")

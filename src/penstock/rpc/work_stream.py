@@ -38,6 +38,7 @@ DRAIN_RESULTS_S: Final = 5.0
 """How long a draining engine takes results of jobs that were pushed before; then they go back to the queue."""
 
 _SETTLED: Final = frozenset({w.Outcome.OK, w.Outcome.ALREADY_COMPLETED, w.Outcome.LEASE_LOST, w.Outcome.CANCELLED})
+_TOKEN_OVER: Final = GRPCError(Status.UNAUTHENTICATED, "the token has expired; open the stream again with another")
 _ENGINE_STOPS: Final = GRPCError(Status.UNAVAILABLE, "the engine is shutting down; open the stream again")
 
 
@@ -82,6 +83,7 @@ class WorkStream:
                 nursery.start_soon(self._read, first, nursery)
                 nursery.start_soon(self._watch_leases)
                 nursery.start_soon(self._watch_drain)
+                nursery.start_soon(self._watch_token)
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
@@ -150,6 +152,7 @@ class WorkStream:
                 self._jobs.note_settled(outcome.job_id, attempt, final=outcome.outcome in _SETTLED)
         pending.outcomes = outcomes
         self._settled.set()
+        self._settled = trio.Event()
         self._wake()
 
     async def _beat(self, items: list[w.Heartbeat]) -> None:
@@ -225,7 +228,16 @@ class WorkStream:
         await self._call.wait_draining()
         self._jobs.stop()
         with trio.move_on_after(DRAIN_RESULTS_S):
-            while self._jobs.has_unsettled:
-                self._settled = trio.Event()
-                await self._settled.wait()
+            await self._wait_settled()
         self._end(_ENGINE_STOPS)
+
+    async def _watch_token(self) -> None:
+        """A token that expires ends the stream, but costs no work: what was pushed is settled first."""
+        await self._call.expired.wait()
+        self._jobs.stop()
+        await self._wait_settled()
+        self._end(_TOKEN_OVER)
+
+    async def _wait_settled(self) -> None:
+        while self._jobs.has_unsettled:
+            await self._settled.wait()

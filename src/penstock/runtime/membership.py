@@ -55,6 +55,7 @@ class Membership:
         self.number = 0
         self.others: dict[int, store.OtherEngine] = {}
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_tokens_changed: Callable[[], None] = lambda: None
         self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
         self._engine: Engine | None = None
         self._queued: set[str] = set()
@@ -169,7 +170,7 @@ class Membership:
         self._listening.cancel()  # the session lock is the number's
         log.warning("the engine number was lost and replaced", number=self.number)
 
-    # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>" and "<tag> l <losses, JSON>"
+    # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> k" (API tokens)
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -205,6 +206,8 @@ class Membership:
             engine.timers.hint(float(text))
         elif kind == "l":
             engine.polls.hear_losses(_read_losses(text))
+        elif kind == "k":
+            self.on_tokens_changed()
 
     def _note_queued(self, job_type: str) -> None:
         if self.others:

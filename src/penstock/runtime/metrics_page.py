@@ -13,15 +13,22 @@ import prometheus_client
 import trio
 from prometheus_client import CollectorRegistry
 
+from penstock.access import table
+from penstock.access.gate import Gate
+from penstock.errors import PenstockError
+from penstock.rest.exchange import App, Receive, Scope, Send, send_reply
+from penstock.rest.problems import problem_of
+
 
 class MetricsPage:
-    """Serves one registry, once."""
+    """Serves one registry, once; with a gate, to those who may view."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, gate: Gate | None = None) -> None:
         from penstock.http.hypercorn_seam import HypercornServer
 
         self._server = HypercornServer(http2=False)
-        self._app = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
+        app: App = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
+        self._app = app if gate is None else _gated(app, gate)
 
     async def serve(
         self, sockets: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -32,3 +39,19 @@ class MetricsPage:
     def drain(self) -> None:
         """Answer what runs, then let `serve` return."""
         self._server.drain()
+
+
+def _gated(app: App, gate: Gate) -> App:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            proofs = [value for name, value in scope["headers"] if name == b"authorization"]
+            client = scope.get("client")
+            try:
+                identity = await gate.identify(proofs, None if client is None else client[0])
+                identity.require(table.METRICS)
+            except PenstockError as error:
+                await send_reply(send, problem_of(error), ())
+                return
+        await app(scope, receive, send)
+
+    return serve

@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from penstock import __version__
+from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
 from penstock.errors import Unavailable
 from penstock.http import HttpServer, Limits, ListenError, Server, listen
@@ -21,6 +22,7 @@ from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.rest.cors import Cors
+from penstock.runtime.access import AccessService
 from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -76,12 +78,15 @@ def address(sockets: Sequence[socket.socket]) -> str:
 class Node:
     """One engine process's service. Without a socket for the metrics it reports them to its parent."""
 
-    def __init__(self, settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]]) -> None:
+    def __init__(
+        self, settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]], gate: Gate | None = None
+    ) -> None:
         self._settings = settings
+        self._gate = gate
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__)
-        self._page = MetricsPage(self._metrics.registry) if "metrics" in sockets else None
+        self._page = MetricsPage(self._metrics.registry, gate) if "metrics" in sockets else None
         self._reporter = None if "metrics" in sockets else Reporter(self._metrics)
 
     async def run(self, stopping: Stopping) -> None:
@@ -121,11 +126,14 @@ class Node:
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         dispatch = await self._start_dispatch(supervisor, engine)
         services = await self._start_services(supervisor, engine, membership, dispatch)
-        rpc = RpcServer(engine, self._settings)
+        services += await self._start_access(supervisor, database, membership)
+        rpc = RpcServer(engine, self._settings, self._gate)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         http = self._http_server()
         degraded = list[str] if dispatch is None else dispatch.degraded
-        await supervisor.start("REST", http.serve, make_app(engine, degraded=degraded), sockets["REST"])
+        await supervisor.start(
+            "REST", http.serve, make_app(engine, degraded=degraded, gate=self._gate), sockets["REST"]
+        )
         rpc.set_serving(True)
         stopping.serving = True
         log.info("ready", engine=engine.ids.number, **where)
@@ -193,6 +201,18 @@ class Node:
         for name, step in steps.items():
             await supervisor.start(name, partial(forever, name, step))
         return list(steps)
+
+    async def _start_access(self, supervisor: Supervisor, database: Database, membership: Membership) -> list[str]:
+        """The gate knows its tokens before anybody can call; the names of its services."""
+        if self._gate is None:
+            return []
+        access = AccessService(self._gate, database.connection)
+        membership.on_tokens_changed = access.hint
+        if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
+            log.warning("nobody can call yet: make a token with `penstock token new`")
+        for name, step in access.steps().items():
+            await supervisor.start(name, partial(forever, name, step))
+        return list(access.steps())
 
     async def _drain(self, supervisor: Supervisor, http: Server, rpc: RpcServer, engine: Engine) -> None:
         """Answer what is in flight within the grace; past it requests are cancelled."""

@@ -11,6 +11,7 @@ from socket import socket
 
 import trio
 
+from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
 from penstock.errors import BadRequest
 from penstock.rpc.codec import WireCodec
@@ -28,7 +29,7 @@ from penstock.settings import Settings
 class RpcServer:
     """Serves until drained. Raises BadRequest for TLS files that can't be used."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, gate: Gate | None = None) -> None:
         workflow, worker = WorkflowEngine(engine), Worker(engine)
         ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
         self._health = Health(ours)
@@ -44,6 +45,7 @@ class RpcServer:
             ssl_context=_tls(settings),
             status_of=status_of,
             on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
+            gate=gate,
         )
 
     async def serve(

@@ -15,18 +15,20 @@ from typing import cast
 import trio
 
 from penstock import __version__
+from penstock.access.gate import Gate
 from penstock.errors import PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
+from penstock.runtime.access import AccessService, make_gate, tell_access
 from penstock.runtime.membership import Superseded
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.node import Node, address, bind, close_sockets
 from penstock.runtime.processes import Parent, decode_config, read_config, wait_parent_gone
 from penstock.runtime.stopping import Stopping
-from penstock.runtime.supervise import Supervisor
+from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import Settings
-from penstock.store.database import DatabaseError, first_line
+from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.embedded import run_embedded
 
 EXPECTED = (PenstockError, ListenError, DatabaseError, Superseded)
@@ -83,13 +85,15 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 async def _main(settings: Settings) -> int:
     stopping = Stopping()
+    tell_access(settings)
+    gate = make_gate(settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(stopping.watch_signals, nursery.cancel_scope)
         async with _database(settings, nursery) as dsn:
             if settings.processes > 1:
-                await _parent(settings, dsn, stopping)
+                await _parent(settings, dsn, stopping, gate)
             else:
-                await Node(settings, dsn, bind(settings, PURPOSES)).run(stopping)
+                await Node(settings, dsn, bind(settings, PURPOSES), gate).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
 
@@ -109,22 +113,26 @@ async def _main_child() -> int:
             stopping.asked.set()
 
         nursery.start_soon(watch_parent)
-        await Node(settings, settings.postgres_dsn.reveal(), sockets).run(stopping)
+        await Node(settings, settings.postgres_dsn.reveal(), sockets, make_gate(settings)).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
 
 
-async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
+async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate | None) -> None:
     """Supervise the engine processes and serve their metrics as one page."""
     sockets = bind(settings, PURPOSES)
     metrics_sockets = sockets.pop("metrics")
     where = {purpose: address(group) for purpose, group in sockets.items()} | {"metrics": address(metrics_sockets)}
     parent = Parent(settings, dsn, sockets)
+    database = Database(dsn, max_connections=1)  # for the metrics page's gate only
     names = [f"engine {index}" for index in range(settings.processes)]
     try:
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(nursery, Metrics(__version__))
-            await supervisor.start("metrics", MetricsPage(parent.registry).serve, metrics_sockets)
+            await supervisor.start("metrics", MetricsPage(parent.registry, gate).serve, metrics_sockets)
+            if gate is not None:
+                for name, step in AccessService(gate, database.connection).steps().items():
+                    await supervisor.start(name, partial(forever, name, step))
             for index, name in enumerate(names):
                 await supervisor.start(name, partial(parent.run_child, index))
             stopping.serving = True
@@ -144,6 +152,8 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping) -> None:
             nursery.cancel_scope.cancel()
     finally:
         close_sockets({**sockets, "metrics": metrics_sockets})
+        with trio.CancelScope(shield=True):
+            await database.close(0)
     log.info("stopped")
 
 

@@ -8,6 +8,7 @@ the wire contract has them).
 
 from __future__ import annotations
 
+from penstock.settings.access import is_loopback
 from penstock.settings.load import DEFAULT_CONFIG_PATH, SettingsError, load_settings, unknown_environment
 from penstock.settings.model import (
     SETTINGS,
@@ -35,6 +36,7 @@ __all__ = [
     "SettingInfo",
     "Settings",
     "SettingsError",
+    "is_loopback",
     "load_settings",
     "unknown_environment",
 ]

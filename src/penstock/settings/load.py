@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from penstock.settings.access import access_problems
 from penstock.settings.model import CHECKED_TYPES, SETTINGS, DispatchMode, KafkaTransport, SettingInfo, Settings
 from penstock.settings.secret import Secret, dsn_has_password
 
@@ -228,4 +229,6 @@ def _check_together(reader: _Reader) -> None:
         ]
     if settings.bind is not None and not re.fullmatch(r"[0-9A-Za-z.:%_\-]+", settings.bind):
         wrong.append(("bind", f"{settings.bind!r} is not an address"))
+    else:
+        wrong += access_problems(settings)
     reader.problems += [f"{reader.source(name)}: {text}" for name, text in wrong]

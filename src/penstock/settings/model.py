@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 
+from penstock.settings.access import AccessSettings
+from penstock.settings.described import says
 from penstock.settings.secret import Secret, redact_dsn
 
 __all__ = [
@@ -63,16 +65,12 @@ class SaslMechanism(StrEnum):
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
-def _says(group: str, text: str, low: float | None = None, high: float | None = None, *, env: str = "") -> msgspec.Meta:
-    return msgspec.Meta(description=text, ge=low, le=high, extra={"group": group, "env": env})
-
-
 def _database(text: str, low: float | None = None, high: float | None = None, *, env: str = "") -> msgspec.Meta:
-    return _says("Database", text, low, high, env=env)
+    return says("Database", text, low, high, env=env)
 
 
 def _listeners(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("Listeners", text, low, high)
+    return says("Listeners", text, low, high)
 
 
 def _port(text: str) -> msgspec.Meta:
@@ -80,33 +78,33 @@ def _port(text: str) -> msgspec.Meta:
 
 
 def _log(text: str) -> msgspec.Meta:
-    return _says("Log and audit", text)
+    return says("Log and audit", text)
 
 
 def _http(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("HTTP", text, low, high)
+    return says("HTTP", text, low, high)
 
 
 def _grpc(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("gRPC", text, low, high)
+    return says("gRPC", text, low, high)
 
 
 def _engine(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("Engine", text, low, high)
+    return says("Engine", text, low, high)
 
 
 def _jobs(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("Jobs", text, low, high)
+    return says("Jobs", text, low, high)
 
 
 def _kafka(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return _says("Kafka", text, low, high)
+    return says("Kafka", text, low, high)
 
 
 _Days = Annotated[float, msgspec.Meta(ge=0.01, le=36_500)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(AccessSettings, frozen=True, kw_only=True):
     """All settings, checked. Made by ``load_settings``; tests may build one directly (``Settings(rest_port=0)``)."""
 
     postgres_dsn: Annotated[
@@ -141,7 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     bind: Annotated[
         str | None,
-        _listeners("Address of all listeners. Default: `127.0.0.1` with the embedded PostgreSQL, else `0.0.0.0`."),
+        _listeners("Address of all listeners. Default: `127.0.0.1`. One that others reach needs `authentication`."),
     ] = None
     rest_port: Annotated[int, _port("Port of REST.")] = 8080
     grpc_port: Annotated[int, _port("Port of gRPC.")] = 9090
@@ -333,7 +331,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bind_address(self) -> str:
         """The address of all listeners."""
-        return self.bind or ("127.0.0.1" if self.embedded else "0.0.0.0")  # noqa: S104 - the contract's default
+        return self.bind or "127.0.0.1"
 
     @property
     def data_path(self) -> Path | None:
@@ -379,7 +377,9 @@ class SettingInfo(NamedTuple):
 
 def _describe() -> Iterator[SettingInfo]:
     hints = get_type_hints(Settings, include_extras=True)
-    for field in msgspec.structs.fields(Settings):
+    first = {field.name for field in msgspec.structs.fields(AccessSettings)}
+    # a base class's fields come first, and in the documentation last
+    for field in sorted(msgspec.structs.fields(Settings), key=lambda field: field.name in first):
         annotation, meta = get_args(hints[field.name])
         extra = cast("dict[str, str]", meta.extra)
         yield SettingInfo(

@@ -34,7 +34,14 @@ class ListedDefinition(NamedTuple):
 
 
 async def save(
-    connection: TrioConnection, *, id: str, name: str, description: str | None, content: str, audit: bool
+    connection: TrioConnection,
+    *,
+    id: str,
+    name: str,
+    description: str | None,
+    content: str,
+    audit: bool,
+    actor: str | None = None,
 ) -> tuple[DefinitionRow, bool]:
     """Store a definition unless some version of its id has the same content; also, whether it is new.
 
@@ -50,7 +57,7 @@ async def save(
         row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content)))[0]
         key, uploaded_at = cast(Any, row)
         if audit:
-            await connection.fetch(SQL["audit_upload"], (f"{id} version {version}",))
+            await connection.fetch(SQL["audit_upload"], (f"{id} version {version}", actor))
         return DefinitionRow(key, id, version, name, description, content, uploaded_at), True
 
 

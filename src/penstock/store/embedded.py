@@ -46,6 +46,7 @@ __all__ = [
     "default_data_dir",
     "embedded",
     "run_embedded",
+    "running_dsn",
 ]
 
 SUPERUSER = "postgres"
@@ -118,7 +119,7 @@ async def run_embedded(
     """
     data_dir = (data_dir or default_data_dir()).absolute()
     settings = settings or {}
-    with _locked(data_dir):
+    with _locked(data_dir) as lock_fd:
         installation = await trio.to_thread.run_sync(find_installation, data_dir)
         left = await _stop_leftover(installation, stop_timeout_s)
         if not installation.cluster.exists():
@@ -130,6 +131,7 @@ async def run_embedded(
             try:
                 log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
                 dsn = make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
+                os.pwrite(lock_fd, f"{os.getpid()}\n{dsn}\n".encode(), 0)  # for `running_dsn`
                 yield EmbeddedServer(dsn, process)
             finally:
                 await _stop(process, stop_timeout_s)
@@ -155,8 +157,20 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
+def running_dsn(data_dir: Path | None = None) -> str | None:
+    """The conninfo of the server that another process runs on a data directory; None when there is none, or not yet.
+
+    It stands in the lock file, which only the engine's account can write.
+    """
+    try:
+        lines = ((data_dir or default_data_dir()) / "lock").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return lines[1] if len(lines) == 2 else None
+
+
 @contextmanager
-def _locked(data_dir: Path) -> Generator[None]:
+def _locked(data_dir: Path) -> Generator[int]:
     """Hold the data directory, made if need be. The file descriptor is not inherited by the server."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -167,13 +181,13 @@ def _locked(data_dir: Path) -> Generator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode().strip()
+            holder = os.pread(fd, 32, 0).partition(b"\n")[0].decode().strip()
             raise DataDirectoryInUse(
                 f"the data directory {data_dir} is in use by another engine (pid {holder or 'unknown'})"
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        yield
+        yield fd
     finally:
         os.close(fd)
 

@@ -28,7 +28,8 @@ INSERT INTO definition (id, version, name, description, content, uploaded_at)
 VALUES ($1, $2, $3, $4, $5, penstock_now()) RETURNING key, uploaded_at
 
 -- name: audit_upload
-INSERT INTO audit (pos, at, kind, detail) VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text)
+INSERT INTO audit (pos, at, kind, detail, actor)
+VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text, $2::text)
 
 -- name: keys_of_definition
 SELECT key FROM definition WHERE id = $1::text

@@ -177,13 +177,13 @@ SELECT nextval('step_seq'), * FROM unnest($1::timestamptz[], $2::bigint[], $3::b
 DELETE FROM buffered_signal WHERE id = ANY($1::bigint[])
 
 -- name: insert_signal
--- Keeps a signal for a wait that is not open yet ($1 instance $2 step $3 variables), with a record of it when $4.
+-- Keeps a signal for a wait that is not open yet ($1 instance $2 step $3 variables), with a record of it when $4 ($5 actor).
 WITH kept AS (
   INSERT INTO buffered_signal (id, instance_id, step, received_at, output)
   VALUES (nextval('step_seq'), $1::bigint, $2::smallint, penstock_now(), $3::jsonb)
   RETURNING instance_id, step, received_at)
-INSERT INTO audit (pos, at, instance_id, step, kind)
-SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT' FROM kept WHERE $4::boolean
+INSERT INTO audit (pos, at, instance_id, step, kind, actor)
+SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT', $5::text FROM kept WHERE $4::boolean
 
 -- name: fold
 -- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now. Those

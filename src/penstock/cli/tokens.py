@@ -1,0 +1,126 @@
+"""`penstock token …`: options in, one call, a few lines out. The token itself goes to standard output, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+    from penstock.store.api_tokens import ListedToken
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="token",
+    help="API tokens: make, list, revoke. They count on this database, for engines with `authentication`.",
+    no_args_is_help=True,
+)
+
+ConfigOption = Annotated[Path | None, typer.Option(help="YAML file with settings.", metavar="FILE")]
+DataDirOption = Annotated[str | None, typer.Option(help="Directory of the embedded PostgreSQL.", metavar="DIR")]
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Whom it is for: the audit trail names it.")],
+    role: Annotated[
+        list[str], typer.Option(help="viewer, clerk, worker, operator or admin; may be given several times.")
+    ],
+    job_type: Annotated[
+        list[str] | None, typer.Option(help="Limit the role worker to this job type; may be given several times.")
+    ] = None,
+    expires_days: Annotated[float | None, typer.Option(help="Let it expire. [default: never]", min=0.001)] = None,
+    offline: Annotated[
+        bool, typer.Option(help="Touch no database: print the token, and the line for the setting api_tokens.")
+    ] = False,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Make a token and print it: this once, it is kept nowhere."""
+    from penstock.access.roles import Role, grant_of, read_grant
+    from penstock.access.tokens import make_token
+    from penstock.errors import PenstockError
+
+    try:
+        roles = [*(found for each in role for found in read_grant(each).roles)]
+        grant = grant_of(roles, job_type)
+    except PenstockError as error:
+        raise typer.BadParameter(error.reason) from error
+    if offline:
+        if expires_days is not None or "=" in name:
+            raise typer.BadParameter("a token of the settings has no --expires-days, and no = in its name")
+        made = make_token()
+        typer.echo(f"api_tokens: {name}={grant}=sha256:{made.digest.hex()}", err=True)
+    else:
+        from penstock.runtime import api_tokens
+
+        expires_s = None if expires_days is None else expires_days * 86_400
+        made = _run(lambda: api_tokens.new(_settings(config, data_dir), name, grant, expires_s))
+        typer.echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
+    if Role.ADMIN in grant.roles:
+        typer.echo("an admin may do everything: keep it as you keep the database's password", err=True)
+    typer.echo(made.text)
+
+
+@app.command(name="list")
+def list_tokens(
+    with_ended: Annotated[bool, typer.Option("--all", help="Also those that were revoked or have expired.")] = False,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """List tokens by id; those of the setting api_tokens are not among them."""
+    from penstock.runtime import api_tokens
+
+    tokens = _run(lambda: api_tokens.everything(_settings(config, data_dir)))
+    now = datetime.now(UTC)
+    for token in tokens:
+        state = _state(token, now)
+        if with_ended or state != "over":
+            days = f"{_day(token.created_at)}  {_day(token.expires_at)}"
+            typer.echo(f"{token.id}  {state:8}  {days}  {token.name}  {token.roles}")
+
+
+@app.command()
+def revoke(
+    id: Annotated[str, typer.Argument(help="As `penstock token list` shows it; also the part after pst_.")],
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Let a token count no longer: calls with it end within a second or two on all engines."""
+    from penstock.runtime import api_tokens
+
+    name = _run(lambda: api_tokens.revoke(_settings(config, data_dir), id))
+    typer.echo(f"revoked {id} ({name})")
+
+
+def _state(token: ListedToken, now: datetime) -> str:
+    if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now):
+        return "over"
+    return "counts"
+
+
+def _day(at: datetime | None) -> str:
+    return "-         " if at is None else f"{at:%Y-%m-%d}"
+
+
+def _settings(config: Path | None, data_dir: str | None) -> Settings:
+    from penstock.cli.app import read_settings
+
+    return read_settings(config, data_dir=data_dir, log_level="warning")
+
+
+def _run(act: Callable[[], T]) -> T:
+    """What goes wrong is told in a line: exit code 1."""
+    from penstock.errors import PenstockError
+    from penstock.store.database import DatabaseError, first_line
+
+    try:
+        return act()
+    except (PenstockError, DatabaseError) as error:
+        typer.echo(f"penstock: {first_line(error)}", err=True)
+        raise typer.Exit(1) from error

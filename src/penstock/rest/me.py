@@ -1,0 +1,50 @@
+"""Who the caller is to this engine, and what they may do: interfaces show their buttons by it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from quart import Blueprint, Response
+
+from penstock.access.identity import current_identity
+from penstock.access.roles import ALLOWED, Permission, Role
+from penstock.rest.exchange import Reply
+from penstock.rest.reading import respond
+
+_ORDER: Final = (Permission.VIEW, Permission.OPERATE, Permission.MODEL, Permission.TASKS, Permission.WORK)
+
+
+class Me(msgspec.Struct, rename="camel", omit_defaults=True):
+    """``jobTypes`` is what a worker is limited to."""
+
+    can: list[str]
+    name: str | None = None
+    job_types: list[str] | None = None
+
+
+def me() -> Me:
+    """Without authentication everybody may do everything, and has no name."""
+    identity = current_identity()
+    if identity is None:
+        return Me(_names(ALLOWED[Role.ADMIN]))
+    limit = identity.job_types
+    return Me(_names(identity.permissions), identity.name, None if limit is None else sorted(limit))
+
+
+def _names(permissions: frozenset[Permission]) -> list[str]:
+    return [permission.value for permission in _ORDER if permission in permissions]
+
+
+class MeRoutes:
+    """One route."""
+
+    def blueprint(self) -> Blueprint:
+        """The route."""
+        blueprint = Blueprint("me", __name__)
+        blueprint.add_url_rule("/v1/me", view_func=self.me, methods=["GET"])
+        return blueprint
+
+    async def me(self) -> Response:
+        """``GET /v1/me``"""
+        return respond(Reply(200, msgspec.json.encode(me())))

@@ -1,0 +1,95 @@
+"""The gate's services: it learns of changed API tokens, of the issuer's keys, and of what has expired.
+
+Tokens are looked at once a second by the version of their set, and at once when another process says that they
+changed. While the database is away those that were read last count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import trio
+
+from penstock.access.gate import Gate
+from penstock.access.roles import read_grant
+from penstock.access.tokens import TOKENS_MAX_COUNT, KnownToken
+from penstock.errors import BadRequest
+from penstock.log import get_logger
+from penstock.settings import Settings, is_loopback
+from penstock.store import api_tokens as store
+from penstock.store.connection import TrioConnection
+
+LOOK_INTERVAL_S: Final = 1.0
+
+log = get_logger(__name__)
+
+
+class AccessService:
+    """Keeps one gate up to date."""
+
+    def __init__(self, gate: Gate, connection: Callable[[], AbstractAsyncContextManager[TrioConnection]]) -> None:
+        self._gate = gate
+        self._connection = connection
+        self._version: str | None = None
+        self._hint = trio.Event()
+
+    def hint(self) -> None:
+        """Somebody says that the tokens have changed."""
+        self._hint.set()
+
+    async def load(self) -> int:
+        """Read the tokens if they have changed; how many count."""
+        async with self._connection() as connection:
+            version = await store.version(connection)
+            if version != self._version:
+                self._gate.replace_tokens(_known(await store.alive(connection, TOKENS_MAX_COUNT)))
+                self._version = version
+        return len(self._gate.tokens)
+
+    def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """The services, by name."""
+        steps: dict[str, Callable[[], Awaitable[object]]] = {
+            "api tokens": self._look,
+            "expired calls": self._gate.watch_step,
+        }
+        if self._gate.issuer is not None:
+            steps["issuer keys"] = self._gate.issuer.refresh_step
+        return steps
+
+    async def _look(self) -> None:
+        with trio.move_on_after(LOOK_INTERVAL_S):
+            await self._hint.wait()
+        self._hint = trio.Event()
+        await self.load()
+
+
+def make_gate(settings: Settings) -> Gate | None:
+    """The gate, None without authentication. Raises BadRequest."""
+    return Gate(settings) if settings.authentication else None
+
+
+def tell_access(settings: Settings) -> None:
+    """Say in the log how open the engine is."""
+    if settings.authentication:
+        if not is_loopback(settings.bind_address):
+            log.info("authentication is on", bind=settings.bind_address)
+    elif settings.insecure:
+        log.warning("INSECURE: no authentication, everybody who reaches the engine may do everything")
+    elif settings.bind is None:
+        log.info("no authentication: listening on 127.0.0.1 only (docs/security.md)")
+
+
+def _known(tokens: list[store.AliveToken]) -> list[KnownToken]:
+    known: list[KnownToken] = []
+    for token in tokens:
+        try:
+            grant = read_grant(token.roles)
+        except BadRequest as error:  # of a newer version
+            log.warning("an API token does not count: its roles can't be read", id=token.id, reason=error.reason)
+            continue
+        expires_at = math.inf if token.expires_at is None else token.expires_at
+        known.append(KnownToken(token.id, token.name, bytes(token.digest), grant, expires_at))
+    return known

@@ -1,0 +1,116 @@
+"""Settings about who gets in, and the rules between them. The page for operators is docs/security.md."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.settings.described import says
+
+if TYPE_CHECKING:
+    from penstock.settings.model import Settings
+
+__all__ = ["AccessSettings", "access_problems", "is_loopback"]
+
+
+def _access(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return says("Access", text, low, high)
+
+
+class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of ``Settings``."""
+
+    authentication: Annotated[
+        bool, _access("Every call has to prove who it is from, and to have the role that it needs.")
+    ] = False
+    insecure: Annotated[
+        bool,
+        _access("Without authentication: allow a `bind` that others can reach. Everybody there can do everything."),
+    ] = False
+    api_tokens: Annotated[
+        tuple[str, ...],
+        _access(
+            "`name=roles=sha256:<hex>` each, as `penstock token new --offline` prints it; beside those in the database."
+        ),
+    ] = ()
+    trusted_networks: Annotated[
+        tuple[str, ...],
+        _access(
+            "`10.0.0.0/8=worker` each: what these addresses may do without a proof. For SDKs without a place for one."
+        ),
+    ] = ()
+    oidc_issuer: Annotated[
+        str | None, _access("Issuer of JSON Web Tokens that are accepted, exactly as in their claim `iss`.")
+    ] = None
+    oidc_audience: Annotated[
+        tuple[str, ...], _access("The claim `aud` has to name one of these; needed with `oidc_issuer`.")
+    ] = ()
+    oidc_jwks: Annotated[
+        str | None,
+        _access("URL or file of the issuer's keys (JWKS). Default: found through `/.well-known/openid-configuration`."),
+    ] = None
+    oidc_refresh_seconds: Annotated[
+        float, _access("The issuer's keys are read again so often, and when a token names an unknown one.", 1, 86_400)
+    ] = 300
+    oidc_clock_skew_seconds: Annotated[
+        float, _access("How far the clocks of issuer and engine may be apart.", 0, 600)
+    ] = 30
+    oidc_name_claim: Annotated[str, _access("The claim that names the caller, in the audit trail too.")] = "sub"
+    oidc_roles_claim: Annotated[
+        str, _access("The claim with the roles: a list, or words with blanks; with dots it goes into objects.")
+    ] = "roles"
+    oidc_roles: Annotated[
+        tuple[str, ...],
+        _access("What values of that claim mean: `packers=worker(pack|ship)` each. Default: the names of the roles."),
+    ] = ()
+
+
+_NEED_AUTHENTICATION: Final = ("api_tokens", "trusted_networks", "oidc_issuer")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def access_problems(settings: Settings) -> list[tuple[str, str]]:
+    """What is wrong between these settings: name and text each."""
+    wrong: list[tuple[str, str]] = []
+    if not (is_loopback(settings.bind_address) or settings.authentication or settings.insecure):
+        cure = "needs authentication (WE_AUTHENTICATION), or WE_INSECURE=true to let everybody in"
+        wrong.append(("bind", f"{settings.bind_address!r} can be reached by others: {cure}"))
+    if settings.authentication and settings.insecure:
+        wrong.append(("insecure", "is for engines without authentication"))
+    wrong += [
+        (name, "needs authentication: true (WE_AUTHENTICATION)")
+        for name in _NEED_AUTHENTICATION
+        if getattr(settings, name) and not settings.authentication
+    ]
+    if settings.oidc_issuer is None:
+        wrong += [(name, "needs oidc_issuer") for name in ("oidc_audience", "oidc_jwks") if getattr(settings, name)]
+    elif not settings.oidc_audience:
+        wrong.append(("oidc_audience", "oidc_issuer needs it: tokens for others would get in"))
+    wrong += _key_source_problems(settings)
+    return wrong
+
+
+def _key_source_problems(settings: Settings) -> list[tuple[str, str]]:
+    """Keys over plain HTTP could be anybody's."""
+    name = "oidc_jwks" if settings.oidc_jwks else "oidc_issuer"
+    source: str | None = getattr(settings, name)
+    if source is None or (name == "oidc_jwks" and "://" not in source):
+        return []
+    try:
+        parts = urlsplit(source)
+        host = parts.hostname
+    except ValueError:
+        return [(name, f"{source!r} is no URL")]
+    if parts.scheme == "https" or (parts.scheme == "http" and host is not None and is_loopback(host)):
+        return []
+    return [(name, f"{source!r} is no https:// URL" + ("" if settings.oidc_jwks else "; else oidc_jwks is needed"))]
