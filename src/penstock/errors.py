@@ -96,5 +96,9 @@ class Unavailable(PenstockError):
     code = "unavailable"
 
 
+class Overloaded(Unavailable):
+    """There is no memory left for more large answers. Nothing was changed; try again."""
+
+
 class BrokerUnavailable(Unavailable):
     """No Kafka broker can be reached or used; the reason names them. The engine does not start without one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import trio
 
+from penstock.engine.answers import AnswerMemory
+from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.vocabulary import InstanceView, Job
 from penstock.metrics import Metrics
@@ -84,6 +86,7 @@ class ScriptedEngine:
         self.settings = Settings(**settings)
         self.limits = PayloadLimits.of(self.settings)
         self.metrics = Metrics("test")
+        self.answer_memory = AnswerMemory(self.settings.answer_max_memory_bytes)
         self.answers: dict[str, Any] = defaultdict(lambda: None)
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
@@ -92,6 +95,17 @@ class ScriptedEngine:
 
     def on(self, operation: str, answer: Any) -> None:
         self.answers[operation] = answer
+
+    def on_list(self, *pieces: list[InstanceView], total: int, estimate: bool = False) -> None:
+        """What the list of instances finds, and in which pieces it is read."""
+
+        async def read(found: list[int]) -> AsyncGenerator[list[InstanceView]]:
+            for piece in pieces:
+                await trio.lowlevel.checkpoint()
+                yield list(piece)
+
+        self.on("instances.find", FoundInstances(list(range(sum(map(len, pieces)))), total, estimate))
+        self.instances.read = read  # type: ignore[method-assign] # no coroutine, as its neighbours are
 
     def one(self, operation: str) -> Any:
         """The only request that an operation was given."""

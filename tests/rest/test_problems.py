@@ -28,6 +28,7 @@ EXPECTED = {
     errors.TooManyRequests: 429,
     errors.PenstockError: 500,
     errors.Unavailable: 503,
+    errors.Overloaded: 503,
     errors.BrokerUnavailable: 503,
 }
 

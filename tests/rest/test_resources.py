@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from penstock.core.parsing import parse_definition
+from penstock.engine.instances import FoundInstances, FoundSlice
 from penstock.engine.vocabulary import (
     AttemptView,
     AuditRecord,
@@ -20,7 +21,7 @@ from penstock.engine.vocabulary import (
     DefinitionSlice,
     DefinitionSummary,
     HistoryItem,
-    InstancePage,
+    InstanceSummary,
     Signal,
     StoredDefinition,
     UserTaskCompletion,
@@ -146,18 +147,20 @@ async def test_a_query_that_can_not_be_read_is_refused(
     [
         ("/v1/definitions", "keyword=x&limit=7", "definitions.list_slice", ("x", None, 7)),
         ("/v1/definitions", "cursor=LOS%3A%3Aloan", "definitions.list_slice", (None, "LOS::loan", 0)),
-        ("/v1/instances", "status=FAILED&cursor=1f&limit=9", "instances.list_slice", (None, "FAILED", None, "1f", 9)),
+        ("/v1/instances", "status=FAILED&cursor=1f&limit=9", "instances.find_slice", (None, "FAILED", None, "1f", 9)),
         ("/v1/jobs", "status=FAILED&limit=9&jobType=a", "jobs.failed_slice", (None, 9, "a")),
     ],
 )
 async def test_lists_are_read_by_key_too(
     rest: Rest, engine: ScriptedEngine, path: str, query: str, called: str, asked: tuple[Any, ...]
 ) -> None:
-    engine.on(called, DefinitionSlice(items=[], next="1e"))
+    engine.on_list(total=0)
+    of_instances = called == "instances.find_slice"
+    engine.on(called, FoundSlice([], "1e") if of_instances else DefinitionSlice(items=[], next="1e"))
     answer = await rest.get(f"{path}?{query}")
     assert (answer.status, answer.json) == (200, {"items": [], "next": "1e"})
     assert engine.one(called) == asked
-    engine.on(called, DefinitionSlice(items=[]))
+    engine.on(called, FoundSlice([], None) if of_instances else DefinitionSlice(items=[]))
     assert (await rest.get(f"{path}?{query}")).json == {"items": []}
     for given in ("page=0", "pageSize=5"):
         name = given.partition("=")[0]
@@ -197,16 +200,44 @@ async def test_an_instance_shows_what_it_has_and_leaves_out_what_it_has_not(rest
     assert engine.one("instances.get") == "1f"
 
 
+INSTANCE_SUMMARY: dict[str, Any] = {
+    "id": "1f", "definition_id": "orders", "definition_version": 2, "status": "ACTIVE", "current_step_ids": ["pay"],
+    "started_at": NOON,
+}  # fmt: skip
+
+
 async def test_instances_are_listed_by_filters(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("instances.list", InstancePage(items=[instance()], total=1))
+    engine.on_list([instance()], total=1)
     answer = await rest.get(
         "/v1/instances?definitionId=LOS%3A%3Aloan&status=WAITING&businessKey=b%2F1&page=2&pageSize=5"
     )
-    assert engine.one("instances.list") == ("LOS::loan", "WAITING", "b/1", 2, 5)
+    assert engine.one("instances.find") == ("LOS::loan", "WAITING", "b/1", 2, 5)
     assert answer.json["total"] == 1
     assert "totalIsEstimate" not in answer.json
-    engine.on("instances.list", InstancePage(items=[], total=20_000, total_is_estimate=True))
+    engine.on_list(total=20_000, estimate=True)
     assert (await rest.get("/v1/instances")).json == {"items": [], "total": 20_000, "totalIsEstimate": True}
+
+
+@pytest.mark.parametrize("sizes", [[1, 2], [0, 3], [2, 1, 1], [1, 1, 1]])
+async def test_a_list_read_in_pieces_is_one_answer(rest: Rest, engine: ScriptedEngine, sizes: list[int]) -> None:
+    ids = iter("abcdefgh")
+    pieces = [[instance(id=next(ids)) for _ in range(size)] for size in sizes]
+    engine.on_list(*pieces, total=9)
+    answer = await rest.get("/v1/instances")
+    assert "content-length" not in answer.headers
+    assert answer.headers["content-type"] == "application/json"
+    assert [item["id"] for item in answer.json["items"]] == list("abcdefgh")[: sum(sizes)]
+    assert answer.json["total"] == 9
+
+
+async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("instances.find", FoundInstances([1], 1, total_is_estimate=False))
+    engine.on("instances.summarize", [InstanceSummary(**INSTANCE_SUMMARY)])
+    (item,) = (await rest.get("/v1/instances?view=summary")).json["items"]
+    assert "variables" not in item
+    assert item["currentStepIds"] == ["pay"]
+    assert engine.one("instances.summarize") == [1]
+    assert (await rest.get("/v1/instances?view=some")).error == (400, "bad-request", "view: must be full or summary")
 
 
 async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: ScriptedEngine) -> None:
@@ -384,15 +415,15 @@ async def test_a_query_that_is_no_utf_8_is_refused(rest: Rest, engine: ScriptedE
 
 
 async def test_a_percent_sign_may_be_searched_for(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("instances.list", InstancePage(items=[], total=0))
+    engine.on_list(total=0)
     assert (await rest.get("/v1/instances?businessKey=a%25ff%C3%A4")).status == 200
-    assert engine.one("instances.list")[2] == "a%ffä"
+    assert engine.one("instances.find")[2] == "a%ffä"
 
 
 async def test_instances_are_found_by_the_longest_business_key(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("instances.list", InstancePage(items=[], total=0))
+    engine.on_list(total=0)
     assert (await rest.get(f"/v1/instances?businessKey={'k' * 512}")).status == 200
-    assert engine.one("instances.list")[2] == "k" * 512
+    assert engine.one("instances.find")[2] == "k" * 512
     assert (await rest.get(f"/v1/instances?businessKey={'k' * 513}")).error[:2] == (400, "bad-request")
 
 

@@ -9,7 +9,7 @@ from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.views import FROM_ELSEWHERE
-from penstock.engine.vocabulary import AuditRecord, InstanceView
+from penstock.engine.vocabulary import AuditRecord, InstanceSummary
 from penstock.store.instances import HistoryEntry
 from penstock.store.wide import AuditEntry
 
@@ -33,7 +33,7 @@ _RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, 
 
 def audit_records(
     id: int,
-    view: InstanceView,
+    view: InstanceSummary,
     loaded: LoadedDefinition,
     history: Sequence[HistoryEntry],
     rows: Sequence[AuditEntry],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock.engine.answers import AnswerMemory
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
@@ -39,6 +40,7 @@ class Engine:
         self.limits = PayloadLimits.of(settings)
         self.database = database
         self.ids = IdSource(engine_number)
+        self.answer_memory = AnswerMemory(settings.answer_max_memory_bytes)
         cache = VariablesCache(settings.variables_cache_max_bytes)
         self.definitions = Definitions(
             database,
@@ -47,7 +49,7 @@ class Engine:
             audit=settings.audit_log_enabled,
             need_topics=settings.through_kafka,
         )
-        self.polls = Polls(database, self.definitions, settings, metrics, cache)
+        self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)
         self.timers = Timers(database, self._fire)
         self.wide = WideLane(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed

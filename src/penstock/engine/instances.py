@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
 
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records
 from penstock.engine.definitions import Definitions
 from penstock.engine.items import CancelItem, RetryItem
@@ -18,18 +20,19 @@ from penstock.engine.paging import (
 )
 from penstock.engine.payload import check_text
 from penstock.engine.starts import StartItem, Starts
-from penstock.engine.views import history_items, view_instances
+from penstock.engine.views import history_items, summarize_instances, view_instances
 from penstock.engine.vocabulary import (
     AuditRecord,
     HistoryItem,
     InstancePage,
     InstanceSlice,
+    InstanceSummary,
     InstanceView,
     StartRequest,
     StartResult,
 )
 from penstock.engine.wide import WideLane
-from penstock.errors import BadRequest, NotFound, PenstockError
+from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
@@ -39,6 +42,29 @@ from penstock.store.database import Database
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 REASON_MAX_CHARS = 4096
 AUDIT_PAGE_MAX = 1000
+FIRST_READ_BYTES = 16_384
+"""Variables that are read without asking for their size: nearly all of them."""
+PIECE_BYTES = 262_144
+"""Variables in one piece of a list, if they are not one instance's."""
+PIECE_COUNT = 16
+"""Instances that are looked at for the next piece, once all of them were too much for one."""
+HISTORY_ITEM_BYTES = 2_048
+"""Of one step execution or attempt while its answer is made."""
+
+
+class FoundInstances(NamedTuple):
+    """A page of a list, to be read piece by piece: ``ids`` newest first, and how many there are in all."""
+
+    ids: list[int]
+    total: int
+    total_is_estimate: bool
+
+
+class FoundSlice(NamedTuple):
+    """A slice of a list, to be read piece by piece, and where the next one begins."""
+
+    ids: list[int]
+    next: str | None
 
 
 class Instances:
@@ -60,16 +86,20 @@ class Instances:
 
     async def start(self, request: StartRequest) -> InstanceView:
         """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Unavailable."""
+        return await self._submit(request).wait_answer()
+
+    def _submit(self, request: StartRequest) -> StartItem:
+        """Queue a start, with room for its answer: its own variables come back."""
         self._check(request)
-        return await self._starts.submit(request)
+        current_hold().reserve(COPIES * len(request.variables))
+        return self._starts.submit_nowait(request)
 
     async def start_batch(self, requests: Sequence[StartRequest]) -> list[StartResult]:
         """Start many; one result each, in order. A bad item never fails its neighbours."""
         items: list[StartItem | PenstockError] = []
         for request in requests:
             try:
-                self._check(request)
-                items.append(self._starts.submit_nowait(request))
+                items.append(self._submit(request))
             except PenstockError as error:
                 items.append(error)
         results: list[StartResult] = []
@@ -83,17 +113,31 @@ class Instances:
         return results
 
     async def get(self, id: str) -> InstanceView:
-        """One instance as it is now. Raises NotFound."""
-        number = ids.read_instance(id)
-        async with self._database.connection() as connection:
-            views = await view_instances(connection, self._definitions, [number])
-        if not views:
-            raise NotFound(f"instance '{id}' is unknown")
-        return views[0]
+        """One instance as it is now. Raises NotFound, Overloaded."""
+        return await self._view(id, committed=False)
+
+    async def _view(self, id: str, *, committed: bool) -> InstanceView:
+        """``committed``: the answer to a change, which waits for room but is not refused for want of it."""
+        number, hold, size_bytes = ids.read_instance(id), current_hold(), FIRST_READ_BYTES
+        while True:
+            try:
+                await hold.reserve_soon(COPIES * size_bytes)
+            except Overloaded:
+                if not committed:
+                    raise
+                hold.add(COPIES * size_bytes)
+            async with self._database.connection() as connection:
+                views, size_bytes = await view_instances(connection, self._definitions, [number], size_bytes)
+            if views:
+                return views[0]
+            if not size_bytes:
+                raise NotFound(f"instance '{id}' is unknown")
+            hold.keep(0)
 
     async def history(self, id: str) -> list[HistoryItem]:
         """Every step execution in order of entry. Raises NotFound."""
         number = ids.read_instance(id)
+        await self._reserve_history(number)
         async with self._database.connection() as connection:
             found = await store.history(connection, number)
             if found is None:
@@ -107,8 +151,9 @@ class Instances:
         At most ``limit`` (1,000) records, leaving out the first ``after``. Raises NotFound.
         """
         number = ids.read_instance(id)
+        await self._reserve_history(number)
         async with self._database.connection() as connection, wide_store.one_snapshot(connection):
-            views = await view_instances(connection, self._definitions, [number])
+            views = await summarize_instances(connection, self._definitions, [number])
             found = await store.history(connection, number)
             if not views or found is None:
                 raise NotFound(f"instance '{id}' is unknown")
@@ -118,17 +163,22 @@ class Instances:
         first = max(after, 0)
         return records[first : first + min(max(limit, 1), AUDIT_PAGE_MAX)]
 
+    async def _reserve_history(self, number: int) -> None:
+        async with self._database.connection() as connection:
+            count = await store.history_count(connection, number)
+        await current_hold().reserve_soon(count * HISTORY_ITEM_BYTES)
+
     async def cancel(self, id: str, reason: str | None) -> InstanceView:
         """End an instance, whatever it is doing. Raises NotFound, Conflict when it has ended."""
         number = ids.read_instance(id)
         text = None if not reason else check_text(reason, "reason", REASON_MAX_CHARS)
         await self._wide.submit(CancelItem(number, text))
-        return await self.get(id)
+        return await self._view(id, committed=True)
 
     async def retry(self, id: str) -> InstanceView:
         """Let a FAILED instance go on where it failed. Raises NotFound, Conflict when it is not FAILED."""
         await self._wide.submit(RetryItem(ids.read_instance(id)))
-        return await self.get(id)
+        return await self._view(id, committed=True)
 
     def _check(self, request: StartRequest) -> None:
         if not request.definition_id:
@@ -143,14 +193,38 @@ class Instances:
             if value is not None:
                 check_text(value, field, most)
 
-    async def list(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        page: int,
-        page_size: int,
-    ) -> InstancePage:
+    async def read(self, found: Sequence[int]) -> AsyncGenerator[list[InstanceView]]:
+        """The instances, in pieces that fit into the memory for answers; each is to have left when the next is asked
+        for. Waits for room; raises Overloaded only before the first piece."""
+        left, hold, size_bytes, count = list(found), current_hold(), PIECE_BYTES, len(found)
+        begun = False
+        while left:
+            if begun:
+                await hold.wait(COPIES * size_bytes)
+            else:
+                await hold.reserve_soon(COPIES * size_bytes)
+            async with self._database.connection() as connection:
+                views, more = await view_instances(connection, self._definitions, left[:count], size_bytes)
+            if not more:
+                del left[:count]
+            elif views:  # those that are gone meanwhile are left out: the last one that came says how far it went
+                del left[: left.index(ids.read_instance(views[-1].id)) + 1]
+            size_bytes = max(more, PIECE_BYTES)
+            count = PIECE_COUNT
+            if views:
+                begun = True
+                yield views
+                del views
+            hold.keep(0)
+
+    async def summarize(self, found: Sequence[int]) -> Sequence[InstanceSummary]:
+        """The instances without their variables."""
+        async with self._database.connection() as connection:
+            return await summarize_instances(connection, self._definitions, found)
+
+    async def find(
+        self, definition_id: str | None, status: str | None, business_key: str | None, page: int, page_size: int
+    ) -> FoundInstances:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
         _check_status(status)
@@ -169,16 +243,15 @@ class Instances:
                     offset=offset,
                     count_max=limit + 1,
                 )
-            items = await view_instances(connection, self._definitions, found)
             if total <= limit:
-                return InstancePage(items=items, total=total)
+                return FoundInstances(found, total, total_is_estimate=False)
             if definition_id is None and status is None and business_key is None:
                 total = max(total, await store.estimate(connection))
-        return InstancePage(items=items, total=total, total_is_estimate=True)
+        return FoundInstances(found, total, total_is_estimate=True)
 
-    async def list_slice(
+    async def find_slice(
         self, definition_id: str | None, status: str | None, business_key: str | None, cursor: str | None, limit: int
-    ) -> InstanceSlice:
+    ) -> FoundSlice:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. Raises BadRequest."""
         _check_status(status)
@@ -196,8 +269,37 @@ class Instances:
                     limit=slice_limit(limit),
                     before=before,
                 )
-            items = await view_instances(connection, self._definitions, found)
-        return InstanceSlice(items=items, next=show_cursor(last))
+        return FoundSlice(found, show_cursor(last))
+
+    async def _read_at_once(self, found: Sequence[int]) -> list[InstanceView]:
+        """All or none of them."""
+        hold, size_bytes = current_hold(), FIRST_READ_BYTES
+        while True:
+            await hold.reserve_soon(COPIES * size_bytes)
+            async with self._database.connection() as connection:
+                items, more = await view_instances(connection, self._definitions, found, size_bytes)
+                if not more:
+                    return items
+                sizes = [row.variables_bytes or 0 for row in await store.view(connection, found, 0)]
+            hold.keep(0)
+            size_bytes = sum(sizes)
+            if COPIES * size_bytes > hold.memory.max_bytes // 2 and len(found) > 1:
+                raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
+
+    async def list(
+        self, definition_id: str | None, status: str | None, business_key: str | None, page: int, page_size: int
+    ) -> InstancePage:
+        """A page with all its variables at once. Raises as `find`, and Overloaded when they are too many bytes."""
+        found = await self.find(definition_id, status, business_key, page, page_size)
+        items = await self._read_at_once(found.ids)
+        return InstancePage(items=items, total=found.total, total_is_estimate=found.total_is_estimate)
+
+    async def list_slice(
+        self, definition_id: str | None, status: str | None, business_key: str | None, cursor: str | None, limit: int
+    ) -> InstanceSlice:
+        """A slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
+        found = await self.find_slice(definition_id, status, business_key, cursor, limit)
+        return InstanceSlice(items=await self._read_at_once(found.ids), next=found.next)
 
 
 def _check_status(status: str | None) -> None:

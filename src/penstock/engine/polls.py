@@ -15,6 +15,7 @@ from typing import NamedTuple
 import trio
 
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import Flush
 from penstock.engine.leases import GrantedLease, LeaseBook
@@ -23,13 +24,17 @@ from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.variables import VariablesCache
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter, Waiters
-from penstock.errors import TooManyRequests
+from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+
+READ_MAX_COUNT = 64
+"""Instances whose variables are made into text at once for jobs that were claimed."""
+SIZES_MAX_COUNT = 10_000
 
 
 class ReleaseItem(Item[bool]):
@@ -69,26 +74,39 @@ class HandOver(NamedTuple):
     lease_until: datetime
 
 
-class _ClaimPlan(NamedTuple):
-    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type."""
+class _ClaimPlan:
+    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
+    ``room_bytes``: what there is for more of them."""
 
-    slots: list[store.Slot]
-    holders: dict[tuple[int, int], Waiter]
-    reserved: dict[str, int]
+    __slots__ = ("holders", "reserved", "room_bytes", "slots")
+
+    def __init__(self, room_bytes: int) -> None:
+        self.slots: list[store.Slot] = []
+        self.holders: dict[tuple[int, int], Waiter] = {}
+        self.reserved: dict[str, int] = {}
+        self.room_bytes = room_bytes
 
 
 class Polls:
     """Everything about getting jobs to workers."""
 
     def __init__(
-        self, database: Database, definitions: Definitions, settings: Settings, metrics: Metrics, cache: VariablesCache
+        self,
+        database: Database,
+        definitions: Definitions,
+        settings: Settings,
+        metrics: Metrics,
+        cache: VariablesCache,
+        memory: AnswerMemory,
     ) -> None:
         self._database = database
         self._definitions = definitions
         self._settings = settings
         self._metrics = metrics
         self._cache = cache
-        self.waiters = Waiters()
+        self._memory = memory
+        self._sizes: dict[str, int] = {}  # variables of the largest jobs of late, by type
+        self.waiters = Waiters(memory)
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked)
         self.draining = False
@@ -119,6 +137,8 @@ class Polls:
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
+        if not self._memory.fits(max(self._job_bytes(name) for name in waiter.types)):
+            raise Overloaded("too many large answers at once; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
                 await self._look(waiter)
@@ -250,7 +270,7 @@ class Polls:
     ) -> bool:
         """Claim for polls, after a probe unless ``counts`` is enough for all of them. False: what was counted is gone,
         and somebody got nothing."""
-        plan = _ClaimPlan([], {}, {})
+        plan = _ClaimPlan(self._memory.room_bytes)
         try:
             for waiter in waiters:
                 self._reserve(waiter, counts, plan)
@@ -281,6 +301,13 @@ class Polls:
             wanted = min(waiter.room, counts.get(name, 0))
             if id is None or wanted <= 0:
                 continue
+            job_bytes = self._job_bytes(name)
+            if wanted * job_bytes > plan.room_bytes:
+                alone = not plan.slots and self._memory.fits(job_bytes)
+                wanted = max(plan.room_bytes // job_bytes, int(alone))
+                if wanted <= 0:
+                    continue
+            plan.room_bytes -= wanted * job_bytes
             counts[name] -= wanted
             before = plan.reserved.get(name, 0)
             for ordinal in range(before + 1, before + wanted + 1):
@@ -288,6 +315,23 @@ class Polls:
                 plan.holders[id, ordinal] = waiter
             plan.reserved[name] = before + wanted
             waiter.reserved += wanted
+
+    def _job_bytes(self, job_type: str) -> int:
+        """What a job of the type will hold of the memory for answers."""
+        return COPIES * self._sizes.get(job_type, store.INLINE_VARIABLES_MAX_BYTES)
+
+    def _note_size(self, job_type: str, size_bytes: int) -> None:
+        """Large ones are remembered, and slowly forgotten."""
+        known = self._sizes.get(job_type, 0)
+        if size_bytes <= store.INLINE_VARIABLES_MAX_BYTES and not known:
+            return
+        size_bytes = max(size_bytes, known * 7 // 8)
+        if size_bytes > store.INLINE_VARIABLES_MAX_BYTES:
+            if len(self._sizes) >= SIZES_MAX_COUNT:
+                self._sizes.clear()
+            self._sizes[job_type] = size_bytes
+        else:
+            self._sizes.pop(job_type, None)
 
     async def _deliver_claimed(
         self, connection: TrioConnection, plan: _ClaimPlan, claimed: Sequence[store.Claimed]
@@ -343,6 +387,7 @@ class Polls:
             attempt=over.attempt,
             checkpoint=None if checkpoint is None else raw(checkpoint),
         )
+        self._note_size(job.job_type, len(variables))
         if over.loaded.definition.single_token:
             self._cache.put(over.token, over.seq, variables)
         left_s = (over.lease_until - over.claimed_at).total_seconds()
@@ -372,19 +417,53 @@ class Polls:
         missing = sorted({over.instance for over in overs if over.token not in known})
         retried = [over.token for over in overs if over.attempt > 1] if checkpoints is None else []
         try:
-            read = await store.variables(connection, missing) if missing else {}
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
+            read, left_out = await self._read_variables(connection, missing) if missing else ({}, {})
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for over in overs:
-                self.waiters.give_up(over.waiter)
-                lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
-                self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
+                self._return(over)
             raise
         for over in overs:
             variables = known.get(over.token)
-            checkpoint = checkpoints.get((over.token, over.seq))
-            self.deliver(over, read[over.instance].encode() if variables is None else variables, checkpoint)
+            if variables is None and (text := read.get(over.instance)) is not None:
+                variables = text.encode()
+            size_bytes = left_out.get(over.instance, 0) if variables is None else len(variables)
+            if variables is None or (
+                size_bytes > store.INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
+            ):  # no room for them: back to the queue, and the next claim knows better
+                self._note_size(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
+                self._return(over)
+            else:
+                self.deliver(over, variables, checkpoints.get((over.token, over.seq)))
+
+    def _return(self, over: HandOver) -> None:
+        """The job goes back to the queue, and its slot with it."""
+        self.waiters.give_up(over.waiter)
+        lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
+        self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
+
+    async def _read_variables(
+        self, connection: TrioConnection, instances: Sequence[int]
+    ) -> tuple[dict[int, str], dict[int, int]]:
+        """The variables of instances, as far as there is room for them, at least of one that fits alone; and the bytes
+        of those for which there was none."""
+        read: dict[int, str] = {}
+        more: dict[int, int] = {}
+        read_bytes = 0
+        for first in range(0, len(instances), READ_MAX_COUNT):
+            wanted = instances[first : first + READ_MAX_COUNT]
+            room_bytes = max(self._memory.room_bytes // COPIES - read_bytes, 0)
+            found, more = await store.variables_within(connection, wanted, room_bytes)
+            if more and not read and not found:
+                least = min(more, key=lambda instance: more[instance])
+                if self._memory.fits(COPIES * more[least]):
+                    found, _ = await store.variables_within(connection, [least], more[least])
+            read |= found
+            read_bytes += sum(map(len, found.values()))
+            if more:
+                break
+        return read, more
 
     async def _release(self, items: list[ReleaseItem]) -> None:
         await self._flush_releases.apply_safely(items)

@@ -14,6 +14,7 @@ import msgspec
 from penstock.core.event import Started
 from penstock.core.state import Instance, InstanceStatus, TokenState
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, SMALL_BYTES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
 from penstock.engine.flush import Flush
@@ -23,7 +24,7 @@ from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
 from penstock.engine.waiters import Waiter
 from penstock.engine.wide import POSITIONS_PER_ITEM, WideLane
-from penstock.errors import IdempotencyConflict, PenstockError
+from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import instances as store
@@ -43,18 +44,26 @@ START_SCOPE = "start"
 class StartItem(Item[InstanceView]):
     """One start. ``view`` is the planned answer of a wide one until its transaction is known to be committed."""
 
-    __slots__ = ("id", "loaded", "planned", "request", "sent", "waiter")
+    __slots__ = ("hold", "id", "loaded", "planned", "request", "sent", "waiter")
 
     repeatable = False
 
     def __init__(self, request: StartRequest) -> None:
         super().__init__()
         self.request = request
+        self.hold = current_hold()
         self.id = 0
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
         self.planned: InstanceView | None = None
         self.sent: Sent | None = None
+
+    def answer(self, answer: InstanceView) -> None:
+        """With room for its own variables reserved before: what there is beyond them is counted too."""
+        more_bytes = memoryview(answer.variables).nbytes - len(self.request.variables)
+        if more_bytes > 0 and not self.settled:
+            self.hold.add(COPIES * more_bytes)
+        super().answer(answer)
 
     @property
     def key(self) -> tuple[str | None, str | None]:
@@ -311,13 +320,26 @@ class Starts:
                 connection, loaded.definition.id, request.instance_key, id
             )
             if open_instance is not None:
-                view = (await view_instances(connection, self._definitions, [open_instance]))[0]
+                view = await self._view_open(connection, item, open_instance)
+                if view is None:
+                    return True
                 if key is not None:  # the first answer of this key, too
                     answer = (SQL["answer_idempotency"], (START_SCOPE, key, msgspec.json.encode(view)))
                     await connection.roundtrip([answer, (SQL["commit"], ())])
                 item.answer(view)
                 return True
         return False
+
+    async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> InstanceView | None:
+        """The instance that holds the key. None when there is no room for its variables; the start is refused then:
+        it changed nothing."""
+        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES)
+        if more and item.hold.memory.fits(COPIES * more):
+            views, more = await view_instances(connection, self._definitions, [instance], more)
+        if more:
+            item.refuse(Overloaded(f"the open instance's variables have {more} bytes, for which there is no room now"))
+            return None
+        return views[0]
 
     async def _apply_keyed(self, items: list[StartItem]) -> None:
         try:

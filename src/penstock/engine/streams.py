@@ -15,6 +15,7 @@ from penstock.access.identity import check_job_types
 from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
 from penstock.engine.paging import NAME_MAX_CHARS
@@ -51,6 +52,7 @@ class JobStream:
         self._held: dict[str, int] = {}  # the attempt by job id: with the worker
         self._reported: set[tuple[str, int]] = set()  # with their attempts: a result came and is being dealt with
         self._open = True
+        self._hold = current_hold()
 
     # -- credit
 
@@ -82,7 +84,11 @@ class JobStream:
     @property
     def is_full(self) -> bool:
         """More would be leased than the reader takes."""
-        return self._unsent_jobs >= self._buffer_jobs or self._unsent_bytes >= BUFFER_MAX_BYTES
+        return (
+            self._unsent_jobs >= self._buffer_jobs
+            or self._unsent_bytes >= BUFFER_MAX_BYTES
+            or self._engine.answer_memory.room_bytes <= 0
+        )
 
     @property
     def buffer_room(self) -> int:
@@ -161,6 +167,10 @@ class JobStream:
             for slots in list(self._slots.values()) if was_full else {self._slots[job.job_type]: None for job in taken}:
                 self._seek(slots)
         return taken
+
+    def note_sent(self) -> None:
+        """What was taken has left: only what waits is held of the memory for answers."""
+        self._hold.keep(COPIES * self._unsent_bytes)
 
     @property
     def has_unsettled(self) -> bool:

@@ -10,6 +10,7 @@ from penstock.core.definition import Step, StepType
 from penstock.core.event import Event
 from penstock.core.state import InstanceStatus, Token
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.items import TaskItem
 from penstock.engine.paging import NAME_MAX_CHARS
@@ -133,11 +134,12 @@ class Tasks:
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""
         number = ids.read_instance(instance_id)
+        await current_hold().reserve_soon(COPIES * SIGNALS_FULL_BYTES)
         async with self._database.connection() as connection:
-            rows = await instance_store.view(connection, [number])
-            if number not in rows:
+            rows = await instance_store.view(connection, [number], None)
+            if not rows:
                 raise NotFound(f"instance '{instance_id}' is unknown")
-            loaded = await self._definitions.by_key(connection, rows[number].definition)
+            loaded = await self._definitions.by_key(connection, rows[0].definition)
             kept = await store.signals_of(connection, number)
         return [
             BufferedSignal(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceView, raw
+from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceSummary, InstanceView, raw
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 
@@ -34,41 +35,49 @@ _ATTEMPT_STATUS = {
 
 
 async def view_instances(
-    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
-) -> list[InstanceView]:
-    """The instances that exist, in the order asked for."""
-    rows = await store.view(connection, wanted)
+    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int], variables_max_bytes: int
+) -> tuple[list[InstanceView], int]:
+    """The instances that exist, in the order asked for, up to the first whose variables are more than
+    ``variables_max_bytes`` together with those before it; and the bytes of that one's, 0 when there is none such."""
     views: list[InstanceView] = []
-    for id in wanted:
-        row = rows.get(id)
-        if row is not None:
-            views.append(instance_view(row, await definitions.by_key(connection, row.definition)))
-    return views
+    for row in await store.view(connection, wanted, variables_max_bytes):
+        if row.variables is None:
+            return views, row.variables_bytes or 0
+        loaded = await definitions.by_key(connection, row.definition)
+        views.append(InstanceView(**_shown(row, loaded), variables=raw(row.variables)))
+    return views, 0
 
 
-def instance_view(row: store.InstanceRow, loaded: LoadedDefinition) -> InstanceView:
-    """One instance. Each open step once, in order of entry."""
+async def summarize_instances(
+    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
+) -> list[InstanceSummary]:
+    """The instances that exist, in the order asked for, without their variables."""
+    rows = await store.view(connection, wanted, None)
+    return [InstanceSummary(**_shown(row, await definitions.by_key(connection, row.definition))) for row in rows]
+
+
+def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
+    """The fields of a summary. Each open step once, in order of entry."""
     steps = loaded.definition.steps
     active = row.status == InstanceStatus.ACTIVE
     progress: dict[str, msgspec.Raw] | None = None
     if row.progress is not None:
         noted = msgspec.json.decode(row.progress, type=list[tuple[int, msgspec.Raw]])
         progress = {steps[step].id: value for step, value in noted}
-    return InstanceView(
-        id=ids.show_instance(row.id),
-        definition_id=loaded.definition.id,
-        definition_version=loaded.version,
-        status="WAITING" if active and row.waiting else InstanceStatus(row.status).name,
-        current_step_ids=list(dict.fromkeys(steps[step].id for step in row.open_steps or ())) if active else [],
-        variables=raw(row.variables),
-        started_at=row.started_at,
-        completed_at=row.ended_at,
-        failure_reason=row.failure,
-        business_key=row.business_key,
-        instance_key=row.instance_key,
-        parent_instance_id=None if row.parent_id is None else ids.show_instance(row.parent_id),
-        progress=progress,
-    )
+    return {
+        "id": ids.show_instance(row.id),
+        "definition_id": loaded.definition.id,
+        "definition_version": loaded.version,
+        "status": "WAITING" if active and row.waiting else InstanceStatus(row.status).name,
+        "current_step_ids": list(dict.fromkeys(steps[step].id for step in row.open_steps or ())) if active else [],
+        "started_at": row.started_at,
+        "completed_at": row.ended_at,
+        "failure_reason": row.failure,
+        "business_key": row.business_key,
+        "instance_key": row.instance_key,
+        "parent_instance_id": None if row.parent_id is None else ids.show_instance(row.parent_id),
+        "progress": progress,
+    }
 
 
 def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.HistoryEntry]) -> list[HistoryItem]:

@@ -77,15 +77,14 @@ class StartRequest(Request, frozen=True, kw_only=True):
     idempotency_key: str | None = None
 
 
-class InstanceView(Answer, frozen=True, kw_only=True):
-    """An instance as clients see it. ``status`` adds ``WAITING``: active with a user task or wait open."""
+class InstanceSummary(Answer, frozen=True, kw_only=True):
+    """An instance without its variables. ``status`` adds ``WAITING``: active with a user task or wait open."""
 
     id: str
     definition_id: str
     definition_version: int
     status: str
     current_step_ids: list[str]
-    variables: msgspec.Raw
     started_at: datetime
     completed_at: datetime | None = None
     failure_reason: str | None = None
@@ -93,6 +92,12 @@ class InstanceView(Answer, frozen=True, kw_only=True):
     instance_key: str | None = None
     parent_instance_id: str | None = None
     progress: dict[str, msgspec.Raw] | None = None  # by step id, of open jobs that reported some
+
+
+class InstanceView(InstanceSummary, frozen=True, kw_only=True):
+    """An instance as clients see it."""
+
+    variables: msgspec.Raw
 
 
 class InstancePage(Answer, frozen=True, kw_only=True):

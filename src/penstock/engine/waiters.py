@@ -10,19 +10,21 @@ from collections import OrderedDict
 
 import trio
 
+from penstock.engine.answers import COPIES, AnswerMemory, current_hold
 from penstock.engine.vocabulary import Job
 
 
 class Waiter:
     """One poll. ``types`` are names; a name without an id yet is looked up by the probe."""
 
-    __slots__ = ("_task", "asking", "closed", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
+    __slots__ = ("_task", "asking", "closed", "hold", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
 
     def __init__(self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float) -> None:
         self.worker = worker
         self.types = types
         self.max_jobs = max_jobs
         self.lease_s = lease_s
+        self.hold = current_hold()
         self.jobs: list[Job] = []
         self.reserved = 0
         self.closed = False  # takes no new reservation
@@ -59,7 +61,8 @@ class Waiter:
 class Waiters:
     """All parked polls of this engine by job type."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: AnswerMemory) -> None:
+        self._memory = memory
         self._parked: dict[str, OrderedDict[Waiter, None]] = {}
         self._count = 0
 
@@ -88,9 +91,9 @@ class Waiters:
                     del self._parked[name]
 
     def reserve(self, job_type: str) -> Waiter | None:
-        """A slot in the poll that has waited longest for ``job_type``."""
+        """A slot in the poll that has waited longest for ``job_type``; none while there is no room for answers."""
         parked = self._parked.get(job_type)
-        if parked is None:
+        if parked is None or self._memory.room_bytes <= 0:
             return None
         for waiter in parked:
             if waiter.room > 0:
@@ -109,6 +112,7 @@ class Waiters:
         if waiter.closed:
             return False
         waiter.jobs.append(job)
+        waiter.hold.add(COPIES * memoryview(job.variables).nbytes)
         waiter.note_settled()
         return True
 

@@ -257,6 +257,10 @@ class Connection:
         look.register(self.stream.socket.fileno(), _HANG_UP)
         return bool(look.poll(0))
 
+    def is_broken(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.broken
+
     async def send(self, data: bytes) -> None:
         """Write all of it within `write_timeout_seconds` per slice. Sets ``broken`` instead of raising."""
         if self.broken:

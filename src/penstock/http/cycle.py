@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PEER_GONE = "penstock.peer_gone"
 """An ASGI extension: a function that says, without waiting, whether the client has closed its side already."""
+ANSWER_LOST = "penstock.answer_lost"
+"""The same for the connection as a whole: nothing that is sent arrives any more."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 # Head and body go out in one write up to here; above it, copying them together costs more than a second write.
@@ -72,7 +74,7 @@ class Cycle:
             "headers": request.headers,
             "client": connection.client,
             "server": connection.server_address,
-            "extensions": {PEER_GONE: connection.peer_gone_nowait},
+            "extensions": {PEER_GONE: connection.peer_gone_nowait, ANSWER_LOST: connection.is_broken},
         }
 
     # -- receive

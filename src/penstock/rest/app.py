@@ -87,6 +87,7 @@ class RestApp:
         self._cors = Cors(engine.settings.cors_origins, engine.settings.cors_headers)
         self._max_body_bytes = engine.settings.max_body_bytes
         self._seconds = engine.metrics.http_request_seconds
+        self._answer_memory = engine.answer_memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -113,6 +114,7 @@ class RestApp:
             caller = scope[CALLER] = await self._caller(self._gate, scope)
         method: str = scope["method"]
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
+        hold = self._answer_memory.open()
         try:
             hot = self._find_hot(scope["path"]) if method == "POST" else None
             if hot is not None:
@@ -130,6 +132,7 @@ class RestApp:
                 status = reply.status
                 await send_reply(send, reply, cors)
         finally:
+            hold.close()
             label = method if method in _METHODS else "OTHER"
             self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
 

@@ -21,6 +21,9 @@ JSON: Final = b"application/json"
 PEER_GONE: Final = "penstock.peer_gone"
 """The ASGI extension of our own server (http/cycle.py) that tells without waiting whether the client has gone."""
 
+ANSWER_LOST: Final = "penstock.answer_lost"
+"""The one that tells whether nothing of the answer can arrive any more."""
+
 
 class Reply(NamedTuple):
     """An answer. A body of None carries neither content type nor length (204)."""

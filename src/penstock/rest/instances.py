@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Final, cast
+
 import msgspec
 from quart import Blueprint, Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.instances import AUDIT_PAGE_MAX
+from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.vocabulary import InstanceView
+from penstock.errors import BadRequest
 from penstock.rest.codec import CancelBody, optional_decoder
-from penstock.rest.exchange import Reply
+from penstock.rest.exchange import ANSWER_LOST, JSON, Reply
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
+
+VIEW_FULL: Final = "full"
+VIEW_SUMMARY: Final = "summary"
 
 _read_cancel = optional_decoder(CancelBody)
 _encode = msgspec.json.Encoder().encode
+
+
+Found = FoundInstances | FoundSlice
 
 
 class InstanceRoutes:
@@ -34,16 +46,31 @@ class InstanceRoutes:
         return blueprint
 
     async def list(self) -> Response:
-        """``GET /v1/instances``"""
+        """``GET /v1/instances``, with ``view=summary`` without variables"""
+        view = query_text(request, "view") or VIEW_FULL
+        if view not in (VIEW_FULL, VIEW_SUMMARY):
+            raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
         wanted = (
             query_text(request, "definitionId"),
             query_text(request, "status"),
             query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
         )
         if (part := query_slice(request)) is not None:
-            return respond(Reply(200, _encode(await self._instances.list_slice(*wanted, *part))))
-        page = await self._instances.list(*wanted, query_number(request, "page"), query_number(request, "pageSize"))
-        return respond(Reply(200, _encode(page)))
+            found: Found = await self._instances.find_slice(*wanted, *part)
+        else:
+            page = query_number(request, "page"), query_number(request, "pageSize")
+            found = await self._instances.find(*wanted, *page)
+        if view == VIEW_SUMMARY:
+            items = await self._instances.summarize(found.ids)
+            return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
+        pieces = self._instances.read(found.ids)
+        first: list[InstanceView] = await anext(pieces, [])
+        if len(first) == len(found.ids):
+            await pieces.aclose()
+            return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
+        extensions = cast("dict[str, Any]", request.scope.get("extensions") or {})
+        lost: Callable[[], bool] = extensions.get(ANSWER_LOST, _no)
+        return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
 
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
@@ -71,3 +98,39 @@ class InstanceRoutes:
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""
         return respond(Reply(200, _encode(await self._instances.retry(id))))
+
+
+async def _stream(
+    first: list[InstanceView],
+    rest: AsyncGenerator[list[InstanceView]],
+    found: Found,
+    lost: Callable[[], bool],
+) -> AsyncGenerator[bytes]:
+    """A list too large for one piece of memory: each piece has left before the next is read."""
+    async with aclosing(rest):
+        before = b'{"items":['
+        if first:
+            yield before + _items(first)
+            before = b","
+        while not lost() and (piece := await anext(rest, None)):
+            yield before + _items(piece)
+            before = b","
+    yield (b"]" if before == b"," else b'{"items":[]') + _end_of_list(found)
+
+
+def _no() -> bool:
+    return False
+
+
+def _items(piece: list[InstanceView]) -> bytes:
+    """Their JSON without the brackets. The list is emptied: what is encoded is not to stay here as well."""
+    data = _encode(piece)
+    piece.clear()
+    return data[1:-1]
+
+
+def _end_of_list(found: Found) -> bytes:
+    if isinstance(found, FoundSlice):
+        return b"}" if found.next is None else b',"next":%b}' % _encode(found.next)
+    estimate = b',"totalIsEstimate":true' if found.total_is_estimate else b""
+    return b',"total":%d%b}' % (found.total, estimate)

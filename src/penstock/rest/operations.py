@@ -204,6 +204,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
                 {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
             ),
             Parameter("businessKey", "query", "The whole key."),
+            Parameter(
+                "view", "query", "`summary` leaves the variables out (addition).",
+                {"type": "string", "enum": ["full", "summary"]},
+            ),
             *PAGE,
         ),
         answer=either(InstancePage, InstanceSlice), errors=(400,),

@@ -23,6 +23,7 @@ from penstock.rpc.inbox import Inbox
 from penstock.rpc.wire import DecodeError
 
 if TYPE_CHECKING:
+    from penstock.engine.answers import Hold
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
 
@@ -52,7 +53,7 @@ class Call(Generic[RequestT, AnswerT]):
 
     __slots__ = (
         "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "expired",
-         "finished", "headers", "inbox", "method", "scope", "started_at", "stream_id",
+         "finished", "headers", "hold", "inbox", "method", "scope", "started_at", "stream_id",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,8 @@ class Call(Generic[RequestT, AnswerT]):
         self.inbox = Inbox(connection, stream_id, single=not method.client_streaming)
         self.started_at = trio.current_time()
         self.scope = trio.CancelScope(deadline=math.inf if timeout_s is None else self.started_at + timeout_s)
+        self.hold: Hold
+        """Of the memory for answers; while the handler runs."""
         self.closed = False
         """Nothing can be sent any more: reset, or the connection is gone."""
         self.finished = False
@@ -183,8 +186,10 @@ class Call(Generic[RequestT, AnswerT]):
         if self._torn:
             raise trio.BrokenResourceError("an earlier answer was cut off")
         self._sending = True
+        body = b""
         try:
             body = self._codec.encode(message, self.method.answer_type)
+            self.hold.add(len(body))
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)
             self._answers += 1
@@ -194,6 +199,7 @@ class Call(Generic[RequestT, AnswerT]):
                 await trio.lowlevel.checkpoint()
         finally:
             self._sending = False
+            self.hold.keep(self.hold.bytes - len(body))
 
     # ---------------------------------------------------------------------------------- from the connection
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from penstock.errors import PenstockError
+from penstock.errors import Overloaded, PenstockError
 from penstock.store.database import AWAY
 
 STATUS_BY_CODE = {
@@ -36,4 +36,6 @@ def status_of(error: Exception) -> GRPCError | None:
         return GRPCError(Status.UNAVAILABLE, "the database is away")
     if not isinstance(error, PenstockError):
         return None
-    return GRPCError(STATUS_BY_CODE[error.code], error.reason, error.code)
+    # gRPC has a status of its own for it; REST has 503 for both.
+    status = Status.RESOURCE_EXHAUSTED if isinstance(error, Overloaded) else STATUS_BY_CODE[error.code]
+    return GRPCError(status, error.reason, error.code)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -21,6 +22,7 @@ from msgspec import Struct
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
+from penstock.engine.answers import AnswerMemory
 from penstock.errors import PenstockError
 from penstock.log import set_trace
 from penstock.rpc.call import Call, Codec
@@ -88,12 +90,13 @@ class Server:
         status_of: Callable[[Exception], GRPCError | None] | None = None,
         on_call: Callable[[str, str, float], None] | None = None,
         gate: Gate | None = None,
+        answer_memory: AnswerMemory | None = None,
     ) -> None:
         """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
 
         ``on_call`` gets the path ("unknown" when nobody serves it), the status name and the seconds of every call;
-        it must not raise. With ``ssl_context`` the listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate``
-        everybody may call everything.
+        it must not raise. ``answer_memory`` bounds what operations read for answers. With ``ssl_context`` the
+        listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate`` everybody may call everything.
         """
         self.limits = limits or Limits()
         self.codec = codec
@@ -106,6 +109,7 @@ class Server:
         self._status_of = status_of
         self._on_call = on_call
         self._gate = gate
+        self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
         self._sockets = 0
@@ -280,11 +284,13 @@ class Server:
     async def run_call(self, call: Call[Any, Any]) -> None:
         """Run a call's handler and answer with what comes of it. Raises nothing but Trio's Cancelled."""
         began = time.perf_counter()
+        call.hold = self._answer_memory.open()
         error: GRPCError | None = GRPCError(Status.CANCELLED, "the connection was lost")
         try:
             error = await self._handle(call)
             call.finish(error)
         finally:
+            call.hold.close()
             self._running -= 1
             if not call.finished:
                 call.closed = True

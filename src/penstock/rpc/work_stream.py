@@ -168,6 +168,7 @@ class WorkStream:
             message, answers = self._compose()
             if message is not None:
                 await self._call.send_message(message)
+                self._jobs.note_sent()
                 if answers:
                     self._unanswered -= answers
                     self._answered.set()

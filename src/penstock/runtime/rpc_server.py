@@ -44,6 +44,7 @@ class RpcServer:
             ),
             ssl_context=_tls(settings),
             status_of=status_of,
+            answer_memory=engine.answer_memory,
             on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
             gate=gate,
         )

@@ -216,6 +216,15 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     variables_cache_max_bytes: Annotated[
         int, _engine("Variables of jobs under lease kept in memory, to spare reads.", 0, 17_179_869_184)
     ] = 67_108_864
+    answer_max_memory_bytes: Annotated[
+        int,
+        _engine(
+            "Answers that are being made or that clients have not taken yet, over REST and gRPC; variables count four "
+            "times, as they are copied on the way. Beyond it reads, polls and starts get 503 or RESOURCE_EXHAUSTED.",
+            16_777_216,
+            1_099_511_627_776,
+        ),
+    ] = 268_435_456
     definition_max_steps: Annotated[int, _engine("Steps of one definition.", 1, 10_000)] = 10_000
     variables_max_bytes: Annotated[
         int, _engine("The variables of one request, as JSON; over it 413.", 1_024, 268_435_456)

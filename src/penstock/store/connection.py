@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 COMMIT_TIMEOUT_S = 30.0
 """Bound of the COMMIT at the end of a `transaction()`; once cancelled, that is `CLEANUP_TIMEOUT_S` too."""
 
+BUFFER_KEPT_MAX_BYTES = 4 * 1024 * 1024
+"""A connection that read a larger row is not used again."""
+
 RECANCEL_INTERVAL_S = 0.25
 """A cancel that comes between two statements of one operation (PREPARE, then the query) is lost: ask again."""
 
@@ -190,6 +193,12 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             trio.lowlevel.notify_closing(self.pgconn.socket)
             self._closed = True
             self.pgconn.finish()
+
+    def note_read(self, row_bytes: int) -> None:
+        """A row of that size was read. libpq's buffer has grown to it and never shrinks: after a large one the pool
+        makes a new connection."""
+        if row_bytes > BUFFER_KEPT_MAX_BYTES:
+            self.created_at = -math.inf
 
     def discard(self, why: str) -> None:
         """Close a connection that is in no known state any more."""

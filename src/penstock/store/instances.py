@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
@@ -41,7 +42,8 @@ class Begun(NamedTuple):
 
 
 class InstanceRow(NamedTuple):
-    """An instance and what of its tokens clients see, in one snapshot. ``open_steps`` may repeat a step."""
+    """An instance and what of its tokens clients see, in one snapshot. ``open_steps`` may repeat a step. ``variables``
+    None: they were not asked for, or have too many bytes."""
 
     id: int
     definition: int
@@ -52,7 +54,8 @@ class InstanceRow(NamedTuple):
     business_key: str | None
     instance_key: str | None
     parent_id: int | None
-    variables: str
+    variables: str | None
+    variables_bytes: int | None
     open_steps: list[int] | None
     waiting: bool
     progress: str | None
@@ -105,10 +108,15 @@ async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, t
     return {row[0]: (Begun(*row[:5]), row[5]) for row in rows}
 
 
-async def view(connection: TrioConnection, ids: Sequence[int]) -> dict[int, InstanceRow]:
-    """Instances as they are now; unknown ids are left out."""
-    rows = await connection.fetch(SQL["view"], (arrays.ints(ids),))
-    return {row.id: row for row in (InstanceRow(*cast(Any, row)) for row in rows)}
+async def view(
+    connection: TrioConnection, ids: Sequence[int], variables_max_bytes: int | None = sys.maxsize
+) -> list[InstanceRow]:
+    """Instances as they are now, in the order asked for; unknown ids are left out. Their variables as long as these
+    have no more than ``variables_max_bytes`` together, None for none of them."""
+    rows = await connection.fetch(SQL["view"], (arrays.ints(ids), variables_max_bytes))
+    found = [InstanceRow(*cast(Any, row)) for row in rows]
+    connection.note_read(max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0))
+    return found
 
 
 async def exists(connection: TrioConnection, id: int) -> bool:
@@ -210,6 +218,11 @@ async def find_slice(
 async def estimate(connection: TrioConnection) -> int:
     """About how many instances there are, from the statistics of the table."""
     return cast(int, (await connection.fetch(SQL["estimate_instances"]))[0][0])
+
+
+async def history_count(connection: TrioConnection, id: int) -> int:
+    """How many history rows an instance has."""
+    return cast(int, (await connection.fetch(SQL["history_count"], (id,)))[0][0])
 
 
 async def history(connection: TrioConnection, id: int) -> tuple[int, list[HistoryEntry]] | None:

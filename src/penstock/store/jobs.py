@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
@@ -289,8 +290,19 @@ def known(row: Sequence[Any]) -> Known:
 
 async def variables(connection: TrioConnection, instances: Sequence[int]) -> dict[int, str]:
     """The current variables of instances, as JSON text."""
-    rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances),)))
-    return dict(rows)
+    found, _ = await variables_within(connection, instances, sys.maxsize)
+    return found
+
+
+async def variables_within(
+    connection: TrioConnection, instances: Sequence[int], max_bytes: int
+) -> tuple[dict[int, str], dict[int, int]]:
+    """As `variables`, from the lowest id on as long as they have no more than ``max_bytes`` together; and the bytes of
+    the others."""
+    rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances), max_bytes)))
+    connection.note_read(max((size for _, size, text in rows if text is not None), default=0))
+    found = {id: text for id, _, text in rows if text is not None}
+    return found, {id: size for id, size, text in rows if text is None}
 
 
 async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict[tuple[int, int], str]:

@@ -8,6 +8,7 @@ looked at with one poll(2) before it is handed out, so a restarted server costs 
 
 from __future__ import annotations
 
+import math
 import select
 from collections import deque
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ class Pool:
             self._busy.discard(connection)
             if connection.closed:
                 self._discarded += 1
-            elif self._closed:
+            elif self._closed or connection.created_at == -math.inf:
                 connection.close_nowait()
             else:
                 self._idle.append(connection)

@@ -33,19 +33,27 @@ SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 AND t.attempt = 1 AND t.
 FROM instance i LEFT JOIN token t ON t.id = i.id WHERE i.id = ANY($1::bigint[])
 
 -- name: view
--- Instances $1 as clients see them, in one snapshot with their tokens.
-SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.business_key, i.instance_key, i.parent_id,
-  (i.vars || coalesce(i.overlay, '{}') || coalesce((
-    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text,
-  (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
-   WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0, 1, 2, 4, 5)),
-  (SELECT coalesce(bool_or(t.state = 2), false) FROM token t
-   WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)),
-  (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t
-   JOIN job_note n ON n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL
-   WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id))
-FROM instance i WHERE i.id = ANY($1::bigint[])
+-- Instances $1 as clients see them, in their order and in one snapshot with their tokens. Their variables as long as
+-- these have no more than $2 bytes together, with the bytes of each; null: none of them.
+SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.business_key, v.instance_key, v.parent_id,
+  CASE WHEN sum(octet_length(v.vars)) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, octet_length(v.vars),
+  v.open_steps, v.waiting, v.progress
+FROM (
+  SELECT i.*, array_position($1::bigint[], i.id) AS place,
+    (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
+     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0, 1, 2, 4, 5)) AS open_steps,
+    (SELECT coalesce(bool_or(t.state = 2), false) FROM token t
+     WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS waiting,
+    (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t
+     JOIN job_note n ON n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL
+     WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS progress
+  FROM (
+    SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.business_key, i.instance_key,
+      i.parent_id, CASE WHEN $2::bigint IS NOT NULL THEN (i.vars || coalesce(i.overlay, '{}') || coalesce((
+        SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END AS vars
+    FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) i) v
+ORDER BY v.place
 
 -- name: instance_exists
 SELECT 1 FROM instance WHERE id = $1::bigint
@@ -105,6 +113,10 @@ ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: estimate_instances
 SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'instance'::regclass
+
+-- name: history_count
+-- Rows of history of an instance.
+SELECT count(*) FROM history WHERE instance_id = $1::bigint
 
 -- name: history
 -- All rows of one instance in order of entry, closed ones and open executions; $1 instance. An END in `end_step` is an
