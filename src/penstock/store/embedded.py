@@ -18,7 +18,6 @@ import subprocess
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TypedDict
 
 import trio
 from psycopg.conninfo import make_conninfo
@@ -32,10 +31,13 @@ from penstock.store.cluster import (
     find_installation,
     is_running,
     log_tail,
+    make_data_dir,
     make_socket_dir,
+    open_lock,
     open_log,
     read_postmaster,
     remove_socket_dir,
+    server_environment,
     write_settings,
 )
 
@@ -63,6 +65,7 @@ ORPHANS_TIMEOUT_S = 10.0
 """How long to wait for the processes of a server that was itself killed: idle ones end at once, busy ones don't."""
 
 POLL_INTERVAL_S = 0.02
+LOCK_MAX_BYTES = 4096
 
 _ORPHANS_LEFT = "pre-existing shared memory block"
 
@@ -119,19 +122,24 @@ async def run_embedded(
     """
     data_dir = (data_dir or default_data_dir()).absolute()
     settings = settings or {}
-    with _locked(data_dir) as lock_fd:
+    with _locked(data_dir) as lock:
         installation = await trio.to_thread.run_sync(find_installation, data_dir)
+        _warn_of_shared(installation)
         left = await _stop_leftover(installation, stop_timeout_s)
+        if lock.socket_dir is not None:  # of an engine that was killed
+            remove_socket_dir(installation, lock.socket_dir)
         if not installation.cluster.exists():
             await _make_cluster(installation, sync=settings.get("fsync") != "off")
         socket_dir = make_socket_dir(installation)
         try:
-            write_settings(installation, socket_dir, settings)
+            temporary = None if socket_dir == installation.cluster else socket_dir
+            lock.note(temporary)
+            await trio.to_thread.run_sync(write_settings, installation, socket_dir, settings)
             process = await _start_ready(installation, left, start_timeout_s)
             try:
                 log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
                 dsn = make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
-                os.pwrite(lock_fd, f"{os.getpid()}\n{dsn}\n".encode(), 0)  # for `running_dsn`
+                lock.note(temporary, dsn)
                 yield EmbeddedServer(dsn, process)
             finally:
                 await _stop(process, stop_timeout_s)
@@ -139,22 +147,29 @@ async def run_embedded(
             remove_socket_dir(installation, socket_dir)
 
 
-class _Identity(TypedDict, total=False):
-    user: int
-    group: int
-    extra_groups: list[int]
+class _Lock:
+    """The lock file, held. Its lines: the holder's pid; the socket's directory, if it is a temporary one; the conninfo
+    once the server runs."""
+
+    def __init__(self, fd: int) -> None:
+        _, socket_dir, *_ = [*os.fsdecode(os.pread(fd, LOCK_MAX_BYTES, 0)).splitlines(), "", ""]
+        self.socket_dir = Path(socket_dir) if socket_dir else None
+        """Of the holder before, if it left one."""
+        self._fd = fd
+        self.note(self.socket_dir)
+
+    def note(self, socket_dir: Path | None, dsn: str = "") -> None:
+        """Tell whoever comes next of a directory that is to be removed, and others (`running_dsn`) of the server."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, os.fsencode(f"{os.getpid()}\n{socket_dir or ''}\n{dsn}"), 0)
 
 
-def _identity(installation: Installation) -> _Identity:
-    account = installation.account
-    if account is None:
-        return {}
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
-
-def _environment() -> dict[str, str]:
-    """Ours without what would change the server (PGDATA, PGPORT …)."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+def _warn_of_shared(installation: Installation) -> None:
+    if installation.account is not None and installation.account.pw_name == "nobody":
+        log.warning(
+            "the embedded PostgreSQL runs as the user nobody, which is also that of other programs: they can do what it"
+            " can. Before the first start, make one of its own: useradd --system penstock"
+        )
 
 
 def running_dsn(data_dir: Path | None = None) -> str | None:
@@ -166,28 +181,26 @@ def running_dsn(data_dir: Path | None = None) -> str | None:
         lines = ((data_dir or default_data_dir()) / "lock").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    return lines[1] if len(lines) == 2 else None
+    return lines[2] if len(lines) == 3 else None
 
 
 @contextmanager
-def _locked(data_dir: Path) -> Generator[int]:
+def _locked(data_dir: Path) -> Generator[_Lock]:
     """Hold the data directory, made if need be. The file descriptor is not inherited by the server."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_data_dir(data_dir)
+        fd = open_lock(data_dir)
     except OSError as error:
         raise EmbeddedPostgresError(f"the data directory {data_dir} can't be used: {error.strerror}") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, 32, 0).partition(b"\n")[0].decode().strip()
+            holder = os.fsdecode(os.pread(fd, 32, 0)).partition("\n")[0]
             raise DataDirectoryInUse(
                 f"the data directory {data_dir} is in use by another engine (pid {holder or 'unknown'})"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        yield fd
+        yield _Lock(fd)
     finally:
         os.close(fd)
 
@@ -215,13 +228,13 @@ async def _make_cluster(installation: Installation, *, sync: bool) -> None:
         capture_stderr=True,
         check=False,
         cwd="/",
-        env=_environment(),
-        **_identity(installation),
+        env=server_environment(),
+        **installation.identity,
     )
     if result.returncode != 0:
         raise EmbeddedPostgresError(f"initdb failed: {result.stderr.decode(errors='replace').strip()}")
-    with (unfinished / "postgresql.conf").open("a") as configuration:
-        configuration.write("\ninclude_if_exists 'penstock.conf'\n")
+    include = "\ninclude_if_exists 'penstock.conf'\n"
+    await trio.to_thread.run_sync(lambda: installation.write(unfinished / "postgresql.conf", include, append=True))
     unfinished.rename(installation.cluster)
 
 
@@ -245,7 +258,7 @@ async def _start_ready(installation: Installation, left: Postmaster | None, time
 
 
 async def _start(installation: Installation, left: Postmaster | None) -> trio.Process:
-    environment = _environment()
+    environment = server_environment()
     if left is not None:
         # The pid may be another process's by now, or a zombie's: PostgreSQL takes either for a running server, unless
         # it is told (as pg_ctl does) that the pid is of its own ancestors. It still looks for orphaned backends.
@@ -260,7 +273,7 @@ async def _start(installation: Installation, left: Postmaster | None) -> trio.Pr
             cwd="/",
             env=environment,
             start_new_session=True,
-            **_identity(installation),
+            **installation.identity,
         )
     finally:
         os.close(log_fd)
@@ -308,8 +321,6 @@ async def _stop_leftover(installation: Installation, timeout_s: float) -> Postma
             raise EmbeddedPostgresError(
                 f"the PostgreSQL server (pid {left.pid}) that runs on {installation.cluster} does not stop"
             )
-    if left.socket_dir is not None:
-        remove_socket_dir(installation, left.socket_dir)
     return left
 
 
