@@ -73,7 +73,9 @@ async def test_a_claim_leaves_jobs_that_were_claimed_and_came_back_since_it_bega
 
         await wait_until(is_back)
 
-    await HeldUp(driver, "claim", b"WITH ORDINALITY AS s(job_type, place)").run(late, claimed_and_returned)
+    await HeldUp(driver, "claim", b"WITH ORDINALITY AS s(job_type, floor_priority, floor, ordinal)").run(
+        late, claimed_and_returned
+    )
     assert claimed == []
     job = await driver.one("work", worker="next")
     assert driver.rows("SELECT * FROM ready") == []

@@ -21,6 +21,7 @@ from penstock.engine.flush import Flush
 from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.queue_counts import QueueCounts
+from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter, Waiters
@@ -112,6 +113,7 @@ class Polls:
         self.draining = False
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
+        self.floors = QueueFloors(trio.current_time)
         self._wake = trio.Event()
         self._parked = trio.Event()
         self._turn = 0
@@ -247,7 +249,12 @@ class Polls:
         versions = {name: self.queue.version(name) for name in types}
         await self._definitions.resolve_job_types(connection, list(types))
         names = {self._definitions.job_type_ids[name]: name for name in types if name in self._definitions.job_type_ids}
-        found = await store.probe_ready(connection, list(names), self._settings.batch_max_items) if names else {}
+        whole, started = self.floors.drop_if_due(), trio.current_time()
+        floors, _ = self.floors.current()
+        limit = self._settings.batch_max_items
+        found = await store.probe_ready(connection, list(names), limit, floors) if names else {}
+        if whole:
+            self.floors.note_whole(trio.current_time() - started)
         counts = {names[id]: count for id, count in found.items()}
         self.queue.note_probed(versions, counts)
         return counts
@@ -282,8 +289,10 @@ class Polls:
                 for waiter in waiters:
                     self._reserve(waiter, counts, plan)
             if plan.slots:
+                floors, dropped = self.floors.current()
                 with self._metrics.db_transaction_seconds["claim"].time():
-                    claimed = await store.claim(connection, plan.slots)
+                    claimed = await store.claim(connection, plan.slots, floors)
+                self.floors.note_taken(dropped, claimed)
                 for name, number in plan.reserved.items():
                     self.queue.note_claimed(name, number)
                 await self._deliver_claimed(connection, plan, claimed)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from penstock.core.fencing import Facts
@@ -53,8 +54,23 @@ class Slot(NamedTuple):
     lease_s: float
 
 
+class Floor(NamedTuple):
+    """From where on a look goes into the queue of a type."""
+
+    priority: int
+    place: int
+
+
+BOTTOM = Floor(0, 0)
+"""Below all rows."""
+NO_FLOORS: Mapping[int, Floor] = MappingProxyType({})
+
+
 class Claimed(NamedTuple):
-    """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them."""
+    """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them.
+
+    ``place`` is that of the row which it had in the queue.
+    """
 
     job_type: int
     ordinal: int
@@ -67,6 +83,9 @@ class Claimed(NamedTuple):
     entered_at: datetime
     claimed_at: datetime
     lease_until: datetime
+    priority: int
+    place: int
+    entry: int
     definition: int
     variables: str | None
     checkpoint: str | None
@@ -192,17 +211,35 @@ async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[
     return {id for id, _ in there} - {id for (id,) in free}
 
 
-async def probe_ready(connection: TrioConnection, job_types: Sequence[int], limit: int) -> dict[int, int]:
+async def probe_ready(
+    connection: TrioConnection, job_types: Sequence[int], limit: int, floors: Mapping[int, Floor] = NO_FLOORS
+) -> dict[int, int]:
     """How many jobs wait per type, at most ``limit``; types with none are left out."""
-    rows = cast(Any, await connection.fetch(SQL["probe_ready"], (arrays.ints(job_types), limit)))
+    priorities, places = _from(floors, job_types)
+    params = (arrays.ints(job_types), limit, priorities, places)
+    rows = cast(Any, await connection.fetch(SQL["probe_ready"], params))
     return {job_type: count for job_type, count in rows if count}
 
 
-async def claim(connection: TrioConnection, slots: Sequence[Slot]) -> list[Claimed]:
+async def claim(
+    connection: TrioConnection, slots: Sequence[Slot], floors: Mapping[int, Floor] = NO_FLOORS
+) -> list[Claimed]:
     """Lease waiting jobs to slots. One transaction of its own."""
     columns = list(zip(*sorted(slots), strict=True))
-    params = (arrays.ints(columns[0]), arrays.texts(columns[2]), arrays.floats(columns[3]), INLINE_VARIABLES_MAX_BYTES)
+    params = (
+        arrays.ints(columns[0]),
+        arrays.texts(columns[2]),
+        arrays.floats(columns[3]),
+        INLINE_VARIABLES_MAX_BYTES,
+        *_from(floors, columns[0]),
+    )
     return [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)]
+
+
+def _from(floors: Mapping[int, Floor], job_types: Sequence[int]) -> tuple[str, str]:
+    """The floor of each type, as two columns."""
+    found = [floors.get(job_type, BOTTOM) for job_type in job_types]
+    return arrays.ints(floor.priority for floor in found), arrays.ints(floor.place for floor in found)
 
 
 async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list[Extended]:

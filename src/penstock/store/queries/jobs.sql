@@ -73,9 +73,12 @@ UNION ALL
 SELECT id, seq, NULL, NULL, NULL, 0 FROM ended
 
 -- name: probe_ready
--- How many jobs (at most $2) wait for each of the types $1. Serves all parked polls at once; reads only.
-SELECT j.id, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.job_type = j.id LIMIT $2::int) waiting)
-FROM unnest($1::int[]) AS j(id)
+-- How many jobs (at most $2) wait for each of the types $1, from priority $3 and place $4 on. Serves all parked polls at
+-- once; reads only.
+SELECT j.id, (SELECT count(*) FROM (
+  SELECT 1 FROM ready r WHERE r.job_type = j.id AND (r.priority, r.seq) >= (j.floor_priority, j.floor)
+  LIMIT $2::int) waiting)
+FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, floor)
 
 -- name: claim
 -- Leases waiting jobs, oldest first, to slots: ($1 job type, $2 worker, $3 lease seconds), those of one type together.
@@ -84,13 +87,17 @@ FROM unnest($1::int[]) AS j(id)
 -- has another row now. Rows that are no token's place any more (schema.sql, `ready`) go when a type has fewer jobs than
 -- slots, all that were looked at: a probe counts none of them a second time. Variables of more than $4 bytes, or compressed
 -- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB).
+-- $5 $6: the priority and place from which on the slot's type is looked at, the same for all slots of a type.
 WITH wanted AS MATERIALIZED (
-  SELECT job_type, min(place)::int AS first, count(*)::int AS n
-  FROM unnest($1::int[]) WITH ORDINALITY AS s(job_type, place) GROUP BY job_type),
+  SELECT job_type, min(ordinal)::int AS first, count(*)::int AS n, min(floor_priority) AS floor_priority,
+    min(floor) AS floor
+  FROM unnest($1::int[], $5::smallint[], $6::bigint[]) WITH ORDINALITY AS s(job_type, floor_priority, floor, ordinal)
+  GROUP BY job_type),
 held AS MATERIALIZED (
   SELECT c.* FROM wanted w CROSS JOIN LATERAL (
     SELECT r.job_type, r.priority, r.seq AS place, t.id, w.first FROM (
-      SELECT * FROM ready r WHERE r.job_type = w.job_type ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
+      SELECT * FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
+      ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
     JOIN token t ON t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0
     ORDER BY r.priority, r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
 numbered AS MATERIALIZED (
@@ -105,7 +112,7 @@ taken AS (
   RETURNING t.*, n.ordinal, n.place),
 void AS MATERIALIZED (
   SELECT c.job_type, c.priority, c.seq FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.* FROM ready r WHERE r.job_type = w.job_type
+    SELECT r.* FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
       AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
     ORDER BY r.priority, r.seq LIMIT w.n + 1000) c
   WHERE NOT EXISTS (
@@ -115,7 +122,7 @@ unqueued AS (
     SELECT job_type, priority, place FROM taken UNION ALL SELECT job_type, priority, seq FROM void) gone
   WHERE r.job_type = gone.job_type AND r.priority = gone.priority AND r.seq = gone.place)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
-  t.lease_until, i.definition,
+  t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition,
   CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
       AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
     (i.vars || coalesce(i.overlay, '{}') || coalesce((
