@@ -103,6 +103,7 @@ async def test_a_row_that_a_late_heartbeat_could_not_see_is_no_job_and_goes_when
 
     async def both_of_b() -> None:
         async with driver.engine.database.connection() as connection:
+            await connection.fetch("SET lock_timeout = '30s'")
             late.extend(await store.extend(connection, extensions))
 
     async def waits() -> bool:
