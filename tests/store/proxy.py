@@ -11,13 +11,40 @@ IDLE = b"Z\x00\x00\x00\x05I"
 """ReadyForQuery outside a transaction: what was sent before is committed."""
 
 
+def _fatal() -> bytes:
+    """What a server says before it ends a session at an administrator's word."""
+    fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+    return b"E" + (len(fields) + 4).to_bytes(4, "big") + fields
+
+
+def messages(answer: bytes) -> list[bytes]:
+    """The messages of a server's answer: a letter, the length of the rest, the rest."""
+    found: list[bytes] = []
+    while answer:
+        size = 1 + int.from_bytes(answer[1:5], "big")
+        found.append(answer[:size])
+        answer = answer[size:]
+    return found
+
+
 @dataclass
 class Cut:
     """One connection that is to break: see `Proxy.cut_at`."""
 
     pattern: bytes
     committed: bool
+    heard: int = 0
+    """So many messages of the answer come through."""
+    fatal: bool = False
+    """Whether the server then says that an administrator ended the session, as it does inside a COMMIT."""
     done: trio.Event = field(default_factory=trio.Event)
+    answer: bytes = b""
+    """The whole answer, once it is done."""
+
+    @property
+    def passed(self) -> bytes:
+        """What of the answer the client gets."""
+        return b"".join(messages(self.answer)[: self.heard]) + (_fatal() if self.fatal else b"")
 
 
 @dataclass
@@ -70,10 +97,11 @@ class Proxy:
         task_status.started()
         await trio.serve_listeners(self._handle, listeners)
 
-    def cut_at(self, pattern: bytes, *, committed: bool) -> Cut:
+    def cut_at(self, pattern: bytes, *, committed: bool, heard: int = 0, fatal: bool = False) -> Cut:
         """Break the next connection that sends ``pattern``: once the server has committed it and before the client
-        hears of it, or before the server gets it."""
-        cut = Cut(pattern, committed)
+        hears of it, or before the server gets it. ``heard`` messages of the answer come through, and with ``fatal``
+        the word that the session was ended."""
+        cut = Cut(pattern, committed, heard, fatal)
         self._cuts.append(cut)
         return cut
 
@@ -117,8 +145,10 @@ class Proxy:
         try:
             async for chunk in link.server:
                 if link.cut is not None:
+                    link.cut.answer += chunk
                     if not chunk.endswith(IDLE):
                         continue
+                    await link.client.send_all(link.cut.passed)
                     link.cut.done.set()
                     break
                 await self._hold(link)

@@ -6,18 +6,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
+import trio
+
 from penstock.access.identity import actor
 from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
 from penstock.core.parsing import parse_definition
 from penstock.core.topic import topic_problem
+from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
 from penstock.errors import NotFound
 from penstock.metrics import Metrics
 from penstock.store import definitions as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import AWAY, TOO_LARGE, Database, wait_replicated
 from penstock.store.definitions import DefinitionRow, ListedDefinition
 
 
@@ -48,10 +51,18 @@ class Definitions:
     """The operations on definitions. All are idempotent."""
 
     def __init__(
-        self, database: Database, metrics: Metrics, *, cache_max_items: int, audit: bool, need_topics: bool = False
+        self,
+        database: Database,
+        metrics: Metrics,
+        *,
+        cache_max_items: int,
+        audit: bool,
+        outage_wait_s: float = 0.0,
+        need_topics: bool = False,
     ) -> None:
         """``need_topics``: jobs go through Kafka, so each job type must be able to name a topic."""
         self._database = database
+        self._outage_wait_s = outage_wait_s
         self._metrics = metrics
         self._audit = audit
         self._cache_max_items = cache_max_items
@@ -66,23 +77,38 @@ class Definitions:
     async def upload(self, definition: Definition) -> DefinitionSummary:
         """Store a definition; the same content as that of an existing version gives that version again.
 
-        Raises InvalidDefinition in Kafka mode for a job type that can't be a topic's name.
+        An outage of the database is waited out. Raises InvalidDefinition in Kafka mode for a job type that can't be a
+        topic's name, and Unavailable.
         """
         if self._need_topics:
             _check_topics(definition)
-        async with self._database.connection() as connection:
-            types = await self._job_types(connection, definition)
-            row, new = await store.save(
-                connection,
-                id=definition.id,
-                name=definition.name,
-                description=definition.description,
-                content=definition.content,
-                audit=self._audit,
-                actor=actor(),
-            )
+        deadline = trio.current_time() + self._outage_wait_s
+        pause_s = RETRY_FIRST_S
+        sent = False
+        while True:
+            try:
+                async with self._database.connection() as connection:
+                    if sent:
+                        await wait_replicated(connection)
+                    types = await self._job_types(connection, definition)
+                    sent_before, sent = sent, True
+                    row, new = await store.save(
+                        connection,
+                        id=definition.id,
+                        name=definition.name,
+                        description=definition.description,
+                        content=definition.content,
+                        audit=self._audit,
+                        actor=actor(),
+                    )
+                break
+            except AWAY as error:
+                if isinstance(error, TOO_LARGE) or trio.current_time() >= deadline:
+                    raise
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
         self._keep(LoadedDefinition(row, definition, types))
-        if new:
+        if new or sent_before:  # or made by the try before, whose answer was lost
             self._metrics.definitions_uploaded.inc()
             self.on_uploaded(types)
         return DefinitionSummary(

@@ -47,6 +47,7 @@ class Engine:
             metrics,
             cache_max_items=settings.definition_cache_max_items,
             audit=settings.audit_log_enabled,
+            outage_wait_s=settings.outage_wait_seconds,
             need_topics=settings.through_kafka,
         )
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)

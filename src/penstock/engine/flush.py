@@ -32,6 +32,7 @@ from penstock.store.database import (
     first_line,
     is_id_taken,
     table_is_locked,
+    wait_replicated,
 )
 
 REPEATS_MAX = 20
@@ -55,7 +56,8 @@ class Flush(Generic[I]):
     """How the batches of one queue are applied.
 
     ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed: then
-    it looks before it answers. ``find_held(connection, items)`` gives those whose rows other transactions hold now.
+    it looks before it answers, and what it sees is on the standby, too. ``find_held(connection, items)`` gives those
+    whose rows other transactions hold now.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Flush(Generic[I]):
         while pending := [item for item in items if not item.settled and not item.aside]:
             try:
                 async with self._database.connection() as connection:
+                    if again:
+                        await wait_replicated(connection)
                     if ask:
                         pending = await self._leave_held(connection, pending, again)
                     if pending:

@@ -32,6 +32,7 @@ from penstock.store import jobs as store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.outcome import InDoubt
 
 READ_MAX_COUNT = 64
 """Instances whose variables are made into text at once for jobs that were claimed."""
@@ -290,8 +291,12 @@ class Polls:
                     self._reserve(waiter, counts, plan)
             if plan.slots:
                 floors, dropped = self.floors.current()
-                with self._metrics.db_transaction_seconds["claim"].time():
-                    claimed = await store.claim(connection, plan.slots, floors)
+                try:
+                    with self._metrics.db_transaction_seconds["claim"].time():
+                        claimed = await store.claim(connection, plan.slots, floors)
+                except InDoubt as doubt:
+                    self._return_doubtful(doubt, plan)
+                    raise
                 self.floors.note_taken(dropped, claimed)
                 for name, number in plan.reserved.items():
                     self.queue.note_claimed(name, number)
@@ -300,6 +305,14 @@ class Polls:
             for waiter in plan.holders.values():
                 self.waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
+
+    def _return_doubtful(self, doubt: InDoubt, plan: _ClaimPlan) -> None:
+        """Give back what a claim may have leased, as nobody will get it. Of a claim whose answer did not come at all
+        nothing is known: its jobs come back with the end of their leases."""
+        for row in store.doubtful(doubt):
+            worker = plan.holders[row.job_type, row.ordinal].worker
+            lease = store.Lease(row.token, row.seq, row.attempt, worker, row.claimed_at)
+            self.release_nowait(store.JobKey(row.instance, row.token, row.seq), lease)
 
     def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: _ClaimPlan) -> None:
         # from another type each time: with one that never runs dry the others would starve

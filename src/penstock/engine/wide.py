@@ -37,6 +37,7 @@ from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, RefusedWithin, TryAgain
 from penstock.store.jobs import Known
+from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
 from penstock.store.wide import Change, NewInstance
 
@@ -378,8 +379,8 @@ class WideLane:
                 self._refuse_growth(items, too_large)
                 writes = store.note_folded(folds, too_large)
             await connection.roundtrip([*writes, *sent.writes, (SQL["commit"], ())])
-        except DatabaseError:
-            if not connection.closed:  # refused by the server: surely rolled back
+        except DatabaseError as error:
+            if not isinstance(error, InDoubt):  # surely rolled back
                 del self._unheard[sent]
             raise
         del self._unheard[sent]

@@ -13,6 +13,9 @@ Cancellation at any point leaves the connection usable or closed, never in betwe
 - COMMIT and ROLLBACK at the end of a transaction are shielded as a whole, and bounded: past the bound the connection
   is closed.
 
+What an error says of the transaction is decided in `wait`, by the rules of `outcome.py`: it is the server's ERROR, or
+`InDoubt`; and then the connection is closed.
+
 Must not know the schema, nor hold SQL other than what it is given.
 """
 
@@ -32,6 +35,7 @@ from psycopg.conninfo import conninfo_attempts, make_conninfo, timeout_from_conn
 from psycopg.rows import TupleRow, tuple_row
 
 from penstock.store.cursor import OneFlushPipeline, TrioCursor, TrioServerCursor
+from penstock.store.outcome import InDoubt, is_rolled_back, is_unreplicated
 from penstock.store.parameters import UNTYPED_ADAPTERS
 from penstock.store.wait import CLEANUP_TIMEOUT_S, ConnectionLock, Drive, drive_connecting
 
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
     from psycopg import AsyncCursor, AsyncTransaction
     from psycopg.abc import AdaptContext, ConnParam, PQGen
+    from psycopg.errors import Diagnostic
     from psycopg.pq.abc import PGconn
     from psycopg.rows import AsyncRowFactory
 
@@ -75,6 +80,10 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.server_cursor_factory = TrioServerCursor
         self._adapters = AdaptersMap(UNTYPED_ADAPTERS)
         self.created_at = trio.current_time()
+        self.takes_no_writes = False
+        """Closed by `leave_server`."""
+        self._unreplicated = False
+        self.add_notice_handler(self._note)
 
     @classmethod
     async def connect(
@@ -126,7 +135,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         """Drive a generator of this connection to its end: everything that psycopg sends passes through here.
 
         ``interval`` is psycopg's polling and has no meaning here. Raises psycopg's private time-out after
-        ``timeout`` seconds.
+        ``timeout`` seconds; the server's ERROR; or `InDoubt`, and the connection is closed then.
         """
         if timeout is not None:
             with trio.move_on_after(timeout):
@@ -134,7 +143,15 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             raise pg_errors._WaitTimeout("wait timeout expired")  # pyright: ignore[reportPrivateUsage] # psycopg waits for it
         drive = Drive(gen, self.pgconn.socket)
         try:
-            return await drive.run()
+            result = await drive.run()
+        except psycopg.Error as error:
+            refused = drive.nothing_sent and not isinstance(error, psycopg.OperationalError)
+            if isinstance(error, InDoubt) or not (refused or is_rolled_back(error)):
+                self.close_nowait()
+                raise InDoubt(str(error)) from error
+            if isinstance(error, pg_errors.ReadOnlySqlTransaction):
+                self.leave_server(str(error))
+            raise
         except (trio.Cancelled, KeyboardInterrupt):
             if self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
                 await self._stop_statement(drive)
@@ -143,6 +160,18 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             else:
                 gen.close()
             raise
+        if self._unreplicated:
+            self._unreplicated = False
+            raise InDoubt("committed, but maybe not by the standby")
+        return result
+
+    def leave_server(self, why: str) -> None:
+        """Close: the server takes no writes (any more). The next connection may find the primary."""
+        self.takes_no_writes = True
+        self.discard(why)
+
+    def _note(self, notice: Diagnostic) -> None:
+        self._unreplicated |= is_unreplicated(notice)
 
     async def _stop_statement(self, drive: Drive[Any]) -> None:
         """Cancel the running statement on the server and read its results to the end; else close the connection."""
@@ -221,7 +250,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
     ) -> AsyncGenerator[AsyncTransaction]:
         """A transaction, or a savepoint within one. COMMIT is never abandoned half-way.
 
-        Raises `psycopg.OperationalError` if COMMIT does not end in time: its outcome is unknown.
+        Raises `InDoubt` if COMMIT does not end in time, and an error if the transaction had failed unnoticed.
         """
         if self._pipeline is not None:
             raise psycopg.NotSupportedError("no transaction() in a pipeline: use roundtrip() with BEGIN and COMMIT")
@@ -233,9 +262,23 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             if not await self._exit_shielded(manager, error, CLEANUP_TIMEOUT_S, "ROLLBACK"):
                 raise
         else:
+            failed = None if force_rollback else self._not_to_be_committed()
+            if failed is not None:
+                await self._exit_shielded(manager, failed, CLEANUP_TIMEOUT_S, "ROLLBACK")
+                raise failed
             cancelled = trio.current_effective_deadline() == -math.inf
             timeout_s = CLEANUP_TIMEOUT_S if cancelled else COMMIT_TIMEOUT_S
             await self._exit_shielded(manager, None, timeout_s, "COMMIT")
+
+    def _not_to_be_committed(self) -> psycopg.Error | None:
+        """Why a block that ended well has nothing to commit: psycopg leaves it in silence then."""
+        match self.pgconn.transaction_status:
+            case pq.TransactionStatus.INTRANS:
+                return None
+            case pq.TransactionStatus.INERROR:
+                return pg_errors.InFailedSqlTransaction("a statement of the transaction failed, and nobody minded")
+            case _:
+                return psycopg.OperationalError("the connection was lost before the COMMIT")
 
     async def _enter_shielded(self, manager: AbstractAsyncContextManager[T]) -> T:
         """Enter a transaction in a shield: BEGIN waits for a round trip only, and psycopg undoes an interrupted one."""
@@ -254,13 +297,17 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             return bool(await manager.__aexit__(type(error), error, error.__traceback__))
         self.discard(f"{what} took longer than {timeout_s} s")
         if error is None:
-            raise psycopg.OperationalError(f"{what} took longer than {timeout_s} s: its outcome is unknown")
+            raise InDoubt(f"{what} took longer than {timeout_s} s")
         return False
 
     async def fetch(self, sql: Sql, params: Sequence[object] = ()) -> list[TupleRow]:
         """Execute one statement and return all its rows (none if it returns none). SELECT 1 takes 35–55 µs of CPU."""
         cursor = TrioCursor(self)
-        await cursor.execute(sql, params)
+        try:
+            await cursor.execute(sql, params)
+        except InDoubt as doubt:
+            doubt.rows = cursor.rows_nowait()
+            raise
         return cursor.rows_nowait()
 
     async def roundtrip(self, statements: Sequence[Statement]) -> list[list[TupleRow]]:
@@ -292,9 +339,16 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self._pipeline = pipeline = OneFlushPipeline(self)
         try:
             yield from pipeline.send_and_fetch_gen(cursors)
+        except psycopg.Error as error:
+            try:
+                self.pgconn.exit_pipeline_mode()
+            except psycopg.Error:  # not in the midst of answers: the session ended, and `error` tells more
+                self.close_nowait()
+            if any(cursor.committed() for cursor in cursors):
+                raise InDoubt(f"after the COMMIT: {error}") from error
+            raise
         finally:
             self._pipeline = None
-            if self.pgconn.status == pq.ConnStatus.OK:
-                self.pgconn.exit_pipeline_mode()
+        self.pgconn.exit_pipeline_mode()
         yield from self._prepared.maintain_gen(self)
         return cursors

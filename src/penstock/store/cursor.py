@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from psycopg._queries import PostgresQuery
     from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGresult
 
     from penstock.store.connection import TrioConnection
 
@@ -47,6 +48,18 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
     def enqueue_gen(self) -> PQGen[None]:
         """Put the converted statement into the connection's pipeline, preparing it if due. Sends nothing."""
         yield from self._maybe_prepare_gen(self._converted)
+
+    def committed(self) -> bool:
+        """Whether it was a COMMIT that the server answered with COMMIT."""
+        return self._statusmessage == b"COMMIT"
+
+    def _check_results(self, results: list[PGresult]) -> None:
+        try:
+            super()._check_results(results)
+        except psycopg.Error:  # the session ended; what it had said before may be true
+            if results[0].status == pq.ExecStatus.TUPLES_OK:
+                self._set_results(results[:1])
+            raise
 
     def committed_nothing(self) -> bool:
         """Whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed before."""
@@ -87,4 +100,25 @@ class OneFlushPipeline(psycopg.AsyncPipeline):
         while self.command_queue:
             self.command_queue.popleft()()
         yield from generators.send(self.pgconn)
-        yield from self._fetch_gen(flush=False)
+        yield from self._read_gen()
+
+    def _read_gen(self) -> PQGen[None]:
+        """Read all results. psycopg's own would forget an error for the end of the session that follows it, and leave
+        the end of the answer unread when the commit itself fails."""
+        first: psycopg.Error | None = None
+        ended = False
+        while not ended:
+            try:
+                results = yield from generators.fetch_many(self.pgconn)
+                if not results:
+                    raise psycopg.OperationalError("the answer ended before its end")
+                ended = results[0].status == pq.ExecStatus.PIPELINE_SYNC
+                queued = self.result_queue[0]
+                if len(self.result_queue) > 1:  # the last one is the Sync
+                    self.result_queue.popleft()
+                self._process_results(queued, results)
+            except psycopg.Error as error:
+                first = first or error
+                ended = ended or self.pgconn.status == pq.ConnStatus.BAD
+        if first is not None:
+            raise first

@@ -9,6 +9,7 @@ import re
 from typing import Any, Final
 
 import psycopg
+import trio
 from psycopg import errors as pg_errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -44,6 +45,8 @@ CONNECTION_DEFAULTS = {
 }
 """Of a conninfo that doesn't say otherwise."""
 
+REPLICATION_TIMEOUT_S = 2.0
+
 DatabaseError = psycopg.Error
 """Anything that PostgreSQL or the way to it has to complain about."""
 
@@ -69,7 +72,8 @@ TOO_LARGE = pg_errors.ProgramLimitExceeded
 first, as waiting does not help."""
 
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
-"""The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown)."""
+"""The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown), or
+what it did is `InDoubt`. Who writes takes all of it for in doubt, and looks."""
 
 
 class TryAgain(psycopg.OperationalError):
@@ -103,6 +107,21 @@ def with_defaults(dsn: str) -> str:
         )
     missing: dict[str, Any] = {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
     return make_conninfo(dsn, **missing)
+
+
+async def wait_replicated(connection: TrioConnection) -> None:
+    """Wait until a synchronous standby has all that can be seen here now; returns at once where there is none.
+
+    A session that ends while its COMMIT waits for the standby leaves what it did visible on this server only: to be
+    asked before what was in doubt is looked up, and believed. Raises TryAgain on a standby, and where the standby does
+    not answer within ``REPLICATION_TIMEOUT_S``.
+    """
+    with trio.move_on_after(REPLICATION_TIMEOUT_S):
+        if await connection.fetch(SQL["wait_replicated"]):
+            return
+        connection.leave_server("the server is a standby")
+        raise TryAgain("the server is a standby")
+    raise TryAgain(f"the synchronous standby did not answer within {REPLICATION_TIMEOUT_S} s")
 
 
 async def configure(connection: TrioConnection) -> None:

@@ -13,6 +13,7 @@ from penstock.core.state import HistoryKind, InstanceStatus, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
+from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
 
 INLINE_VARIABLES_MAX_BYTES = 4096
@@ -129,12 +130,14 @@ class Extended(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What names a lease: one attempt of one execution."""
+    """What names a lease: one attempt of one execution; ``claimed_at`` tells it from one that another engine granted
+    to the same worker under the same attempt, where a claim is in doubt."""
 
     token: int
     seq: int
     attempt: int | None
     worker: str
+    claimed_at: datetime | None = None
 
 
 class GivenBack(NamedTuple):
@@ -224,7 +227,7 @@ async def probe_ready(
 async def claim(
     connection: TrioConnection, slots: Sequence[Slot], floors: Mapping[int, Floor] = NO_FLOORS
 ) -> list[Claimed]:
-    """Lease waiting jobs to slots. One transaction of its own."""
+    """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
     columns = list(zip(*sorted(slots), strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -234,6 +237,11 @@ async def claim(
         *_from(floors, columns[0]),
     )
     return [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)]
+
+
+def doubtful(doubt: InDoubt) -> list[Claimed]:
+    """What a claim in doubt has leased, if it was committed."""
+    return [Claimed(*cast(Any, row)) for row in doubt.rows]
 
 
 def _from(floors: Mapping[int, Floor], job_types: Sequence[int]) -> tuple[str, str]:
@@ -268,6 +276,7 @@ async def give_back(
         arrays.ints(columns[2]),
         arrays.texts(columns[3]),
         to_outbox,
+        arrays.times(columns[4]),
     )
     rows = cast(Any, await connection.fetch(SQL["give_back"], params))
     return {(token, seq): GivenBack(job_type, attempt) for token, seq, job_type, attempt in rows}

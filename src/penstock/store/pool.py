@@ -146,6 +146,8 @@ class Pool:
             self._busy.discard(connection)
             if connection.closed:
                 self._discarded += 1
+                if connection.takes_no_writes:  # nor do the others: they may all be of a primary that was replaced
+                    self._close_idle()
             elif self._closed or connection.created_at == -math.inf:
                 connection.close_nowait()
             else:

@@ -34,14 +34,16 @@ class Drive(Generic[RV]):
     Cancellation interrupts `run` but not the generator, which merely stays suspended: `run` again goes on where it
     was. `waits_for` is what the generator last asked for, None while it has not started and while it runs; so None
     after an interruption means that the generator itself was hit (KeyboardInterrupt) and is of no more use.
+    `nothing_sent`: it has not asked for the socket yet, so what it raised is about its parameters.
     """
 
-    __slots__ = ("fd", "generator", "waits_for")
+    __slots__ = ("fd", "generator", "nothing_sent", "waits_for")
 
     def __init__(self, generator: PQGen[RV], fd: int) -> None:
         self.generator = generator
         self.fd = fd
         self.waits_for: Wait | None = None
+        self.nothing_sent = True
 
     async def run(self) -> RV:
         """The generator's result. Raises what it raises; `psycopg.OperationalError` if the socket gets closed."""
@@ -50,6 +52,7 @@ class Drive(Generic[RV]):
         try:
             if waits_for is None:
                 waits_for = next(generator)
+                self.nothing_sent = False
             while True:
                 self.waits_for = waits_for
                 ready = await wait_ready(fd, waits_for)

@@ -30,6 +30,10 @@ LISTEN penstock
 -- name: notify
 SELECT pg_notify('penstock', $1::text)
 
+-- name: wait_replicated
+-- Its commit is acknowledged when a synchronous standby has it, and with it everything before it. No row on a standby.
+SELECT pg_logical_emit_message(true, 'penstock', '') WHERE NOT pg_is_in_recovery()
+
 -- name: others
 -- Other engines with a valid lease: number, mode, description, whether their session lock is held, seconds left.
 SELECT e.number, e.dispatch_mode, e.description, EXISTS (

@@ -164,14 +164,17 @@ SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM leas
 
 -- name: give_back
 -- Returns leased jobs to the queue at once, behind what waits: $1 token $2 seq $3 attempt $4 worker $5 whether to the
--- outbox instead. No retry and no expiry is counted, and nobody is the last holder.
+-- outbox instead $6 when it was claimed (null: whenever). No retry and no expiry is counted, and nobody is the last
+-- holder.
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, worker)),
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $6::timestamptz[])
+    AS i(token, seq, attempt, worker, claimed_at)),
 freed AS (
   UPDATE token t SET state = 0, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
   FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
   WHERE t.id = i.token AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
+    AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at)
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     old.claimed_at, i.worker),
 queued AS (
