@@ -84,31 +84,34 @@ class Definitions:
             _check_topics(definition)
         deadline = trio.current_time() + self._outage_wait_s
         pause_s = RETRY_FIRST_S
-        sent = False
+        again = False
         while True:
             try:
-                async with self._database.connection() as connection:
-                    if sent:
-                        await wait_replicated(connection)
-                    types = await self._job_types(connection, definition)
-                    sent_before, sent = sent, True
-                    row, new = await store.save(
-                        connection,
-                        id=definition.id,
-                        name=definition.name,
-                        description=definition.description,
-                        content=definition.content,
-                        audit=self._audit,
-                        actor=actor(),
-                    )
-                break
+                return await self._upload(definition, again)
             except AWAY as error:
                 if isinstance(error, TOO_LARGE) or trio.current_time() >= deadline:
                     raise
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            again = True
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    async def _upload(self, definition: Definition, again: bool) -> DefinitionSummary:
+        """``again``: an earlier try may have stored it."""
+        async with self._database.connection() as connection:
+            if again:
+                await wait_replicated(connection)
+            types = await self._job_types(connection, definition)
+            row, new = await store.save(
+                connection,
+                id=definition.id,
+                name=definition.name,
+                description=definition.description,
+                content=definition.content,
+                audit=self._audit,
+                actor=actor(),
+            )
         self._keep(LoadedDefinition(row, definition, types))
-        if new or sent_before:  # or made by the try before, whose answer was lost
+        if new or again:
             self._metrics.definitions_uploaded.inc()
             self.on_uploaded(types)
         return DefinitionSummary(

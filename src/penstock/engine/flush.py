@@ -87,13 +87,7 @@ class Flush(Generic[I]):
         pause_s, repeats, refused = RETRY_FIRST_S, 0, part
         while pending := [item for item in items if not item.settled and not item.aside]:
             try:
-                async with self._database.connection() as connection:
-                    if again:
-                        await wait_replicated(connection)
-                    if ask:
-                        pending = await self._leave_held(connection, pending, again)
-                    if pending:
-                        await self._apply(connection, pending, again)
+                await self._once(pending, again=again, ask=ask)
             except LOCKED as error:
                 self._count(error)
                 _refuse_overdue(pending, HELD_REASON)
@@ -118,6 +112,15 @@ class Flush(Generic[I]):
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
             except DatabaseError as error:
                 await self._divide(pending, error, again)
+
+    async def _once(self, items: list[I], *, again: bool, ask: bool) -> None:
+        async with self._database.connection() as connection:
+            if again:
+                await wait_replicated(connection)
+            if ask:
+                items = await self._leave_held(connection, items, again)
+            if items:
+                await self._apply(connection, items, again)
 
     async def _leave_held(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
         """Let those stand aside whose rows others hold; the rest."""
