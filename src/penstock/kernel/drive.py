@@ -1,0 +1,315 @@
+"""The kernel: drives the branches of one run. Records go in by `deliver`, commands come out by `take_commands`.
+
+After `start` and after each record it runs every branch that is due until all wait: an *activation*. Time stands still
+within one. The order in which branches run is first due, first served, so that it follows from the records alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
+from typing import Any
+
+import msgspec
+
+from penstock.kernel.branch import Branch
+from penstock.kernel.current import running
+from penstock.kernel.errors import (
+    Cancelled,
+    CancelSwallowed,
+    Endless,
+    ForeignAwait,
+    Mismatch,
+    TooManyBranches,
+)
+from penstock.kernel.nursery import Nursery
+from penstock.kernel.operation import CallOperation, Operation, Outcome, Receive, Sleep, Start, Stop
+from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.scope import CancelScope, Deadlines
+
+_SLEPT, _CHECK = object(), object()  # in place of a value: what has to be looked at when the branch's turn comes
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Of one run. All are counts, so that a verdict does not depend on the machine."""
+
+    max_branches: int = 10_000
+    max_depth: int = 100
+    max_swallowed: int = 1_000
+    max_resumes: int = 10_000_000  # of all branches in one activation
+
+
+class Kernel:
+    """One run of one body. ``now`` is the time of the last record, in seconds since 1970; it never goes back."""
+
+    __slots__ = (
+        "_activation", "_answered", "_deadlines", "_open", "_ready", "_sleepers", "_ticket", "commands", "limits",
+        "mail", "now", "pending", "receivers", "result", "root", "seed", "warn",
+    )  # fmt: skip
+
+    def __init__(
+        self, now: float = 0.0, seed: str = "", limits: Limits | None = None, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.now, self.seed, self.limits = now, seed, limits or Limits()
+        self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
+        self.root = CancelScope(self)
+        self.root.is_open = True
+        self.result: Outcome | None = None  # None while the run is open
+        self.commands: list[Start | Stop] = []
+        self.pending: dict[str, Branch] = {}  # calls that have no outcome yet, by path
+        self.mail: dict[str, deque[Record]] = {}  # messages that nobody has received yet, by name
+        self.receivers: dict[str, dict[Branch, Receive]] = {}
+        self._answered: set[str] = set()
+        self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
+        self._deadlines = Deadlines()
+        self._sleepers: list[tuple[float, int, Branch, Sleep]] = []
+        self._ticket = self._activation = self._open = 0
+
+    # -- what goes in
+
+    def start(self, body: Coroutine[Any, Any, Any]) -> None:
+        """The first activation. Called once, before any record."""
+        self.spawn(body, "", None)
+        self._run()
+
+    def deliver(self, record: Record) -> None:
+        """One record, and the activation that follows from it.
+
+        Raises `Blocked` (`Mismatch`, `Undecodable`, `Endless`) when this code can't go on; the kernel is
+        of no more use then.
+        """
+        if record.kind in OUTCOMES:
+            self._deliver_outcome(record)
+        elif record.kind is Kind.MESSAGE:
+            self._advance(record.at)  # the deadline wins against a message, and the message is kept
+            self._deliver_message(record)
+        elif record.kind is Kind.CANCEL:
+            self._advance(record.at)
+            scope = self.root.find(record.path)
+            if scope is not None:
+                scope.cancel()
+        else:
+            self._advance(record.at)
+        self._run()
+
+    def _deliver_outcome(self, record: Record) -> None:
+        branch = self.pending.pop(record.path, None)
+        if branch is None:
+            if record.path in self._answered:  # the smallest position counts, live and at replay
+                return
+            raise Mismatch(record.path, record.name, None, None)
+        operation = branch.operation
+        assert isinstance(operation, CallOperation)
+        call = operation.call
+        if record.name is not None and record.name != call.name:
+            raise Mismatch(record.path, record.name, call.name, branch.where())
+        if self.warn is not None and None not in (record.digest, call.digest) and record.digest != call.digest:
+            self.warn(f"{call.name} at {record.path} was called with other arguments before ({branch.where()})")
+        outcome = call.outcome(record)
+        self._answered.add(record.path)
+        if record.kind is Kind.CHILD:  # a deadline wins against a child's end, as against a message
+            self._advance(record.at)
+            branch.operation = None
+        else:
+            branch.operation = None  # first: what is durable is delivered, whatever is due by now
+            self._advance(record.at)
+        self.answer(branch, outcome)
+
+    def _deliver_message(self, record: Record) -> None:
+        name = record.name or ""
+        receivers = self.receivers.get(name)
+        if not receivers:
+            self.mail.setdefault(name, deque()).append(record)
+            return
+        branch = next(iter(receivers))
+        receive = receivers.pop(branch)
+        branch.operation = None
+        self.answer(branch, receive.outcome(record))
+
+    def next_due(self) -> float:
+        """When a deadline or a sleep is due, `inf` when none is: a CLOCK record then brings it."""
+        sleepers = self._sleepers
+        while sleepers and sleepers[0][2].operation is not sleepers[0][3]:
+            heapq.heappop(sleepers)
+        return min(self._deadlines.next(), sleepers[0][0] if sleepers else inf)
+
+    # -- what comes out
+
+    def take_commands(self) -> list[Start | Stop]:
+        """What is to be done since the last time, in order."""
+        commands, self.commands = self.commands, []
+        return commands
+
+    def discard(self) -> None:
+        """Gives this copy of the run up: its coroutines end, and nothing they do counts."""
+        branches = sorted(self._branches(), key=lambda branch: -branch.ticket)
+        self.pending.clear()
+        self._ready.clear()
+        for branch in branches:
+            before, running.branch = running.branch, branch
+            try:
+                branch.discard()
+            finally:
+                running.branch = before
+        self.commands.clear()
+
+    def _branches(self) -> list[Branch]:
+        found: list[Branch] = []
+        scopes = [self.root]
+        while scopes:
+            scope = scopes.pop()
+            found.extend(scope._branches)
+            scopes.extend(scope._scopes)
+        return found
+
+    # -- for operations, scopes and nurseries
+
+    def running_branch(self) -> Branch:
+        """The branch of this run whose code is running."""
+        branch = running.branch
+        if branch is None or branch.kernel is not self:
+            raise RuntimeError("this belongs to another run")
+        return branch
+
+    def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
+        """A new branch; it runs when those that are due already have run."""
+        coroutine = body if isinstance(body, Coroutine) else _awaiting(body)
+        if self._open >= self.limits.max_branches:
+            coroutine.close()
+            raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")
+        self._ticket += 1
+        scope = self.root if nursery is None else nursery.cancel_scope
+        branch = Branch(self, coroutine, path, nursery, scope, self._ticket)
+        self._open += 1
+        scope.add(branch)
+        self._ready.append((branch, None, None))
+        return branch
+
+    def resume(self, branch: Branch, value: object = None) -> None:
+        """The branch is due, with this value; nothing can take it back."""
+        branch.operation = None
+        self._ready.append((branch, value, None))
+
+    def answer(self, branch: Branch, outcome: Outcome) -> None:
+        """The branch is due, with this outcome of what it waited for."""
+        self._ready.append((branch, outcome.value, outcome.error))
+
+    def checkpoint(self, branch: Branch) -> None:
+        """The branch is due; when its turn comes it is looked whether its scope is cancelled."""
+        self._ready.append((branch, _CHECK, None))
+
+    def wake_at(self, due: float, branch: Branch, operation: Sleep) -> None:
+        """The branch sleeps until then."""
+        self._ticket += 1
+        heapq.heappush(self._sleepers, (due, self._ticket, branch, operation))
+
+    def watch_deadline(self, scope: CancelScope) -> None:
+        """The scope has a deadline and is open."""
+        self._deadlines.add(scope)
+
+    def withdraw(self, path: str) -> bool:
+        """Takes a start back that nobody has seen yet."""
+        for index in range(len(self.commands) - 1, -1, -1):
+            command = self.commands[index]
+            if type(command) is Start and command.path == path:
+                del self.commands[index]
+                del self.pending[path]
+                return True
+        return False
+
+    def interrupt(self, branch: Branch) -> None:
+        """The branch's scope has been cancelled. Who is due to run is not touched: its next operation raises."""
+        operation = branch.operation
+        if operation is None or operation.shielded or not operation.abort(branch, self):
+            return
+        branch.operation = None
+        self._ready.append((branch, None, Cancelled()))
+
+    # -- the drive
+
+    def _advance(self, at: float) -> None:
+        """Moves the time: deadlines that are due first, in their order, then sleeps."""
+        self.now = max(self.now, at)
+        self._deadlines.expire(self.now)
+        sleepers = self._sleepers
+        while sleepers and sleepers[0][0] <= self.now:
+            _, _, branch, operation = heapq.heappop(sleepers)
+            if branch.operation is operation:
+                branch.operation = None
+                self._ready.append((branch, _SLEPT, None))
+
+    def _run(self) -> None:
+        ready, before = self._ready, running.branch
+        self._activation += 1
+        resumes = 0
+        try:
+            while ready:
+                resumes += 1
+                if resumes > self.limits.max_resumes:
+                    raise Endless(f"one activation resumed its branches more than {self.limits.max_resumes:,} times")
+                branch, value, error = ready.popleft()
+                if value is _SLEPT:
+                    value, error = None, Cancelled() if branch.scope.effective else None
+                elif value is _CHECK:
+                    value = None
+                    if branch.scope.effective:
+                        ready.append((branch, None, Cancelled()))
+                        continue
+                if error is not None and type(error) is Cancelled and self._swallows(branch):
+                    continue
+                running.branch = branch
+                try:
+                    operation = branch.coroutine.send(value) if error is None else branch.coroutine.throw(error)
+                except StopIteration as stop:
+                    self._ended(branch, Outcome(stop.value))
+                except KeyboardInterrupt:  # the person at the terminal, not the body
+                    raise
+                except BaseException as raised:
+                    self._ended(branch, Outcome(error=raised))
+                else:
+                    self._enter(branch, operation)
+        finally:
+            running.branch = before
+
+    def _enter(self, branch: Branch, operation: Any) -> None:
+        if not isinstance(operation, Operation):
+            place, awaited = branch.where(), branch.awaits()
+            hint = "Use what penstock.durable has for it, or move it into a step."
+            text = f"{place} awaits {awaited} in a workflow body. {hint}"
+            self._ready.appendleft((branch, None, ForeignAwait(text)))
+            return
+        if branch.scope.effective and not operation.shielded:  # level-triggered: every operation in there raises
+            self._ready.append((branch, None, Cancelled()))
+        else:
+            operation.enter(branch, self)
+
+    def _swallows(self, branch: Branch) -> bool:
+        """Whether the branch was cancelled too often without anything new; it is ended then."""
+        if branch.activation != self._activation:
+            branch.activation, branch.cancels = self._activation, 0
+        branch.cancels += 1
+        if branch.cancels <= self.limits.max_swallowed:
+            return False
+        place = branch.where()
+        running.branch = branch
+        branch.discard()
+        text = (
+            f"Cancelled was caught {self.limits.max_swallowed:,} times at {place}; let it pass, or shield the clean-up"
+        )
+        self._ended(branch, Outcome(error=CancelSwallowed(text)))
+        return True
+
+    def _ended(self, branch: Branch, outcome: Outcome) -> None:
+        branch.scope.remove(branch)
+        self._open -= 1
+        if branch.nursery is None:
+            self.result = outcome
+        else:
+            branch.nursery.child_ended(branch, outcome.error)
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    """For a function that gives an awaitable which is no coroutine, such as a step."""
+    return await awaitable

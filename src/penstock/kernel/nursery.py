@@ -1,0 +1,135 @@
+"""Nurseries: branches that have all ended when their block ends, and fail together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVarTuple
+
+from penstock.kernel.errors import BadKey, DuplicateKey
+from penstock.kernel.operation import Join, block
+from penstock.kernel.scope import CancelScope
+
+if TYPE_CHECKING:
+    from penstock.kernel.branch import Branch
+    from penstock.kernel.drive import Kernel
+
+Ts = TypeVarTuple("Ts")
+MAX_KEY_CHARS = 256
+
+
+class Nursery:
+    """Opened by `async with`. One child that fails cancels the others; the block raises what was raised, as a group."""
+
+    __slots__ = (
+        "_children",
+        "_closed",
+        "_exceptions",
+        "_kernel",
+        "_keys",
+        "_leaving",
+        "_owner",
+        "_spawned",
+        "_waiting",
+        "cancel_scope",
+    )
+
+    cancel_scope: CancelScope
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._children: dict[Branch, None] = {}
+        self._exceptions: list[BaseException] = []
+        self._keys: set[str] = set()
+        self._spawned = 0
+        self._closed = self._leaving = False
+        self._waiting: Branch | None = None
+        self._owner: Branch | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+        return self.cancel_scope.path
+
+    async def __aenter__(self) -> Nursery:
+        self.cancel_scope = CancelScope(self._kernel)
+        self.cancel_scope.__enter__()
+        self._owner = self.cancel_scope.branch
+        return self
+
+    def start_soon(
+        self,
+        function: Callable[[*Ts], Awaitable[object]],
+        *args: *Ts,
+        key: str | int | None = None,
+        name: object = None,
+    ) -> None:
+        """A branch that runs ``function(*args)``.
+
+        Its identity is its place among the nursery's children, or ``key``, which survives a reordering of the loop that
+        starts them. Started by another branch than the one that opened the nursery, it is named after that branch's
+        place. ``name`` is there for Trio's signature and not looked at.
+
+        Raises `DuplicateKey`, `BadKey`, `TooManyBranches`, and RuntimeError when the nursery has ended.
+        """
+        if self._closed:
+            raise RuntimeError("Nursery is closed to new arrivals")
+        spawner = self._kernel.running_branch()
+        if key is not None:
+            path = f"{self.path}.[{self._new_key(str(key))}]"
+        elif spawner is self._owner:
+            path = f"{self.path}.{self._spawned}"
+        else:
+            path = spawner.next_path()
+        self._spawned += 1
+        self._children[self._kernel.spawn(function(*args), path, self)] = None
+
+    def _new_key(self, key: str) -> str:
+        if not 0 < len(key) <= MAX_KEY_CHARS:
+            raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, this one {len(key)}")
+        if key in self._keys:
+            raise DuplicateKey(f"{key!r} is the key of another child of this nursery")
+        self._keys.add(key)
+        return key.replace("%", "%25").replace("]", "%5D")  # so that a path reads one way only
+
+    def child_ended(self, child: Branch, error: BaseException | None) -> None:
+        """A child's coroutine has ended."""
+        self._children.pop(child, None)
+        if error is not None:
+            self._add(error)
+        self._check()
+
+    def _add(self, error: BaseException) -> None:
+        self._exceptions.append(error)
+        self.cancel_scope.cancel()
+
+    def _check(self) -> None:
+        if self._leaving and not self._children and not self._closed:
+            self._closed = True
+            if self._waiting is not None:
+                self._kernel.resume(self._waiting)
+                self._waiting = None
+
+    def joined(self, branch: Branch) -> bool:
+        """Whether all children have ended; if not, the branch is resumed when they have."""
+        if self._closed:
+            return True
+        self._waiting = branch
+        return False
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if exc is not None:
+            self._add(exc)
+        self._leaving = True
+        self._check()
+        try:
+            await block(Join(self))
+        except BaseException as error:
+            self._exceptions.append(error)
+        group = BaseExceptionGroup("unhandled errors in a nursery", self._exceptions) if self._exceptions else None
+        left = self.cancel_scope.close(group)
+        if left is None:
+            return True
+        raise left

@@ -1,0 +1,45 @@
+"""What the journal of a run holds: everything that came from outside into its body, in the order of delivery."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Kind(IntEnum):
+    """Numbers are stored (`journal.kind`) and never given twice."""
+
+    DONE = 1
+    FAILED = 2
+    STOPPED = 3  # cancelled, and it has really ended
+    ABANDONED = 4  # cancelled, and nobody waits for its thread
+    CLOCK = 5
+    MESSAGE = 6
+    CANCEL = 7
+    CHILD = 8
+    RETRY = 9  # an attempt failed, the next one is due; no outcome
+    BEGUN = 10
+    SUPPLIED = 11  # an operator's outcome in place of the step's
+
+
+OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One row of the journal.
+
+    ``path`` is the operation that it answers, '' for the clock, the scope's for a cancel. ``name`` is the step's or the
+    message's. ``at`` is in seconds since 1970, and never goes back within a run. ``payload`` is what was encoded:
+    JSON, or ``~<codec>:<base64>``.
+    """
+
+    at: float
+    kind: Kind
+    path: str = ""
+    name: str | None = None
+    payload: str | None = None
+    digest: int | None = None
+    attempt: int = 1
+    pos: int = 0
+    took_ms: int | None = None

@@ -1,0 +1,222 @@
+"""Random bodies, and one interpreter of them for both sides: the kernel and Trio."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+
+import trio
+
+from penstock.kernel.errors import Cancelled, TooSlow
+from penstock.kernel.local import BrokenChannel, ClosedChannel, EndOfChannel
+
+EVENTS = 2
+Node = tuple  # (kind, id, …)
+
+
+CHANNEL_ERRORS: dict[type[BaseException], str] = {
+    EndOfChannel: "end",
+    trio.EndOfChannel: "end",
+    BrokenChannel: "broken",
+    trio.BrokenResourceError: "broken",
+    ClosedChannel: "closed",
+    trio.ClosedResourceError: "closed",
+}
+
+
+class Failure(Exception):
+    """What a program raises; its argument says where."""
+
+
+class Programs:
+    """Draws programs. With ties many things happen at the same moment, else nearly never."""
+
+    def __init__(self, seed: int, *, ties: bool) -> None:
+        self.random, self.ties, self.ids = random.Random(seed), ties, itertools.count()
+
+    def pause(self) -> float:
+        return self.random.choice([0, 1, 1, 2, 2, 3]) if self.ties else self.random.randrange(1, 1 << 13) / 1024
+
+    def body(self, depth: int, scopes: tuple[int, ...] = (), nurseries: tuple[int, ...] = ()) -> list[Node]:
+        return [self.node(depth, scopes, nurseries) for _ in range(self.random.choice([1, 1, 2, 2, 3, 4]))]
+
+    def node(self, depth: int, scopes: tuple[int, ...], nurseries: tuple[int, ...]) -> Node:
+        r, i, below = self.random, next(self.ids), depth - 1
+        kinds = ["sleep"] * 3 + ["step"] * 5 + ["check", "raise", "set", "wait", "limited", "send", "receive"]
+        kinds += ["cancel"] * 2 if scopes else []
+        kinds += ["spawn"] * 2 if nurseries else []
+        if depth > 0:
+            kinds += ["timeout"] * 4 + ["nursery"] * 5 + ["try"] * 4 + ["scope"] * 2 + ["first"] * 2
+        match r.choice(kinds):
+            case "sleep":
+                return "sleep", i, self.pause()
+            case "step":
+                return "step", i, self.pause(), r.random() < 0.2, r.random() < 0.2
+            case "set" | "wait" as kind:
+                return kind, i, r.randrange(EVENTS)
+            case "cancel":
+                return "cancel", i, r.choice(scopes)
+            case "spawn":
+                return "spawn", i, r.choice(nurseries), self.body(max(below, 0), scopes, nurseries)
+            case "limited":
+                return "limited", i, [("step", next(self.ids), self.pause(), r.random() < 0.2, False)]
+            case "timeout":
+                shield = r.random() < 0.25
+                return "timeout", i, r.random() < 0.4, self.pause(), shield, self.body(below, (*scopes, i), nurseries)
+            case "scope":
+                return "scope", i, r.random() < 0.4, self.body(below, (*scopes, i), nurseries)
+            case "nursery":
+                inner = (*scopes, i), (*nurseries, i)
+                children = [self.body(below, *inner) for _ in range(r.choice([1, 2, 2, 3]))]
+                return "nursery", i, children, self.body(below, *inner)
+            case "first":
+                return "first", i, [self.body(below, scopes, nurseries) for _ in range(2)]
+            case "try":
+                kind = r.choice(["error", "base", "finally", "swallow"])
+                return "try", i, kind, self.body(below, scopes, nurseries), self.body(0, scopes, nurseries)
+            case kind:
+                return kind, i
+
+
+def label(error: BaseException | None) -> str:
+    """An outcome in words that are the same on both sides; groups as trees."""
+    if error is None:
+        return "ok"
+    if isinstance(error, BaseExceptionGroup):
+        return "group(" + ", ".join(sorted(map(label, error.exceptions))) + ")"
+    if isinstance(error, Cancelled | trio.Cancelled):
+        return "Cancelled"
+    if isinstance(error, TooSlow | trio.TooSlowError):
+        return "TooSlow"
+    if isinstance(error, Failure):
+        return f"failure {error.args[0]}"
+    if isinstance(error, RuntimeError):
+        return f"RuntimeError {str(error)[:30]}"
+    return CHANNEL_ERRORS[type(error)]
+
+
+class Interpreter:
+    """Runs a program on an environment and writes down what each branch saw, and when."""
+
+    def __init__(self, env) -> None:
+        self.env = env
+        self.trace: dict[str, list[tuple[int, str, float]]] = defaultdict(list)
+        self.scopes: dict[int, object] = {}
+        self.nurseries: dict[int, object] = {}
+        self.events = [env.Event() for _ in range(EVENTS)]
+        self.semaphore = env.Semaphore(1)
+        self.sender, self.receiver = env.open_memory_channel(1)
+
+    def release(self) -> None:
+        """Ends whatever programs may wait for without a time limit."""
+        for event in self.events:
+            event.set()
+        self.sender.close()
+        self.receiver.close()
+
+    def frozen(self) -> tuple:
+        return tuple(
+            sorted(
+                (branch, tuple((i, what, round(at, 6)) for i, what, at in seen)) for branch, seen in self.trace.items()
+            )
+        )
+
+    def note(self, branch: str, i: int, what: str) -> None:
+        self.trace[branch].append((i, what, self.env.now()))
+
+    async def main(self, program: list[Node]) -> None:
+        with self.env.move_on_after(500):
+            await self.sequence(program, "root")
+
+    async def sequence(self, body: list[Node], branch: str) -> None:
+        for node in body:
+            try:
+                await self.node(node, branch)
+            except BaseException as error:
+                self.note(branch, node[1], label(error))
+                raise
+            self.note(branch, node[1], "ok")
+
+    async def node(self, node: Node, branch: str) -> None:
+        env, i = self.env, node[1]
+        match node:
+            case "sleep", _, seconds:
+                await env.sleep(seconds)
+            case "check", _:
+                await env.sleep(0)
+            case "step", _, seconds, fails, stubborn:
+                await env.step(i, seconds, fails, stubborn)
+            case "raise", _:
+                raise Failure(i)
+            case "set", _, event:
+                self.events[event].set()
+            case "wait", _, event:
+                await self.events[event].wait()
+            case "send", _:
+                await self.sender.send(i)
+            case "receive", _:
+                self.note(branch, i, f"got {await self.receiver.receive()}")
+            case "limited", _, body:
+                async with self.semaphore:
+                    await self.sequence(body, branch)
+            case "cancel", _, scope:
+                if scope in self.scopes:
+                    self.scopes[scope].cancel()
+            case "spawn", _, nursery, body:
+                if nursery in self.nurseries:
+                    self.nurseries[nursery].start_soon(self.sequence, body, f"s{i}")
+            case _:
+                await self.block(node, branch)
+
+    async def block(self, node: Node, branch: str) -> None:
+        env, i = self.env, node[1]
+        match node:
+            case "timeout", _, fails, seconds, shield, body:
+                with (env.fail_after if fails else env.move_on_after)(seconds, shield=shield) as scope:
+                    self.scopes[i] = scope
+                    await self.sequence(body, branch)
+                self.note(branch, i, f"caught={scope.cancelled_caught}")
+            case "scope", _, shield, body:
+                with env.CancelScope(shield=shield) as scope:
+                    self.scopes[i] = scope
+                    await self.sequence(body, branch)
+                self.note(branch, i, f"caught={scope.cancelled_caught}")
+            case "nursery", _, children, body:
+                async with env.open_nursery() as nursery:
+                    self.scopes[i], self.nurseries[i] = nursery.cancel_scope, nursery
+                    for number, child in enumerate(children):
+                        nursery.start_soon(self.sequence, child, f"{i}.{number}")
+                    await self.sequence(body, branch)
+            case "first", _, alternatives:
+                self.note(branch, i, f"won={await self.first(i, alternatives)}")
+            case "try", _, "finally", body, clean_up:
+                try:
+                    await self.sequence(body, branch)
+                finally:
+                    with env.CancelScope(shield=True):
+                        await self.sequence(clean_up, branch)
+            case "try", _, kind, body, clean_up:
+                try:
+                    await self.sequence(body, branch)
+                except BaseException as error:
+                    if kind == "error" and not isinstance(error, Failure):
+                        raise
+                    with env.CancelScope(shield=True):
+                        await self.sequence(clean_up, branch)
+                    if kind == "base":
+                        raise
+
+    async def first(self, i: int, alternatives: list[list[Node]]) -> list[int]:
+        won: list[int] = []
+        async with self.env.open_nursery() as nursery:
+
+            async def alternative(body: list[Node], number: int) -> None:
+                await self.sequence(body, f"{i}.{number}")
+                if not won:
+                    won.append(number)
+                    nursery.cancel_scope.cancel()
+
+            for number, body in enumerate(alternatives):
+                nursery.start_soon(alternative, body, number)
+        return won
