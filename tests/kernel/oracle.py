@@ -181,16 +181,26 @@ class Executor:
         self.due: deque[tuple[str, Kind]] = deque()  # outcomes that are not delivered yet
         self.ticks = itertools.count()
         self.released = False
+        self.at = 0.0
 
     def obey(self) -> None:
+        at_once: list[str] = []
         for command in self.kernel.take_commands():
             if isinstance(command, Start):
                 self.running[command.path] = command.call
-                heapq.heappush(self.ends, (self.kernel.now + command.call.seconds, next(self.ticks), command.path))
+                if command.call.seconds:
+                    heapq.heappush(self.ends, (self.at + command.call.seconds, next(self.ticks), command.path))
+                else:  # started when all are blocked: after what was cancelled before
+                    at_once.append(command.path)
             elif not self.running[command.path].stubborn:
                 for entry in [entry for entry in self.due if entry[0] == command.path]:
                     self.due.remove(entry)
                 self.due.append((command.path, Kind.STOPPED))
+        for path in at_once:
+            self.ended(path)
+
+    def ended(self, path: str) -> None:
+        self.due.append((path, Kind.FAILED if self.running[path].fails else Kind.DONE))
 
     def record(self, record: Record) -> None:
         self.journal.append(record)
@@ -201,32 +211,33 @@ class Executor:
         while self.due:
             path, kind = self.due.popleft()
             call = self.running.pop(path)
-            self.record(Record(at=self.kernel.now, kind=kind, path=path, name=call.name))
+            self.record(Record(at=self.at, kind=kind, path=path, name=call.name))
 
     def run(self) -> None:
         self.obey()
-        while self.kernel.result is None:
+        while True:
+            self.hand_out()
+            if self.kernel.result is not None:
+                return
             at = min(self.kernel.next_due(), self.ends[0][0] if self.ends else inf)
             if at == inf:
                 if self.released:
                     return
                 self.released = True
+                self.at = STUCK_AT
                 self.journal.append(Record(at=STUCK_AT, kind=Kind.CLOCK, name="release"))
                 self.interpreter.release()
                 self.kernel.deliver(self.journal[-1])
                 self.obey()
                 continue
+            self.at = at
             stopping = {path for path, kind in self.due if kind is Kind.STOPPED}
             while self.ends and self.ends[0][0] <= at:
                 path = heapq.heappop(self.ends)[2]
                 if path in self.running and path not in stopping:
-                    call = self.running[path]
-                    self.due.append((path, Kind.FAILED if call.fails else Kind.DONE))
+                    self.ended(path)
             if self.kernel.next_due() <= at:
                 self.record(Record(at=at, kind=Kind.CLOCK))
-            else:
-                self.kernel.now = max(self.kernel.now, at)
-            self.hand_out()
 
 
 def outcome_of(kernel: Kernel, interpreter: Interpreter) -> tuple:
