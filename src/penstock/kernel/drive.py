@@ -45,14 +45,34 @@ class Kernel:
     """One run of one body. ``now`` is the time of the last record, in seconds since 1970; it never goes back."""
 
     __slots__ = (
-        "_activation", "_answered", "_deadlines", "_open", "_ready", "_sleepers", "_ticket", "commands", "limits",
-        "mail", "now", "pending", "receivers", "result", "root", "seed", "warn",
+        "_activation",
+        "_answered",
+        "_deadlines",
+        "_open",
+        "_ready",
+        "_sleepers",
+        "_ticket",
+        "commands",
+        "info",
+        "limits",
+        "mail",
+        "now",
+        "pending",
+        "receivers",
+        "result",
+        "root",
+        "warn",
     )  # fmt: skip
 
     def __init__(
-        self, now: float = 0.0, seed: str = "", limits: Limits | None = None, warn: Callable[[str], None] | None = None
+        self,
+        now: float = 0.0,
+        info: Any = None,
+        limits: Limits | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.now, self.seed, self.limits = now, seed, limits or Limits()
+        self.now, self.limits = now, limits or Limits()
+        self.info = info  # what verbs want to know of the run; the kernel does not look at it
         self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
         self.root = CancelScope(self)
         self.root.is_open = True
@@ -144,7 +164,7 @@ class Kernel:
 
     def discard(self) -> None:
         """Gives this copy of the run up: its coroutines end, and nothing they do counts."""
-        branches = sorted(self._branches(), key=lambda branch: -branch.ticket)
+        branches = sorted(self.open_branches(), key=lambda branch: -branch.ticket)
         self.pending.clear()
         self._ready.clear()
         for branch in branches:
@@ -155,13 +175,14 @@ class Kernel:
                 running.branch = before
         self.commands.clear()
 
-    def _branches(self) -> list[Branch]:
+    def open_branches(self) -> list[Branch]:
+        """All that have not ended, in no order."""
         found: list[Branch] = []
         scopes = [self.root]
         while scopes:
             scope = scopes.pop()
-            found.extend(scope._branches)
-            scopes.extend(scope._scopes)
+            found.extend(scope.branches)
+            scopes.extend(scope.scopes)
         return found
 
     # -- for operations, scopes and nurseries
@@ -175,7 +196,7 @@ class Kernel:
 
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
         """A new branch; it runs when those that are due already have run."""
-        coroutine = body if isinstance(body, Coroutine) else _awaiting(body)
+        coroutine: Coroutine[Any, Any, Any] = body if isinstance(body, Coroutine) else _awaiting(body)
         if self._open >= self.limits.max_branches:
             coroutine.close()
             raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")
@@ -305,7 +326,8 @@ class Kernel:
         branch.scope.remove(branch)
         self._open -= 1
         if branch.nursery is None:
-            self.result = outcome
+            left = self.root.absorb(outcome.error)
+            self.result = Outcome(error=left or Cancelled()) if outcome.error is not None else outcome
         else:
             branch.nursery.child_ended(branch, outcome.error)
 

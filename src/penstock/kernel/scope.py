@@ -22,8 +22,8 @@ class CancelScope:
     """
 
     __slots__ = (
-        "_branches", "_kernel", "_opened", "_scopes", "_seconds", "_too_slow", "branch", "cancel_called",
-        "cancelled_caught", "deadline", "depth", "effective", "is_open", "parent", "path", "shield",
+        "_kernel", "_opened", "_seconds", "_too_slow", "branch", "branches", "cancel_called",
+        "cancelled_caught", "deadline", "depth", "effective", "is_open", "parent", "path", "scopes", "shield",
     )  # fmt: skip
 
     def __init__(
@@ -37,8 +37,8 @@ class CancelScope:
         self.depth = 0
         self.parent: CancelScope | None = None
         self.branch: Branch | None = None
-        self._scopes: dict[CancelScope, None] = {}
-        self._branches: dict[Branch, None] = {}
+        self.scopes: dict[CancelScope, None] = {}
+        self.branches: dict[Branch, None] = {}
 
     def __enter__(self) -> CancelScope:
         kernel = self._kernel
@@ -51,9 +51,9 @@ class CancelScope:
         self._opened = self.is_open = True
         self.path = branch.next_path()
         self.branch, self.parent, self.depth = branch, parent, parent.depth + 1
-        parent._scopes[self] = None
-        parent._branches.pop(branch, None)
-        self._branches[branch] = None
+        parent.scopes[self] = None
+        parent.branches.pop(branch, None)
+        self.branches[branch] = None
         branch.scope = self
         self.deadline = kernel.now + self._seconds
         if self.deadline <= kernel.now:
@@ -83,20 +83,20 @@ class CancelScope:
 
     def add(self, branch: Branch) -> None:
         """A branch begins in this scope."""
-        self._branches[branch] = None
+        self.branches[branch] = None
 
     def remove(self, branch: Branch) -> None:
         """A branch has ended in this scope."""
-        self._branches.pop(branch, None)
+        self.branches.pop(branch, None)
 
     def find(self, path: str) -> CancelScope | None:
         """The open scope of that path at or below this one. Walks: cancels from outside are seldom."""
-        todo = [self]
+        todo: list[CancelScope] = [self]
         while todo:
             scope = todo.pop()
             if scope.path == path:
                 return scope
-            todo.extend(scope._scopes)
+            todo.extend(scope.scopes)
         return None
 
     def close(self, exc: BaseException | None) -> BaseException | None:
@@ -108,25 +108,34 @@ class CancelScope:
         assert branch is not None
         assert parent is not None
         branch.scope = parent
-        self._branches.pop(branch, None)
-        parent._branches[branch] = None
-        parent._scopes.pop(self, None)
+        self.branches.pop(branch, None)
+        parent.branches[branch] = None
+        parent.scopes.pop(self, None)
         self.is_open = False
-        if exc is None or not self.effective or (not self.shield and parent.effective):
+        return self.absorb(exc)
+
+    def absorb(self, exc: BaseException | None) -> BaseException | None:
+        """What is left when the scope has caught what it catches of the block's exception."""
+        parent = self.parent
+        if exc is None or not self.effective or (not self.shield and parent is not None and parent.effective):
             return exc
         if isinstance(exc, Cancelled):
             self.cancelled_caught = True
             return None
         if isinstance(exc, BaseExceptionGroup):
-            matched, rest = exc.split(Cancelled)
-            if matched is not None:
-                self.cancelled_caught = True
-                return rest
+            return self._absorb_of_group(exc)
         return exc
+
+    def _absorb_of_group(self, group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+        matched, rest = group.split(Cancelled)
+        if matched is None:
+            return group
+        self.cancelled_caught = True
+        return rest
 
     def _recalculate(self) -> None:
         """Brings `effective` up to date below this scope and tells the branches that were not cancelled before."""
-        todo = [self]
+        todo: list[CancelScope] = [self]
         while todo:
             scope = todo.pop()
             parent = scope.parent
@@ -134,9 +143,9 @@ class CancelScope:
             if effective == scope.effective:
                 continue
             scope.effective = effective
-            for branch in sorted(scope._branches, key=_ticket):
+            for branch in sorted(scope.branches, key=_ticket):
                 self._kernel.interrupt(branch)
-            todo.extend(scope._scopes)
+            todo.extend(scope.scopes)
 
 
 def _ticket(branch: Branch) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.testing.blocking import SyncRun, SyncTestEngine
+    from penstock.testing.durable import Message, NotDeterministic, StuckWorkflow, Takes, WorkflowRun, run_workflow
     from penstock.testing.engine_thread import EngineStopped
     from penstock.testing.performer import HandlerHangs
     from penstock.testing.rehearsal import NotSettled, Stuck, TestEngine
@@ -31,22 +32,29 @@ __all__ = [
     "Answer",
     "EngineStopped",
     "HandlerHangs",
+    "Message",
+    "NotDeterministic",
     "NotSettled",
     "Run",
     "Stub",
     "Stuck",
+    "StuckWorkflow",
     "SyncRun",
     "SyncTestEngine",
+    "Takes",
     "TestEngine",
+    "WorkflowRun",
     "fails",
     "handles",
     "raises",
     "returns",
+    "run_workflow",
     "vanishes",
 ]
 
 _MODULES = {
     "blocking": ("SyncRun", "SyncTestEngine"),
+    "durable": ("Message", "NotDeterministic", "StuckWorkflow", "Takes", "WorkflowRun", "run_workflow"),
     "engine_thread": ("EngineStopped",),
     "performer": ("HandlerHangs",),
     "rehearsal": ("NotSettled", "Stuck", "TestEngine"),

@@ -1,0 +1,107 @@
+"""Workflows as ordinary Python: bodies whose nurseries, cancel scopes and deadlines are durable.
+
+A body is an `async def` under `workflow`; what it awaits are steps and the verbs here. Its semantics are Trio's, driven
+by `penstock.kernel`. Imports nothing of the engine. So far bodies run in memory (`penstock.testing.run_workflow`).
+"""
+
+from __future__ import annotations
+
+from penstock.durable.errors import (
+    BadDuration,
+    BadMessage,
+    NonRetryable,
+    NotInWorkflow,
+    PayloadTooLarge,
+    StepFailed,
+    Unencodable,
+)
+from penstock.durable.step import Step, StepInfo, step, step_info
+from penstock.durable.verbs import (
+    RunInfo,
+    Won,
+    fail_after,
+    first,
+    move_on_after,
+    now,
+    open_memory_channel,
+    open_nursery,
+    receive,
+    rng,
+    run_info,
+    set_view,
+    sleep,
+    uuid4,
+)
+from penstock.durable.verbs import (
+    new_cancel_scope as CancelScope,  # noqa: N812 - called as Trio's class is
+)
+from penstock.durable.workflow import Workflow, workflow
+from penstock.kernel.errors import (
+    BadKey,
+    Cancelled,
+    CancelSwallowed,
+    DuplicateKey,
+    ForeignAwait,
+    TooDeep,
+    TooManyBranches,
+    TooSlow,
+)
+from penstock.kernel.local import (
+    BrokenChannel,
+    ClosedChannel,
+    EndOfChannel,
+    Event,
+    MemoryReceiveChannel,
+    MemorySendChannel,
+    Semaphore,
+    WouldBlock,
+)
+from penstock.kernel.nursery import Nursery
+
+__all__ = [
+    "BadDuration",
+    "BadKey",
+    "BadMessage",
+    "BrokenChannel",
+    "CancelScope",
+    "CancelSwallowed",
+    "Cancelled",
+    "ClosedChannel",
+    "DuplicateKey",
+    "EndOfChannel",
+    "Event",
+    "ForeignAwait",
+    "MemoryReceiveChannel",
+    "MemorySendChannel",
+    "NonRetryable",
+    "NotInWorkflow",
+    "Nursery",
+    "PayloadTooLarge",
+    "RunInfo",
+    "Semaphore",
+    "Step",
+    "StepFailed",
+    "StepInfo",
+    "TooDeep",
+    "TooManyBranches",
+    "TooSlow",
+    "Unencodable",
+    "Won",
+    "Workflow",
+    "WouldBlock",
+    "fail_after",
+    "first",
+    "move_on_after",
+    "now",
+    "open_memory_channel",
+    "open_nursery",
+    "receive",
+    "rng",
+    "run_info",
+    "set_view",
+    "sleep",
+    "step",
+    "step_info",
+    "uuid4",
+    "workflow",
+]

@@ -1,0 +1,113 @@
+"""Values of a journal as text: JSON, by type. Errors too.
+
+What msgspec knows (dataclasses, structs, TypedDicts, enums, dates, Decimal, UUID, sets, bytes) and pydantic's models.
+A stored name is never imported: an error comes back as a class that the step declares, or as `StepFailed`.
+"""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
+
+PAYLOAD_MAX_BYTES = 256 * 1024
+MAX_SHOWN_CHARS = 120
+MAX_TRACEBACK_CHARS = 8_000
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error in a journal. ``args`` is there when they have a JSON form."""
+
+    type_name: str
+    message: str
+    args: list[Any] | None = None
+    notes: list[str] = []
+    cause: str | None = None
+    traceback: str = ""
+
+
+def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
+    """JSON. ``what`` names the value in errors. Raises `Unencodable`, `PayloadTooLarge`."""
+    try:
+        text = msgspec.json.encode(value, enc_hook=_to_json)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {error}") from None
+    if len(text) > max_bytes:
+        raise PayloadTooLarge(
+            f"{what} is {len(text) / 1024:.0f} kB; at most {max_bytes / 1024:.0f} kB. Store it and return a key"
+        )
+    return text.decode()
+
+
+def decode(text: str, type_: Any) -> Any:
+    """The value, checked against its type. Raises `ValueError` with the field and the reason."""
+    try:
+        return msgspec.json.decode(text, type=type_, dec_hook=_from_json)
+    except msgspec.DecodeError as error:  # ValidationError is one
+        raise ValueError(str(error)) from None
+
+
+def shown(text: str) -> str:
+    """A payload in a message."""
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + " …"
+
+
+def digest_of(text: str) -> int:
+    """Of arguments, to notice at replay that they differ."""
+    return zlib.crc32(text.encode())
+
+
+def encode_error(error: BaseException) -> str:
+    """An error for the journal. Never fails: what has no JSON form is left out, what is long is cut."""
+    args: list[Any] | None = list(error.args)
+    try:
+        encode(args, "args", PAYLOAD_MAX_BYTES // 4)
+    except (Unencodable, PayloadTooLarge):
+        args = None
+    trace = "".join(traceback.format_exception(error))
+    failure = Failure(
+        type_name=type(error).__qualname__,
+        message=str(error)[: PAYLOAD_MAX_BYTES // 8],
+        args=args,
+        notes=[note[:MAX_TRACEBACK_CHARS] for note in getattr(error, "__notes__", [])][:10],
+        cause=repr(error.__cause__)[:MAX_TRACEBACK_CHARS] if error.__cause__ else None,
+        traceback=trace[-MAX_TRACEBACK_CHARS:],
+    )
+    return msgspec.json.encode(failure).decode()
+
+
+def decode_error(text: str, known: Iterable[type[BaseException]]) -> BaseException:
+    """The error: of a class in ``known`` with that name if its arguments were kept, else `StepFailed`."""
+    failure = msgspec.json.decode(text, type=Failure)
+    error: BaseException | None = None
+    for class_ in known:
+        if class_.__qualname__ == failure.type_name and failure.args is not None:
+            try:
+                error = class_(*failure.args)
+            except Exception:  # its constructor takes something else: then it can't come back as itself
+                error = None
+            break
+    if error is None:
+        error = StepFailed(failure.type_name, failure.message, failure.traceback)
+    for note in failure.notes:
+        error.add_note(note)
+    return error
+
+
+def _to_json(value: object) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} is not supported")
+    return dump(mode="json")
+
+
+def _from_json(type_: type[Any], value: Any) -> Any:
+    validate = getattr(type_, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"{type_.__name__} is not supported")
+    return validate(value)

@@ -1,0 +1,42 @@
+"""What users of durable functions meet beside the kernel's own errors."""
+
+from __future__ import annotations
+
+
+class NotInWorkflow(RuntimeError):
+    """A verb was called outside of a workflow's body."""
+
+
+class BadDuration(ValueError):
+    """A text or number is no length of time."""
+
+
+class Unencodable(TypeError):
+    """A value has no JSON form."""
+
+
+class PayloadTooLarge(ValueError):
+    """Arguments, a result or a message are larger than `payload_max_bytes`."""
+
+
+class NonRetryable(Exception):
+    """Raised in a step: what happened will happen again, so no retry is spent on it."""
+
+
+class BadMessage(ValueError):
+    """A message does not fit the type that `receive` asks for; ``payload`` is what was sent. It is used up."""
+
+    def __init__(self, text: str, payload: str) -> None:
+        super().__init__(text)
+        self.payload = payload
+
+
+class StepFailed(Exception):
+    """A step failed for good, with an error that is not among its ``raises``.
+
+    ``type_name`` is the error's class, ``traceback`` its text where the step ran.
+    """
+
+    def __init__(self, type_name: str, message: str, traceback: str = "") -> None:
+        super().__init__(f"{type_name}: {message}" if message else type_name)
+        self.type_name, self.message, self.traceback = type_name, message, traceback

@@ -1,0 +1,57 @@
+"""How the arguments of a step or workflow become JSON and come back: an object by parameter name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+
+from penstock.durable.codec import decode
+
+
+class Parameters:
+    """Of one function. Types are looked up when they are first needed, so that a module's later names count."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._hints: dict[str, Any] | None = None
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(f"{function.__qualname__} takes *{parameter.name}: arguments are stored by name")
+
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """By name. Raises TypeError as the call itself would."""
+        return dict(self._signature.bind(*args, **kwargs).arguments)
+
+    def arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
+        """What `function` is called with, from JSON. Raises `ValueError` with the field and the reason."""
+        raw = decode(text, dict[str, msgspec.Raw])
+        hints = self.hints()
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        by_name = False  # after a parameter that was left to its default, all others go by name
+        for name, parameter in self._signature.parameters.items():
+            if name not in raw:
+                by_name = True
+                continue
+            try:
+                value = decode(bytes(raw[name]).decode(), hints.get(name, Any))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if parameter.kind is parameter.KEYWORD_ONLY or by_name:
+                named[name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+    def result_type(self) -> Any:
+        """What the function says that it gives; anything when it does not say."""
+        return self.hints().get("return", Any)
+
+    def hints(self) -> dict[str, Any]:
+        if self._hints is None:
+            self._hints = get_type_hints(self._function)
+        return self._hints

@@ -1,0 +1,213 @@
+"""Steps: the functions of a workflow that do something in the world. Called in a body, their outcome is a record."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
+from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.errors import NotInWorkflow
+from penstock.durable.signature import Parameters
+from penstock.kernel.current import current_branch
+from penstock.kernel.errors import Cancelled, Undecodable
+from penstock.kernel.operation import CallOperation, Outcome, block
+from penstock.kernel.record import Kind, Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MAX_NAME_CHARS = 256
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """How often and how long a step is tried. None of it is identity: it may change between deploys.
+
+    ``first_s`` is the pause before the first retry; it doubles up to ``cap_s``. ``timeout_s`` bounds an attempt,
+    ``within_s`` all of them together.
+    """
+
+    retries: int = 0
+    first_s: float = 1.0
+    cap_s: float = 60.0
+    timeout_s: float | None = None
+    within_s: float | None = None
+    raises: tuple[type[BaseException], ...] = ()
+
+    def pause_s(self, failed: int) -> float:
+        """Before the next attempt, when so many have failed."""
+        return min(self.cap_s, self.first_s * 2.0 ** min(failed - 1, 64))
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """What a step can know of itself. ``key`` is the same in each attempt: give it to whom you call."""
+
+    key: str
+    attempt: int
+    run_id: str
+
+
+current_step: ContextVar[StepInfo] = ContextVar("current_step")
+
+
+def step_info() -> StepInfo:
+    """Of the step that calls this. Raises `NotInWorkflow` elsewhere."""
+    try:
+        return current_step.get()
+    except LookupError:
+        raise NotInWorkflow("step_info() is for steps that a workflow called") from None
+
+
+class StepCall:
+    """One call of a step, as the kernel and an executor see it. ``arguments`` is JSON by parameter name."""
+
+    __slots__ = ("arguments", "digest", "name", "options", "step")
+
+    def __init__(self, step: Step[Any, Any], name: str, options: StepOptions, arguments: str) -> None:
+        self.step, self.name, self.options, self.arguments = step, name, options, arguments
+        self.digest: int | None = digest_of(arguments)
+
+    def outcome(self, record: Record) -> Outcome:
+        """What the body gets: always the decoded copy of what was recorded."""
+        if record.kind in (Kind.STOPPED, Kind.ABANDONED):
+            return Outcome(error=Cancelled())
+        text = record.payload or "null"
+        if record.kind is Kind.FAILED:
+            return Outcome(error=decode_error(text, self.step.known_errors(self.options)))
+        type_ = self.step.parameters.result_type()
+        try:
+            return Outcome(decode(text, type_))
+        except ValueError as error:
+            type_name = getattr(type_, "__name__", str(type_))
+            raise Undecodable(
+                f"at {record.path}: {self.name!r} returned {shown(text)} which is no {type_name}: {error}"
+            ) from None
+
+
+class Step(Generic[P, R]):
+    """Made by `step`. Awaited in a body, its outcome is recorded; called elsewhere it is the plain function."""
+
+    def __init__(self, function: Callable[P, Any], options: StepOptions, name: str) -> None:
+        if not 0 < len(name) <= MAX_NAME_CHARS:
+            raise ValueError(f"the name of a step has 1 to {MAX_NAME_CHARS} characters")
+        self.function, self.options, self.name = function, options, name
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.parameters = Parameters(function)
+        self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself."""
+        if current_branch() is None:
+            return self._plain(args, kwargs)
+        return self._recorded(args, kwargs)
+
+    def using(
+        self,
+        *,
+        retries: int | None = None,
+        first: Duration | None = None,
+        cap: Duration | None = None,
+        timeout: Duration | None = None,
+        within: Duration | None = None,
+        raises: Sequence[type[BaseException]] | None = None,
+        name: str | None = None,
+    ) -> Step[P, R]:
+        """The same step with other options, for one call."""
+        given = _options(retries, first, cap, timeout, within, raises)
+        return Step(self.function, msgspec.structs.replace(self.options, **given), name or self.name)
+
+    def known_errors(self, options: StepOptions) -> list[type[BaseException]]:
+        """The classes that a recorded error may come back as: declared ones, and exceptions of the step's module."""
+        module = sys.modules.get(self.function.__module__)
+        own = [
+            value
+            for value in vars(module or object).values()
+            if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == self.function.__module__
+        ]
+        return [*options.raises, *own]
+
+    async def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        result = self.function(*args, **kwargs)
+        value: R = await result if self.is_async else result
+        return value
+
+    async def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        arguments = encode(self.parameters.bound(args, kwargs), f"the arguments of {self.name}")
+        value: R = await block(CallOperation(StepCall(self, self.name, self.options, arguments)))
+        return value
+
+
+@overload
+def step(function: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    retries: int = 0,
+    first: Duration = 1.0,
+    cap: Duration = 60.0,
+    timeout: Duration | None = None,
+    within: Duration | None = None,
+    raises: Sequence[type[BaseException]] = (),
+    name: str | None = None,
+) -> _StepDecorator: ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    retries: int = 0,
+    first: Duration = 1.0,
+    cap: Duration = 60.0,
+    timeout: Duration | None = None,
+    within: Duration | None = None,
+    raises: Sequence[type[BaseException]] = (),
+    name: str | None = None,
+) -> Any:
+    """Makes a function a step, plain or with options.
+
+    ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
+    other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
+    step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
+    """
+    decorator = _StepDecorator(StepOptions(**_options(retries, first, cap, timeout, within, raises)), name)
+    return decorator if function is None else decorator(function)
+
+
+class _StepDecorator:
+    """`step(…)` with options, waiting for its function."""
+
+    def __init__(self, options: StepOptions, name: str | None) -> None:
+        self._options, self._name = options, name
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return Step(function, self._options, self._name or function.__name__)
+
+
+def _options(
+    retries: int | None,
+    first: Duration | None,
+    cap: Duration | None,
+    timeout: Duration | None,
+    within: Duration | None,
+    raises: Sequence[type[BaseException]] | None,
+) -> dict[str, Any]:
+    """What was given, checked, as fields of `StepOptions`."""
+    if retries is not None and retries < 0:
+        raise ValueError("retries must be >= 0")
+    times = {"first_s": first, "cap_s": cap, "timeout_s": timeout, "within_s": within}
+    given: dict[str, Any] = {name: seconds_of(value) for name, value in times.items() if value is not None}
+    if retries is not None:
+        given["retries"] = retries
+    if raises is not None:
+        given["raises"] = tuple(raises)
+    return given

@@ -1,0 +1,170 @@
+"""What a body says beside its steps: Trio's verbs, and those of durable runs. Which run: see `kernel.current`."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.durable.codec import decode, encode, shown
+from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.errors import BadMessage, NotInWorkflow
+from penstock.kernel.branch import Branch
+from penstock.kernel.current import current_branch
+from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, open_channel
+from penstock.kernel.nursery import Nursery
+from penstock.kernel.operation import Outcome, Receive, Sleep, block
+from penstock.kernel.record import Record
+from penstock.kernel.scope import CancelScope
+
+T = TypeVar("T")
+MAX_NAME_CHARS = 256
+
+
+class RunInfo(msgspec.Struct):
+    """Of the run that asks. ``replaying``: what happens now happened before, in a former life of the run."""
+
+    id: str
+    workflow: str
+    version: int
+    started_at: datetime
+    replaying: bool = False
+    view: str | None = None
+
+
+class Won(msgspec.Struct, Generic[T], frozen=True):
+    """Which alternative of `first` ended first, and what it gave."""
+
+    name: str
+    value: T
+
+
+async def sleep(duration: Duration) -> None:
+    """Waits that long, across restarts. The end is a record of its own only when nothing else comes before."""
+    _branch("sleep", "trio.sleep")
+    await block(Sleep(seconds_of(duration)))
+
+
+def open_nursery() -> Nursery:
+    """``async with open_nursery() as nursery``: its branches have all ended when the block ends."""
+    return Nursery(_branch("open_nursery", "trio.open_nursery").kernel)
+
+
+def move_on_after(duration: Duration, *, shield: bool = False) -> CancelScope:
+    """A scope whose block is cancelled after that long; the body goes on after it."""
+    return CancelScope(_branch("move_on_after", "trio.move_on_after").kernel, seconds_of(duration), shield=shield)
+
+
+def fail_after(duration: Duration, *, shield: bool = False) -> CancelScope:
+    """A scope whose block is cancelled after that long; then it raises `TooSlow`."""
+    kernel = _branch("fail_after", "trio.fail_after").kernel
+    return CancelScope(kernel, seconds_of(duration), shield=shield, too_slow=True)
+
+
+def new_cancel_scope(*, shield: bool = False) -> CancelScope:
+    """A scope without a deadline."""
+    return CancelScope(_branch("CancelScope", "trio.CancelScope").kernel, inf, shield=shield)
+
+
+def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any], MemoryReceiveChannel[Any]]:
+    """A channel between branches of this run; ``math.inf`` for one without a bound of its own."""
+    return open_channel(max_buffer_size)
+
+
+async def receive(name: str, type_: type[T]) -> T:
+    """The next message of that name; one that came before was kept. Raises `BadMessage` when it is no ``type_``."""
+    _branch("receive", "a message channel of your own")
+    _check_name(name)
+    value: T = await block(Receive(name, _decoder(name, type_)))
+    return value
+
+
+async def first(**alternatives: Awaitable[T]) -> Won[T]:
+    """Runs the alternatives side by side until one of them ends; the others are cancelled, and awaited.
+
+    An error of any of them fails all, as an exception group.
+    """
+    branch = _branch("first", "a nursery")
+    if not alternatives:
+        raise ValueError("first() needs an alternative")
+    won: list[Won[T]] = []
+    try:
+        async with Nursery(branch.kernel) as nursery:
+
+            async def run(name: str, alternative: Awaitable[T]) -> None:
+                value = await alternative
+                if not won:
+                    won.append(Won(name, value))
+                    nursery.cancel_scope.cancel()
+
+            for name, alternative in alternatives.items():
+                nursery.start_soon(run, name, alternative, key=name)
+    finally:  # one that never began would be told of as never awaited
+        for alternative in alternatives.values():
+            if isinstance(alternative, Coroutine):
+                alternative.close()
+    return won[0]
+
+
+def now() -> datetime:
+    """The time of the last record: it moves only where the body waits, and is the same at replay."""
+    return datetime.fromtimestamp(_branch("now", "datetime.now").kernel.now, UTC)
+
+
+def rng() -> random.Random:
+    """A stream of random numbers of its own, the same at replay. Not secret."""
+    return random.Random(_draw("rng"))
+
+
+def uuid4() -> uuid.UUID:
+    """A random UUID, the same at replay. Not secret."""
+    return uuid.UUID(int=_draw("uuid4") >> 128, version=4)
+
+
+def run_info() -> RunInfo:
+    """Of the run that this body belongs to."""
+    info: RunInfo = _branch("run_info", "step_info").kernel.info
+    return info
+
+
+def set_view(value: object) -> None:
+    """What others see of the run until the next one: any value with a JSON form."""
+    run_info().view = encode(value, "the view")
+
+
+def _draw(verb: str) -> int:
+    """256 bits that follow from the run, the branch and how often it drew."""
+    branch = _branch(verb, verb)
+    branch.draws += 1
+    key = f"{branch.kernel.info.id}\0{branch.path}\0{branch.draws}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32, person=b"penstock").digest())
+
+
+def _decoder(name: str, type_: type[T]) -> Callable[[Record], Outcome]:
+    def outcome(record: Record) -> Outcome:
+        text = record.payload or "null"
+        try:
+            return Outcome(decode(text, type_))
+        except ValueError as error:
+            what = f"message {name!r} is {shown(text)} which is no {getattr(type_, '__name__', type_)}: {error}"
+            return Outcome(error=BadMessage(what, text))
+
+    return outcome
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise ValueError(f"the name of a message has 1 to {MAX_NAME_CHARS} characters")
+
+
+def _branch(verb: str, instead: str) -> Branch:
+    branch = current_branch()
+    if branch is None:
+        raise NotInWorkflow(f"{verb}() is for bodies of workflows; in a step use {instead}")
+    return branch

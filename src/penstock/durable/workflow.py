@@ -1,0 +1,59 @@
+"""Workflows: the bodies that are driven by the kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from penstock.durable.codec import encode
+from penstock.durable.signature import Parameters
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MAX_NAME_CHARS = 256
+
+
+class Workflow(Generic[P, R]):
+    """Made by `workflow`. ``version`` is part of what a run is: runs of another version need code of that version."""
+
+    def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{name} is no async def: a workflow's body awaits its steps")
+        if not 0 < len(name) <= MAX_NAME_CHARS:
+            raise ValueError(f"the name of a workflow has 1 to {MAX_NAME_CHARS} characters")
+        if version < 1:
+            raise ValueError("version must be >= 1")
+        self.function, self.name, self.version = function, name, version
+        self.parameters = Parameters(function)
+        self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """The function itself: part of the body that awaits it, not a run of its own."""
+        return self.function(*args, **kwargs)
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`."""
+        return encode(self.parameters.bound(args, kwargs), f"the arguments of {self.name}")
+
+    def body(self, arguments: str) -> Coroutine[Any, Any, R]:
+        """The coroutine of a run, from its stored arguments. Raises `ValueError` with the field and the reason."""
+        function: Callable[..., Coroutine[Any, Any, R]] = self.function
+        args, kwargs = self.parameters.arguments(arguments)
+        return function(*args, **kwargs)
+
+
+@overload
+def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: int = 1
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1) -> Any:
+    """Makes an ``async def`` a workflow, plain or with a name and a version."""
+
+    def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
+        return Workflow(function, name or function.__name__, version)
+
+    return decorate if function is None else decorate(function)
