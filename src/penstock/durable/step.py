@@ -175,8 +175,10 @@ def step(
     other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
     step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
     """
-    decorator = _StepDecorator(StepOptions(**_options(retries, first, cap, timeout, within, raises)), name)
-    return decorator if function is None else decorator(function)
+    options = StepOptions(**_options(retries, first, cap, timeout, within, raises))
+    if function is None:
+        return _StepDecorator(options, name)
+    return Step[..., Any](function, options, name or function.__name__)
 
 
 class _StepDecorator:

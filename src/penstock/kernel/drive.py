@@ -7,6 +7,7 @@ within one. The order in which branches run is first due, first served, so that 
 from __future__ import annotations
 
 import heapq
+import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
@@ -196,7 +197,7 @@ class Kernel:
 
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
         """A new branch; it runs when those that are due already have run."""
-        coroutine: Coroutine[Any, Any, Any] = body if isinstance(body, Coroutine) else _awaiting(body)
+        coroutine: Coroutine[Any, Any, Any] = body if inspect.iscoroutine(body) else _awaiting(body)
         if self._open >= self.limits.max_branches:
             coroutine.close()
             raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")

@@ -123,7 +123,7 @@ class CancelScope:
             self.cancelled_caught = True
             return None
         if isinstance(exc, BaseExceptionGroup):
-            return self._absorb_of_group(exc)
+            return self._absorb_of_group(exc)  # pyright: ignore[reportUnknownArgumentType] - isinstance leaves it open
         return exc
 
     def _absorb_of_group(self, group: BaseExceptionGroup[BaseException]) -> BaseException | None:

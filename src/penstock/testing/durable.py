@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -259,7 +260,7 @@ class _Memory:
         token = current_step.set(info)
         try:
             value = function(*args, **kwargs)
-            return _waited(value) if isinstance(value, Coroutine) else value
+            return _waited(value) if inspect.iscoroutine(value) else value
         finally:
             current_step.reset(token)
 
