@@ -10,7 +10,7 @@ from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
 
 # What no client calls: the description of the API itself, and the sign of life, for which readiness stands in.
-NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz")}
+NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), ("GET", "/v1/me")}
 
 CALLS = (
     calls.CheckReady(),
@@ -30,6 +30,7 @@ CALLS = (
     calls.CompleteUserTask(instance_id="{id}", step_id="{stepId}"),
     calls.Signal(instance_id="{id}", step_id="{stepId}"),
     calls.PollJobs(worker_id="w", job_types=["t"], max_jobs=1, lease_s=30),
+    calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
     calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),

@@ -13,6 +13,7 @@ from penstock.client.errors import (
     Conflict,
     ConnectionFailed,
     DispatchModeConflict,
+    Forbidden,
     IdempotencyConflict,
     InternalError,
     JobCancelled,
@@ -24,6 +25,7 @@ from penstock.client.errors import (
     Problem,
     TimedOut,
     TooManyRequests,
+    Unauthenticated,
     Unavailable,
     UnsupportedFormat,
 )
@@ -47,6 +49,7 @@ from penstock.client.model import (
 )
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
+from penstock.client.token import Token
 from penstock.client.tracing import traceparent
 from penstock.client.validation import validate_definition
 
@@ -63,6 +66,7 @@ __all__ = [
     "DispatchModeConflict",
     "FailedJob",
     "Failure",
+    "Forbidden",
     "IdempotencyConflict",
     "Instance",
     "InternalError",
@@ -86,8 +90,10 @@ __all__ = [
     "StepExecution",
     "SyncClient",
     "TimedOut",
+    "Token",
     "TooManyRequests",
     "Transport",
+    "Unauthenticated",
     "Unavailable",
     "UnsupportedFormat",
     "traceparent",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from threading import Thread
@@ -21,6 +22,7 @@ from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
 from penstock.client.model import FailedJob, Instance
 from penstock.client.operation import Transport
+from penstock.client.token import Token
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,10 +96,18 @@ class SyncClient:
         self,
         engine: str | Transport,
         *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
-        self._client = Client(engine, timeout_s=timeout_s, exchange_timeout_s=exchange_timeout_s)
+        self._client = Client(
+            engine,
+            token=token,
+            ssl_context=ssl_context,
+            timeout_s=timeout_s,
+            exchange_timeout_s=exchange_timeout_s,
+        )
         self._closed = False
         # By process: a thread does not live on in a forked child. A lock could be held by another thread at the fork.
         self._loops: dict[int, _LoopThread] = {}

@@ -6,6 +6,7 @@ each operation (`operation.py`); nothing else decides about it.
 
 from __future__ import annotations
 
+import ssl
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,6 +16,7 @@ from penstock.client.backoff import MAX_PAUSE_S, Backoff
 from penstock.client.errors import Unavailable
 from penstock.client.operation import CheckReady, Operation, Repeat, Transport
 from penstock.client.rest import RestTransport
+from penstock.client.token import Token
 
 R = TypeVar("R")
 
@@ -33,10 +35,12 @@ class Caller:
         self,
         engine: str | Transport,
         *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
-        self.transport: Transport = _transport_for(engine) if isinstance(engine, str) else engine
+        self.transport = transport_for(engine, token, ssl_context)
         self._timeout_s = timeout_s
         self._exchange_timeout_s = exchange_timeout_s
 
@@ -93,9 +97,16 @@ class Caller:
         await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)
 
 
-def _transport_for(url: str) -> Transport:
-    if url.startswith(("grpc://", "grpcs://")):
+def transport_for(engine: str | Transport, token: Token | None, ssl_context: ssl.SSLContext | None) -> Transport:
+    """The transport for a URL; one that is given stays as it is. Raises ValueError."""
+    if not isinstance(engine, str):
+        if token is not None or ssl_context is not None:
+            raise ValueError("token and ssl_context go with an engine's URL: give them to the transport or client")
+        return engine
+    if engine.startswith(("grpc://", "grpcs://")):
         from penstock.client.grpc import GrpcTransport  # h2 is loaded by who uses it
 
-        return GrpcTransport(url)
-    return RestTransport(url)
+        return GrpcTransport(engine, token=token, ssl_context=ssl_context)
+    if ssl_context is not None and engine.startswith("http://"):
+        raise ValueError(f"an ssl_context is for https:// URLs, not for {engine!r}")
+    return RestTransport(engine, token=token, verify=True if ssl_context is None else ssl_context)

@@ -12,6 +12,10 @@ class Client(DefinitionCalls, InstanceCalls, JobCalls):
 
     Args:
         engine: the engine's URL (``http://127.0.0.1:8080``) or a ``Transport``, which is closed with the client.
+        token: proves who calls, to an engine with authentication: an API token, a JSON Web Token, or a function (plain
+            or async) that gives one and is asked for every exchange. With a ``Transport`` it goes there.
+        ssl_context: for ``https://`` and ``grpcs://``: own authorities, or a certificate of the client's; see
+            ``ssl.create_default_context``. With a ``Transport`` it goes there.
         timeout_s: how long one method may take, repeats included. The time a poll is held comes on top.
         exchange_timeout_s: how long one exchange within a call may take before it is given up and maybe repeated.
 

@@ -51,6 +51,18 @@ class BadRequest(ClientError):
         self.problems = list(problems)
 
 
+class Unauthenticated(ClientError):
+    """The engine knows no caller by this token, or was given none. Nothing was changed."""
+
+    default_code = "unauthenticated"
+
+
+class Forbidden(ClientError):
+    """The caller lacks the role that this needs; the reason names it. Nothing was changed."""
+
+    default_code = "forbidden"
+
+
 class NotFound(ClientError):
     """What the request names does not exist."""
 
@@ -157,6 +169,8 @@ _BY_CODE: dict[str, type[ClientError]] = {
     kind.default_code: kind
     for kind in (
         BadRequest,
+        Unauthenticated,
+        Forbidden,
         NotFound,
         Conflict,
         LeaseLost,
@@ -173,6 +187,8 @@ _BY_CODE: dict[str, type[ClientError]] = {
 }
 
 _BY_STATUS: dict[int, type[ClientError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
     404: NotFound,
     408: Unavailable,  # the request did not arrive whole: this process stood still, or the network did
     409: Conflict,

@@ -31,6 +31,7 @@ from penstock.client.errors import (
 from penstock.client.exchange import Exchange, exchange_for
 from penstock.client.forked import MadeHere, leave_to_parent
 from penstock.client.operation import Operation
+from penstock.client.token import Token, bearer_of, check_token
 from penstock.client.tracing import current_traceparent
 
 R = TypeVar("R")
@@ -45,7 +46,8 @@ class RestTransport:
 
     Args:
         base_url: where the engine listens, e.g. ``http://127.0.0.1:8080``.
-        headers: sent with every request, e.g. ``{"Authorization": "…"}``.
+        headers: sent with every request, e.g. ``{"X-Tenant": "…"}``.
+        token: proves who calls; see ``Client``.
         verify: how to check a TLS certificate: True (the system's authorities) or an SSL context.
         http: an own httpx client (proxies, custom transports); its base_url must be set. It is closed with this.
 
@@ -57,9 +59,12 @@ class RestTransport:
         base_url: str = "",
         *,
         headers: Mapping[str, str] | None = None,
+        token: Token | None = None,
         verify: bool | ssl.SSLContext = True,
         http: httpx.AsyncClient | None = None,
     ) -> None:
+        check_token(token)
+        self._token = token
         if http is None and not base_url.startswith(("http://", "https://")):
             raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {base_url!r}")
         make = functools.partial(_http_client, base_url, dict(headers or {}), verify)
@@ -76,6 +81,8 @@ class RestTransport:
         response: httpx.Response | None = None
         try:
             with anyio.move_on_after(timeout_s):
+                if self._token is not None:
+                    request.headers["Authorization"] = await bearer_of(self._token)
                 response = await self._http.send(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise ConnectionFailed(_text(error, "no connection"), maybe_applied=False) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, cast
@@ -21,6 +22,7 @@ import msgspec
 
 from penstock.client.client import Client
 from penstock.client.model import Job, JobRef, Outcome
+from penstock.client.token import Token
 from penstock.log_throttle import throttle
 from penstock.worker.desk import JobDesk
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
@@ -61,6 +63,7 @@ class KafkaWork(EngineReports, PullTransport):
     Args:
         engine: for results and heartbeats: the engine's URL, or a ``Client`` (not closed by the worker).
         brokers: ``host:port`` of some Kafka brokers.
+        token, ssl_context: for that engine's URL, as ``Client`` takes them; of the brokers ``options`` tells.
         identity: whom results and heartbeats are from; through ``connect`` the worker gives its own.
         options: more of ``aiokafka.AIOKafkaConsumer``'s, such as ``security_protocol`` and ``ssl_context``.
 
@@ -74,11 +77,15 @@ class KafkaWork(EngineReports, PullTransport):
         brokers: Collection[str],
         identity: WorkerIdentity,
         *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if importlib.util.find_spec("aiokafka") is None:
             raise ImportError("a worker that takes its jobs from Kafka needs aiokafka: pip install 'aiokafka>=0.12'")
-        client = Client(engine) if isinstance(engine, str) else engine
+        if not isinstance(engine, str) and (token is not None or ssl_context is not None):
+            raise ValueError("token and ssl_context go with an engine's URL: give them to the client")
+        client = Client(engine, token=token, ssl_context=ssl_context) if isinstance(engine, str) else engine
         super().__init__(client.transport, identity)
         self._own_client = client if isinstance(engine, str) else None
         self._options: dict[str, Any] = {
@@ -96,10 +103,16 @@ class KafkaWork(EngineReports, PullTransport):
 
     @classmethod
     def connect(
-        cls, engine: str | Client, brokers: Collection[str], *, options: Mapping[str, Any] | None = None
+        cls,
+        engine: str | Client,
+        brokers: Collection[str],
+        *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Callable[[WorkerIdentity], KafkaWork]:
         """For ``Worker(KafkaWork.connect(url, ["127.0.0.1:9092"]))``; arguments as above."""
-        return lambda identity: cls(engine, brokers, identity, options=options)
+        return lambda identity: cls(engine, brokers, identity, token=token, ssl_context=ssl_context, options=options)
 
     async def __aenter__(self) -> KafkaWork:
         """The worker enters it before ``run`` and leaves it after the last report."""

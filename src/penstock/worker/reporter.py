@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from penstock.client.backoff import Backoff
-from penstock.client.errors import ClientError, InternalError, Unavailable
+from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
 from penstock.client.model import Completion, Failure, Outcome
 from penstock.worker.held import LOGGER, HeldJob
 from penstock.worker.transport import outcome_of_each
@@ -97,9 +97,9 @@ class Reporter(Generic[ReportT]):
         """One exchange for the batch, or several where it is refused as a whole. Returns what is to be sent again."""
         try:
             outcomes = await self._send([item.report for item in batch])
-        except Unavailable as error:
+        except (Unavailable, Unauthenticated) as error:  # a token may be renewed; nothing was changed
             LOGGER.info("%d results wait for the engine: %s", len(batch), error)
-            self._refused_by = error
+            self._refused_by = error if isinstance(error, Unavailable) else None
             return batch
         except ClientError as error:
             if len(batch) == 1:

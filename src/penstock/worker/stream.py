@@ -20,7 +20,7 @@ import anyio.lowlevel
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut, Unavailable
+from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.jobs import completion_message, failure_message, job_of, outcome_of, release_message
@@ -32,7 +32,7 @@ from penstock.rpc.wire import DecodeError
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
-from penstock.worker.transport import EXCHANGE_TIMEOUT_S, EngineReports, WorkerIdentity
+from penstock.worker.transport import EXCHANGE_TIMEOUT_S, EngineReports, WorkerIdentity, may_pass
 
 # An engine takes messages of 4 MiB by default; many small ones cost more than a few of this size.
 MESSAGE_BYTES = 1024 * 1024
@@ -202,7 +202,7 @@ class WorkStream(EngineReports):
     async def run(self, desk: JobDesk) -> None:
         """See ``WorkTransport``."""
         outage = Backoff()
-        away = False
+        away = answered = False
         while True:
             stream: _Stream | None = None
             try:
@@ -212,18 +212,19 @@ class WorkStream(EngineReports):
                         desk.renew()
                         away = False
                     await stream.run()
-            except (Unavailable, InternalError) as error:
+            except ClientError as error:
+                if stream is not None and stream.answered:
+                    answered = True
+                    outage.reset()
+                if not may_pass(error, answered=answered):
+                    LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
+                    desk.refuse(error)
+                    self._refused = True
+                    return
                 LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
                 away = True
                 desk.set_reachable(False)
-                if stream is not None and stream.answered:
-                    outage.reset()
                 await anyio.sleep(outage.next_pause_s())
-            except ClientError as error:
-                LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
-                desk.refuse(error)
-                self._refused = True
-                return
 
     @asynccontextmanager
     async def _open(self, desk: JobDesk) -> AsyncGenerator[_Stream]:

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.errors import ClientError, InternalError, Unavailable
+from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
 from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
 from penstock.client.operation import (
     CompleteJobs,
@@ -98,6 +98,12 @@ def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[Outcome]) -> list[Ou
     return [answers.popleft() if (answers := by_job.get(job)) else None for job in jobs]
 
 
+def may_pass(error: ClientError, *, answered: bool) -> bool:
+    """Whether to ask again after an error. Outages pass; and so does a token that counts no longer, if one has counted
+    before: it is renewed, or whoever vouches for it comes back. A worker that never got in has a mistake to mend."""
+    return isinstance(error, Unavailable | InternalError) or (answered and isinstance(error, Unauthenticated))
+
+
 class PullTransport(ABC):
     """A transport that asks for jobs: ``run`` in terms of ``receive``, one loop per demand."""
 
@@ -108,7 +114,7 @@ class PullTransport(ABC):
         A cancelled call may leave jobs leased that nobody knows of; they come back at the end of their lease.
 
         Raises:
-            Unavailable, InternalError: asked again after a pause.
+            Unavailable, InternalError: asked again after a pause; Unauthenticated too, after a first answer.
             ClientError: any other is a refusal for good.
         """
 
@@ -124,25 +130,25 @@ class PullTransport(ABC):
         """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
         outage = Backoff()
         idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
-        away = False
+        away = answered = False
         while True:
             room = await demand.wait_room()
             asked_at = anyio.current_time()
             try:
                 received = await self.receive(demand.job_types, room)
-            except (Unavailable, InternalError) as error:
+            except ClientError as error:
+                if not may_pass(error, answered=answered):
+                    LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
+                    desk.refuse(error)
+                    return
                 LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
                 away = True
                 desk.set_reachable(False)
                 await anyio.sleep(outage.next_pause_s(error if isinstance(error, Unavailable) else None))
                 continue
-            except ClientError as error:
-                LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
-                desk.refuse(error)
-                return
             if away:
                 LOGGER.info("the engine answers again")
-            away = False
+            away, answered = False, True
             desk.set_reachable(True)
             outage.reset()
             demand.accept(received)
@@ -227,7 +233,7 @@ class LongPoll(EngineReports, PullTransport):
             asked_at = anyio.current_time()
             try:
                 lost = await self.transport.call(watch, timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)
-            except (Unavailable, InternalError):
+            except (Unavailable, InternalError, Unauthenticated):
                 await anyio.sleep(backoff.next_pause_s())
                 continue
             except ClientError as error:

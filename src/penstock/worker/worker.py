@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import uuid
@@ -25,6 +26,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from penstock.client.client import Client
 from penstock.client.errors import ClientError
 from penstock.client.operation import Transport
+from penstock.client.token import Token, check_token
 from penstock.worker.handler import Handler, HandlerFunction
 from penstock.worker.held import LOGGER
 from penstock.worker.observer import WorkerObserver
@@ -48,6 +50,7 @@ class Worker:
     Args:
         engine: the engine's URL, a ``Client`` (not closed by the worker), a ``WorkTransport``, or a function that
             makes one for a ``WorkerIdentity``.
+        token, ssl_context: as ``Client`` takes them, with an engine's URL.
         worker_id: the holder of the leases; unique per running worker. Made from host, process and chance by default.
         concurrency: how many jobs are worked on at once.
         max_threads: how many synchronous handlers run at once; by default as many as ``concurrency``.
@@ -66,6 +69,8 @@ class Worker:
         self,
         engine: str | Client | WorkTransport | Connect,
         *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         worker_id: str | None = None,
         concurrency: int = CONCURRENCY,
         max_threads: int | None = None,
@@ -78,6 +83,10 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if not isinstance(engine, str) and (token is not None or ssl_context is not None):
+            raise ValueError("token and ssl_context go with an engine's URL: give them to the client or transport")
+        check_token(token)
+        self._proof: tuple[Token | None, ssl.SSLContext | None] = token, ssl_context
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._engine = engine
         self._wait_s = wait_s
@@ -245,7 +254,8 @@ class Worker:
         engine = self._engine
         identity = WorkerIdentity(self.worker_id, self._settings.lease_s)
         if isinstance(engine, str):
-            engine = await stack.enter_async_context(Client(engine))
+            token, ssl_context = self._proof
+            engine = await stack.enter_async_context(Client(engine, token=token, ssl_context=ssl_context))
         if isinstance(engine, Client):
             return _transport_over(engine.transport, identity, self._wait_s)
         if not callable(engine):

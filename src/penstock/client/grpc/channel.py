@@ -22,6 +22,7 @@ from penstock.client.errors import ConnectionFailed, InternalError, TimedOut
 from penstock.client.forked import MadeHere, leave_to_parent
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.connection import Connection, GrpcLimits
+from penstock.client.token import Token, bearer_of, check_token
 from penstock.client.tracing import current_traceparent
 from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.wire import DecodeError
@@ -39,6 +40,7 @@ class Channel:
     Args:
         url: ``grpc://host:port``, or ``grpcs://host:port`` for TLS; without a port 9090.
         metadata: sent with every call.
+        token: proves who calls.
         ssl_context: for ``grpcs``; by default the system's authorities. Its ALPN is set to HTTP/2.
         limits: the bounds of a connection.
 
@@ -47,8 +49,16 @@ class Channel:
     """
 
     def __init__(
-        self, url: str, *, metadata: Mapping[str, str], ssl_context: ssl.SSLContext | None, limits: GrpcLimits
+        self,
+        url: str,
+        *,
+        metadata: Mapping[str, str],
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None,
+        limits: GrpcLimits,
     ) -> None:
+        check_token(token)
+        self._token = token
         parts = urlsplit(url)
         rest = (parts.username, parts.password, parts.query, parts.fragment, parts.path.removeprefix("/"))
         if parts.scheme not in ("grpc", "grpcs") or not parts.hostname or any(rest):
@@ -118,6 +128,8 @@ class Channel:
         headers.sort(key=lambda header: not header[0].startswith(b":"))
         if timeout_s != math.inf:
             headers.append((b"grpc-timeout", _timeout_text(timeout_s)))
+        if self._token is not None:
+            headers.append((b"authorization", (await bearer_of(self._token)).encode()))
         traceparent = current_traceparent()
         if traceparent is not None:
             headers.append((b"traceparent", traceparent.encode()))

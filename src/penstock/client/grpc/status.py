@@ -14,12 +14,14 @@ from penstock.client.errors import (
     ClientError,
     Conflict,
     ConnectionFailed,
+    Forbidden,
     InternalError,
     LeaseLost,
     NotFound,
     NotImplementedByEngine,
     TimedOut,
     TooManyRequests,
+    Unauthenticated,
     Unavailable,
     error_for,
 )
@@ -34,7 +36,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     4: TimedOut,
     5: NotFound,
     6: Conflict,
-    7: BadRequest,  # PERMISSION_DENIED: repeating it can't help
+    7: Forbidden,
     8: TooManyRequests,
     9: Conflict,
     10: LeaseLost,
@@ -43,7 +45,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     13: InternalError,
     UNAVAILABLE: Unavailable,
     15: InternalError,
-    16: BadRequest,  # UNAUTHENTICATED
+    16: Unauthenticated,
 }
 
 

@@ -19,6 +19,7 @@ from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.grpc.exchange import exchange_for
 from penstock.client.grpc.unary import Exchange
 from penstock.client.operation import Operation, PollJobs
+from penstock.client.token import Token
 
 R = TypeVar("R")
 
@@ -31,7 +32,8 @@ class GrpcTransport:
 
     Args:
         url: ``grpc://host:port``, or ``grpcs://host:port`` for TLS; without a port 9090.
-        metadata: sent with every call, e.g. ``{"authorization": "…"}``.
+        metadata: sent with every call, e.g. ``{"x-tenant": "…"}``.
+        token: proves who calls; see ``Client``.
         ssl_context: for ``grpcs``; by default the system's authorities. Its ALPN is set to HTTP/2.
         limits: message size, time to connect, keep-alive.
 
@@ -46,10 +48,13 @@ class GrpcTransport:
         url: str,
         *,
         metadata: Mapping[str, str] | None = None,
+        token: Token | None = None,
         ssl_context: ssl.SSLContext | None = None,
         limits: GrpcLimits | None = None,
     ) -> None:
-        self.channel = Channel(url, metadata=metadata or {}, ssl_context=ssl_context, limits=limits or GrpcLimits())
+        self.channel = Channel(
+            url, metadata=metadata or {}, token=token, ssl_context=ssl_context, limits=limits or GrpcLimits()
+        )
 
     async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
         """One exchange. See ``Transport.call``."""
