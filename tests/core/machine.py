@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.book import MAX_WORK_STEPS
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import HistoryRow, Outcome, Timer
 from penstock.core.event import (
@@ -36,6 +37,7 @@ from penstock.core.state import (
     Trigger,
     move,
 )
+from penstock.core.work import Work
 from penstock.testing.definitions import Json
 
 START = datetime(2031, 5, 4, 12, tzinfo=UTC)
@@ -45,7 +47,14 @@ INSTANCE = 1000
 class Machine:
     """Starts at once. Step ids name tokens: of several on a step, the one that entered first."""
 
-    def __init__(self, definition: Json | Definition, variables: Json | None = None, **inputs: Any) -> None:
+    def __init__(
+        self,
+        definition: Json | Definition,
+        variables: Json | None = None,
+        *,
+        max_work: int = MAX_WORK_STEPS,
+        **inputs: Any,
+    ) -> None:
         self.definition = definition if isinstance(definition, Definition) else parse_definition(definition)
         self.start_variables = variables or {}
         self.instance = Instance(INSTANCE)
@@ -57,6 +66,7 @@ class Machine:
         self.signals: dict[int, list[tuple[int, bytes]]] = {}
         self.now = START
         self.inputs = inputs
+        self.max_work = max_work
         self.chained: str | None = None
         self.seen_tokens: list[Token] = []
         self.open_twice = False
@@ -82,6 +92,8 @@ class Machine:
 
     def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Outcome:
         block = 3  # too small, to be asked for more
+        work: Work = inputs.pop("work", None) or Work(self.max_work)
+        mark = work.mark()
         while True:
             try:
                 return advance(
@@ -95,11 +107,13 @@ class Machine:
                         new_id=self.ids.__next__,
                         positions=deque(next(self.positions) for _ in range(block)),
                         buffered=self.signals,
+                        work=work,
                         **inputs,
                     ),
                 )
             except PositionsExhausted:
                 block *= 8
+                work.rewind(mark)
 
     def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Outcome:
         token = self.held(step, worker)

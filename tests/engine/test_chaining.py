@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engine import wide
+from penstock.engine import advancer
 from penstock.engine.vocabulary import InstanceView
 from penstock.testing.definitions import Json, definition, end, linear, timer
 from tests.engine.conftest import MakeDriver
@@ -159,7 +159,7 @@ async def test_repeated_completions_start_one_child(driver: Driver) -> None:
 async def test_a_workflow_that_chains_into_itself_for_ever_fails_at_a_limit(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide, "CHAIN_MAX", 10)
+    monkeypatch.setattr(advancer, "CHAIN_MAX", 10)
     await driver.upload(chained(definition(end()), "again", "again"))
     view = await driver.start("again")
     assert view.status == "COMPLETED"

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.advance import advance as real_advance
 from penstock.core.event import RetryRequested
-from penstock.engine import wide
+from penstock.engine import advancer
 from penstock.engine.items import CancelItem, RetryItem
 from penstock.engine.vocabulary import Failure
 from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
@@ -284,7 +284,7 @@ async def test_a_retry_that_can_not_be_advanced_does_not_take_its_key_with_the_o
             raise ZeroDivisionError
         return real_advance(*args)
 
-    monkeypatch.setattr(wide, "advance", advance)
+    monkeypatch.setattr(advancer, "advance", advance)
     items = [RetryItem(number(failed)), CancelItem(number(other), None)]
     for item in items:
         driver.engine.wide.submit_nowait(item)

@@ -10,7 +10,7 @@ import trio
 
 from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
-from penstock.engine import wide
+from penstock.engine import advancer
 from penstock.engine.vocabulary import InstanceView, StartRequest
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
@@ -183,7 +183,7 @@ async def test_a_start_that_can_not_be_advanced_is_refused_alone(
             raise ZeroDivisionError
         return real_advance(definition, *args)
 
-    monkeypatch.setattr(wide, "advance", advance)
+    monkeypatch.setattr(advancer, "advance", advance)
     for name in ("broken", "fine"):
         await driver.upload(definition(step("wait", "WAIT", nextStep="end"), end(), definition_id=name))
     requests = [StartRequest(definition_id=name) for name in ("fine", "broken", "fine")]

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from penstock.core import advance
 from penstock.engine import timers
 from penstock.errors import PenstockError
 from penstock.testing.definitions import Json, definition, end, service, step, timer
@@ -153,13 +154,13 @@ async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
     broken = set(instances[:3])
     tried: list[int] = []
 
-    async def fire(instance: int, timer: tuple[int, int, int]) -> bool:
+    async def fire(instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool:
         tried.append(instance)
         if instance in broken:
             raise PenstockError("it can not be advanced")
-        return await driver.engine._fire(instance, timer)
+        return await driver.engine._fire(instance, timer, give_up)
 
-    loop = timers.Timers(driver.engine.database, fire)
+    loop = timers.Timers(driver.engine.database, fire, max_failures=10)
     driver.clock.advance(2)
     while loop._next_at <= trio.current_time():
         await loop.fire_once()
@@ -181,3 +182,29 @@ async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
     await loop.fire_once()
     assert not loop._refused
+
+
+@pytest.mark.parametrize("kind", ["SERVICE_TASK", "WAIT"])
+async def test_a_timer_that_fails_again_and_again_fails_its_instance(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock, kind: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(advance._Run, "timer_fired", broken)
+    await driver.upload(review(timer("escalate", "PT1S"), kind=kind))
+    view = await driver.start("test")
+    driver.clock.advance(2)
+    for tries in range(driver.engine.settings.background_failure_limit):
+        assert await driver.due() == 0
+        assert await driver.due() == 0, "not before its pause is over"
+        assert driver.rows("SELECT count(*) FROM timer") == [(1,)], tries
+        mock_clock.jump(timers.RETRY_MAX_S)
+    assert await driver.due() == 1
+    found = await driver.view(view.id)
+    assert (found.status, found.failure_reason) == (
+        "FAILED",
+        "a timer of the step failed 5 times: the instance could not be advanced; the engine's log has the reason",
+    )
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+    assert await driver.poll("review") == []

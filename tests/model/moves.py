@@ -15,6 +15,8 @@ from tests.model.token_game import TokenGame, kind
 T = TypeVar("T")
 
 MAX_AUTOMATIC = 40
+MAX_WORK = 120_000
+"""A handful of the random definitions' long expressions; one alone leaves the lane."""
 
 
 class Move(NamedTuple):

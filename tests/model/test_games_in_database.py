@@ -23,7 +23,7 @@ from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
-from tests.model.moves import MAX_AUTOMATIC, Move, Seeded, next_move, output_of, play
+from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move, Seeded, next_move, output_of, play
 from tests.model.token_game import TokenGame, kind
 
 GAMES_AT_ONCE = 8
@@ -61,7 +61,7 @@ class Played:
 
     async def play(self) -> None:
         self.instance = await self.begin()
-        self.game = TokenGame(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC)
+        self.game = TokenGame(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
         await self.compare()
         drawing = Seeded(self.source)
         while len(self.moves) < MOVES_MAX:
@@ -225,7 +225,8 @@ def own_job_types(body: Json, seed: int) -> Json:
 
 
 async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
-    engines = [make_driver(max_automatic_steps=MAX_AUTOMATIC), make_driver(max_automatic_steps=MAX_AUTOMATIC)]
+    limits = {"max_automatic_steps": MAX_AUTOMATIC, "advance_max_work_steps": MAX_WORK}
+    engines = [make_driver(**limits), make_driver(**limits)]
     clock = engines[0].clock
     left = list(seeds)
     seen: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from penstock.core.state import CLOSING_KINDS, TokenState
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
-from tests.model.moves import MAX_AUTOMATIC, Drawing, Drawn, Move, Seeded, next_move, output_of, play
+from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Drawing, Drawn, Move, Seeded, next_move, output_of, play
 from tests.model.token_game import CONTINUE, TokenGame
 from tests.shapes import choose, gateway, joining, task, wait
 
@@ -86,8 +86,8 @@ def make(machine: Machine, move: Move) -> None:
 
 
 def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, TokenGame, list[Move]]:
-    machine = Machine(body, START_VARIABLES, max_automatic_steps=MAX_AUTOMATIC)
-    game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC)
+    machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
+    game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC, MAX_WORK)
     compare(machine, game)
     moves: list[Move] = []
     while len(moves) < MOVES_MAX:

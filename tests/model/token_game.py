@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from penstock.core.book import MAX_WORK_STEPS
 from penstock.core.expression import ExpressionError, parse
+from penstock.core.work import BYTES_PER_STEP, STEP_WORK
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT")
 CONTINUE = -3
@@ -55,12 +59,18 @@ class TokenGame:
     """One instance. Moves name an open mark by its place in `open_marks`."""
 
     def __init__(
-        self, definition: dict[str, Any], variables: dict[str, Any], now: datetime, max_automatic: int
+        self,
+        definition: dict[str, Any],
+        variables: dict[str, Any],
+        now: datetime,
+        max_automatic: int,
+        max_work: int = MAX_WORK_STEPS,
     ) -> None:
         self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
         self.variables = copy.deepcopy(variables)
         self.now = now
         self.max_automatic = max_automatic
+        self.max_work = max_work
         self.status = "ACTIVE"
         self.failure: str | None = None
         self.closed: Counter[tuple[str, str]] = Counter()
@@ -69,6 +79,7 @@ class TokenGame:
         self._moving: deque[tuple[Mark, str]] = deque()
         self._entries = 0
         self._automatic = self._bound = 0
+        self._work = self._work_bound = 0
         self.timers_fired = 0
         self._saved: tuple[list[Mark], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
@@ -166,6 +177,7 @@ class TokenGame:
 
     def _begin(self) -> None:
         self._automatic, self._bound = 0, self.max_automatic
+        self._work, self._work_bound = 0, self.max_work
 
     def _go(self, mark: Mark, step: str) -> None:
         self._moving.append((mark, step))
@@ -198,6 +210,7 @@ class TokenGame:
         self._entries += 1
         mark.step, mark.entered = name, self._entries
         mark.failures, mark.backing_off, mark.timers = 0, False, set()
+        self._spend(STEP_WORK)
         if kind(step) in TASKS:
             self._park(mark, step)
         else:
@@ -213,7 +226,7 @@ class TokenGame:
         mark.timers |= set(range(len(step.get("boundaryEvents") or ())))
         mark.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
-            if self._automatic <= self.max_automatic // 2:
+            if self._automatic <= self.max_automatic // 2 and self._work <= self.max_work // 2:
                 self._take_signal(mark)
             else:
                 mark.timers.add(CONTINUE)
@@ -221,6 +234,7 @@ class TokenGame:
     def _take_signal(self, mark: Mark) -> None:
         self._automatic += 1
         self._bound = self._automatic + self.max_automatic
+        self._work_bound = self._work + self.max_work
         self._leave_with(mark, self._signals[mark.step].pop(0))
 
     def _pass(self, mark: Mark, step: dict[str, Any]) -> None:
@@ -233,8 +247,9 @@ class TokenGame:
             self._transform(step)
             target = step["nextStep"]
         elif kind(step) == "PARALLEL_GATEWAY":
-            self.closed[step["id"], "COMPLETED"] += 1
             heads = step["parallelNextSteps"]
+            self._spend(STEP_WORK * len(heads))
+            self.closed[step["id"], "COMPLETED"] += 1
             block = Block(step["id"], mark, len(heads))
             self.blocks.append(block)
             for head in heads:
@@ -253,6 +268,11 @@ class TokenGame:
         self._automatic += 1
         if self._automatic > self._bound:
             raise Stuck("automatic steps")
+
+    def _spend(self, steps: int) -> None:
+        self._work += steps
+        if self._work > self._work_bound:
+            raise Stuck("steps of work")
 
     def _leave_with(self, mark: Mark, output: dict[str, Any]) -> None:
         self.variables.update(copy.deepcopy(output))
@@ -328,9 +348,12 @@ class TokenGame:
 
     def _evaluate(self, text: str) -> Any:
         try:
-            return parse(text).evaluate(self.variables, self.now)
+            result, steps = parse(text).measure(self.variables, self.now)
         except ExpressionError as error:
+            self._spend(error.steps)
             raise Stuck("expression") from error
+        self._spend(steps)
+        return result
 
     def _choose(self, step: dict[str, Any]) -> str:
         for condition, target in step["conditionalNextSteps"].items():
@@ -348,6 +371,7 @@ class TokenGame:
             for name, value in step["transformations"].items():
                 written = isinstance(value, str) and value.startswith("${") and value.endswith("}")
                 self.variables[name] = self._evaluate(value) if written else value
+                self._spend(len(msgspec.json.encode(self.variables[name])) // BYTES_PER_STEP)
         except Stuck:
             self.variables = before
             raise

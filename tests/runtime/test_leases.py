@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
+from penstock.core.event import Event
+from penstock.engine.ids import read_instance
 from penstock.engine.items import DeadLetterItem
-from penstock.errors import Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.runtime import lease_sweeper
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
@@ -149,6 +153,33 @@ async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
     assert await engine.sweeper.scan_once() == 1
     await sweep(engine)
     assert await engine.status(instance) == "FAILED"
+
+
+async def test_a_dead_letter_that_fails_again_and_again_is_left_alone(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held up the leases that ended with it, for ever."""
+    engine = await start_local(services=False, lease_expiry_limit=1, background_failure_limit=2)
+    broken = await engine.run(linear(1))
+    await engine.one("work")
+    fine = await engine.run(linear(1))
+    await engine.one("work")
+    engine.clock.advance(31)
+    tried: list[int] = []
+    decide = DeadLetterItem.decide
+
+    def fail(item: DeadLetterItem, *about: Any) -> Event:
+        tried.append(item.instance)
+        if item.instance == read_instance(broken):
+            raise PenstockError("a bug")
+        return decide(item, *about)
+
+    monkeypatch.setattr(DeadLetterItem, "decide", fail)
+    for _ in range(4):
+        await sweep(engine)
+        await engine.sweeper.scan_once()
+    assert tried.count(read_instance(broken)) == 2
+    assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
 
 
 async def test_leases_are_kept_while_the_database_is_away(

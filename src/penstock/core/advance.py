@@ -11,8 +11,9 @@ Rules, with their source in `docs/guarantees.md`:
   left inside and at least one arrived; else the gateway's token ends too.
 * **Side tokens** come from non-interrupting timers, belong to no gateway, and end at a join.
 * **END** completes the instance and closes everything else (SKIPPED).
-* **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance. Kept signals are taken in
-  slices, each by an advance of its own: of a loop through a WAIT with thousands of them none is too long.
+* **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance, and so does more ``work``.
+  Kept signals are taken in slices, each by an advance of its own: of a loop through a WAIT with thousands of them none
+  is too long.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from penstock.core.event import (
     JobFailed,
     RetryRequested,
     Started,
+    StepGivenUp,
     TaskCompleted,
     TimerFired,
 )
@@ -53,6 +55,7 @@ from penstock.core.state import (
     move,
 )
 from penstock.core.wait import WaitError, wait_ends_at
+from penstock.core.work import BYTES_PER_STEP, STEP_WORK, TooMuchWork
 
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
 
@@ -96,6 +99,8 @@ class _Run(Book):
                 self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times")
             case TimerFired():
                 self.timer_fired(self.tokens[event.token_id], event.index)
+            case StepGivenUp():
+                self.fail(self.tokens[event.token_id], event.reason)
             case CancelRequested():
                 self.end_instance(InstanceStatus.CANCELLED, event.reason)
             case RetryRequested():
@@ -205,6 +210,7 @@ class _Run(Book):
             self.end_token(token)
             return
         self.place(token, step)
+        self.spend(step, STEP_WORK)
         match step.type:
             case StepType.SERVICE_TASK:
                 move(token, Trigger.ENTER_JOB)
@@ -240,6 +246,7 @@ class _Run(Book):
                 assert step.next is not None
                 self.entering.append((token, step.next))
             case StepType.PARALLEL_GATEWAY:
+                self.spend(step, STEP_WORK * len(step.branches))
                 self.record(token, HistoryKind.COMPLETED)
                 move(token, Trigger.FORK)
                 token.pending, token.arrived = len(step.branches), 0
@@ -252,8 +259,8 @@ class _Run(Book):
 
     def wait(self, token: Token, step: Step) -> None:
         try:
-            ends_at = wait_ends_at(step, self.variables, self.inputs.now)
-        except (ExpressionError, WaitError) as error:
+            ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
+        except WaitError as error:
             raise _StepFailed(f"step '{step.id}': {error}") from None
         move(token, Trigger.ENTER_PARKED)
         kept = self.kept_signal(step)
@@ -278,16 +285,18 @@ class _Run(Book):
         return (
             len(self.used_signals) < SIGNALS_PER_ADVANCE_MAX
             and self.out.steps_run <= self.inputs.max_automatic_steps // 2
+            and self.inputs.work.may_go_on
         )
 
     def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
-        """What follows a kept signal is bounded as if it came now: its steps are counted from here."""
+        """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""
         id, output = signal
         self.used_signals.add(id)
         self.out.consumed_signals.append(id)
         self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
         self.out.steps_run += 1
         self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
+        self.inputs.work.begin_anew()
         self.finish_step(token, output=output)
 
     def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
@@ -376,7 +385,9 @@ class _Run(Book):
             delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
             scope[name] = delta[name]  # later entries see earlier ones
             # one by one: a thousand of the largest results would take the engine's memory before they are added up
-            self.written_bytes += len(msgspec.json.encode(delta[name]))
+            size = len(msgspec.json.encode(delta[name]))
+            self.spend(step, size // BYTES_PER_STEP)
+            self.written_bytes += size
             if self.written_bytes > self.inputs.max_written_bytes:
                 raise _StepFailed(
                     f"step '{step.id}': more than {self.inputs.max_written_bytes} bytes of variables in one advance"
@@ -385,8 +396,14 @@ class _Run(Book):
 
     def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:
         try:
-            return expression.evaluate(scope, self.inputs.now)
-        except ExpressionError as error:
+            return self.inputs.work.evaluate(expression, scope, self.inputs.now)
+        except (ExpressionError, TooMuchWork) as error:
+            raise _StepFailed(f"step '{step.id}': {error}") from None
+
+    def spend(self, step: Step, steps: int) -> None:
+        try:
+            self.inputs.work.spend(steps)
+        except TooMuchWork as error:
             raise _StepFailed(f"step '{step.id}': {error}") from None
 
     def scope(self) -> dict[str, object]:

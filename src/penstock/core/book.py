@@ -15,6 +15,7 @@ import msgspec
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import HistoryRow, JobRef, Outcome, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
+from penstock.core.work import Work
 
 DELTA_UNIT_BYTES = 131_072
 """A variable delta counts for one, and for one more with each such piece of it. As in `complete_narrow`."""
@@ -22,6 +23,8 @@ DELTA_UNIT_BYTES = 131_072
 
 SIGNALS_PER_ADVANCE_MAX = 500
 """Kept signals that one advance takes, however few steps each of them leads to."""
+MAX_WORK_STEPS = 1_000_000
+"""Of one advance, chained starts included: 75 to 260 ms (`core.work`)."""
 
 
 class PositionsExhausted(Exception):
@@ -39,6 +42,7 @@ class Inputs(msgspec.Struct):
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
     max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
+    work: Work = msgspec.field(default_factory=lambda: Work(MAX_WORK_STEPS))
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}  # of each WAIT all, or more than SIGNALS_PER_ADVANCE_MAX
 
 

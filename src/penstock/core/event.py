@@ -53,6 +53,13 @@ class TimerFired(msgspec.Struct, frozen=True, tag=True):
     index: int
 
 
+class StepGivenUp(msgspec.Struct, frozen=True, tag=True):
+    """What the engine itself had to do with the step failed again and again."""
+
+    token_id: int
+    reason: str
+
+
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
     """Somebody cancelled the instance."""
 
@@ -64,5 +71,13 @@ class RetryRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 Event = (
-    Started | JobCompleted | JobFailed | JobDeadLettered | TaskCompleted | TimerFired | CancelRequested | RetryRequested
+    Started
+    | JobCompleted
+    | JobFailed
+    | JobDeadLettered
+    | TaskCompleted
+    | TimerFired
+    | StepGivenUp
+    | CancelRequested
+    | RetryRequested
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -16,21 +16,24 @@ class WaitError(Exception):
     """An expression gave something that is no duration or no time."""
 
 
-def wait_ends_at(step: Step, variables: Mapping[str, object] | None, now: datetime) -> datetime | None:
+Evaluate = Callable[[Expression], object]
+
+
+def wait_ends_at(step: Step, evaluate: Evaluate, now: datetime) -> datetime | None:
     """The end of the wait, None when it has none (only a signal or a boundary timer ends it).
 
     A duration is seconds from ``now`` (a number) or ISO 8601 text; an end is RFC 3339 text. An end that has passed is
     due at once.
     """
     if step.duration is not None:
-        value = _value(step.duration, variables, now)
+        value = _value(step.duration, evaluate)
         try:
             seconds = parse_duration(value) if isinstance(value, str) else _seconds(value)
             return now + timedelta(seconds=seconds)
         except DurationError as error:
             raise WaitError(f"wait `duration`: {error}") from None
     if step.until is not None:
-        value = _value(step.until, variables, now)
+        value = _value(step.until, evaluate)
         if not isinstance(value, str):
             raise WaitError(f"wait `until` must be RFC 3339 text, not {_shown(value)}")
         try:
@@ -40,11 +43,8 @@ def wait_ends_at(step: Step, variables: Mapping[str, object] | None, now: dateti
     return None
 
 
-def _value(source: object, variables: Mapping[str, object] | None, now: datetime) -> object:
-    if isinstance(source, Expression):
-        assert variables is not None, "the wait needs variables that were not read"
-        return source.evaluate(variables, now)
-    return source
+def _value(source: object, evaluate: Evaluate) -> object:
+    return evaluate(source) if isinstance(source, Expression) else source
 
 
 def _seconds(value: object) -> float:

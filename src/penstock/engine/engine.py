@@ -51,7 +51,7 @@ class Engine:
             need_topics=settings.through_kafka,
         )
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)
-        self.timers = Timers(database, self._fire)
+        self.timers = Timers(database, self._fire, settings.background_failure_limit)
         self.wide = WideLane(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
         )
@@ -72,6 +72,8 @@ class Engine:
             self.wide.batcher,
             self.starts.batcher,
             self.starts.keyed,
+            self.wide.long.batcher,
+            self.starts.long.batcher,
             self.polls.claims,
             self.polls.releases,
             self.jobs.beats,
@@ -102,8 +104,8 @@ class Engine:
         """Call ``listener`` with the job type whenever a job was committed to the queue (wake-ups of other engines)."""
         self.polls.on_queued = listener
 
-    async def _fire(self, instance: int, timer: tuple[int, int, int]) -> bool | None:
-        item = TimerItem(instance, timer)
+    async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
+        item = TimerItem(instance, timer, give_up, self.timers.note_refused)
         self.wide.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None
 

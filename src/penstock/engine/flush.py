@@ -76,7 +76,7 @@ class Flush(Generic[I]):
         self._find_held = find_held
 
     async def apply_safely(self, items: Sequence[I]) -> None:
-        """Call ``apply`` until every item is settled or stands aside.
+        """Call ``apply`` until every item is settled, stands aside, or is with another queue.
 
         An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
         """
@@ -85,7 +85,7 @@ class Flush(Generic[I]):
     async def _try(self, items: Sequence[I], *, again: bool, ask: bool = False, part: bool = False) -> None:
         """``ask``: who is held up, before all else. ``part``: of a batch that is being halved for a lock."""
         pause_s, repeats, refused = RETRY_FIRST_S, 0, part
-        while pending := [item for item in items if not item.settled and not item.aside]:
+        while pending := [item for item in items if not (item.settled or item.aside or item.moved)]:
             try:
                 await self._once(pending, again=again, ask=ask)
             except LOCKED as error:

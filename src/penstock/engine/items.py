@@ -17,6 +17,7 @@ from penstock.core.event import (
     JobDeadLettered,
     JobFailed,
     RetryRequested,
+    StepGivenUp,
     TaskCompleted,
     TimerFired,
 )
@@ -128,6 +129,8 @@ class RetryItem(WideItem):
         super().__init__(instance)
         self.actor = actor()
 
+    prepares = True
+
     async def prepare(self, connection: TrioConnection) -> None:
         holder = await store.reclaim_instance_key(connection, self.instance)
         if holder is not None:
@@ -194,14 +197,40 @@ class TaskItem(WideItem):
         return None
 
 
+TimerKey = tuple[int, int, int]
+"""Token, seq and index."""
+
+
 class TimerItem(WideItem):
-    """A timer is due. Answers whether it fired. One of an execution that is closed is garbage, and goes."""
+    """A timer is due. Answers whether it fired. One of an execution that is closed is garbage, and goes.
 
-    __slots__ = ("_void",)
+    ``give_up``: the reason with which it fails its instance instead of firing. ``on_refused`` hears of a refusal that
+    nobody waits for any more, as the item had to wait or takes long.
+    """
 
-    def __init__(self, instance: int, timer: tuple[int, int, int]) -> None:
+    __slots__ = ("_give_up", "_on_refused", "_void")
+
+    def __init__(
+        self,
+        instance: int,
+        timer: TimerKey,
+        give_up: str | None = None,
+        on_refused: Callable[[int, TimerKey, PenstockError], object] = lambda *_: None,
+    ) -> None:
         super().__init__(instance, timer=timer)
         self._void = False
+        self._give_up = give_up
+        self._on_refused = on_refused
+
+    @property
+    def same_as(self) -> object:
+        return self.timer
+
+    def refuse(self, error: PenstockError) -> None:
+        if not self.settled and (self.was_aside or self.was_long):
+            assert self.timer is not None
+            self._on_refused(self.instance, self.timer, error)
+        super().refuse(error)
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         assert self.timer is not None
@@ -215,7 +244,7 @@ class TimerItem(WideItem):
         if self._void:
             self.planned = False
             raise WritesOnly
-        return TimerFired(token_id, index)
+        return TimerFired(token_id, index) if self._give_up is None else StepGivenUp(token_id, self._give_up)
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         return True

@@ -13,12 +13,15 @@ import msgspec
 
 from penstock.core.event import Started
 from penstock.core.state import Instance, InstanceStatus, TokenState
+from penstock.core.work import LongWork
 from penstock.engine import ids
+from penstock.engine.advancer import Case, LongItem
 from penstock.engine.answers import COPIES, SMALL_BYTES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
 from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
+from penstock.engine.long_lane import LongLane
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
@@ -29,7 +32,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
-from penstock.store.batch import Batcher, Item
+from penstock.store.batch import Batcher
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, LOCKED, Database, IdTaken, TryAgain
@@ -41,7 +44,7 @@ from penstock.store.wide import Change, NewInstance
 START_SCOPE = "start"
 
 
-class StartItem(Item[InstanceView]):
+class StartItem(LongItem[InstanceView]):
     """One start. ``view`` is the planned answer of a wide one until its transaction is known to be committed."""
 
     __slots__ = ("hold", "id", "loaded", "planned", "request", "sent", "waiter")
@@ -104,6 +107,7 @@ class Starts:
             max_queue_items=settings.batch_queue_max_items,
             on_batch=metrics.batch_items["start"].observe,
         )
+        self.long: LongLane[StartItem] = LongLane("long start", settings, wide.advancer, self._apply_long)
         self.keyed: Batcher[StartItem] = Batcher(
             "keyed start",
             self._apply_keyed,
@@ -272,14 +276,14 @@ class Starts:
                 id = self._ids.next()
                 if await self._used_before(connection, item, loaded, id):
                     continue
-                variables = (
-                    msgspec.json.decode(request.variables, type=dict[str, Any]) if loaded.needs_variables else None
-                )
+                variables = request.variables if loaded.needs_variables else None
+                case = Case(loaded, Instance(id), [], variables, Started(), now, {})
                 new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
                 try:
-                    change = await self._wide.decide(
-                        connection, effects, loaded, Instance(id), [], variables, Started(), now, positions, created=new
-                    )
+                    change = await self._wide.decide(connection, effects, item, case, positions, new)
+                except LongWork:
+                    self.long.take_over(item)
+                    continue
                 except PenstockError as error:
                     item.refuse(error)
                     continue
@@ -340,6 +344,10 @@ class Starts:
             item.refuse(Overloaded(f"the open instance's variables have {more} bytes, for which there is no room now"))
             return None
         return views[0]
+
+    async def _apply_long(self, items: list[StartItem]) -> None:
+        for item in items:
+            await (self._apply_keyed if item.keyed else self._apply)([item])
 
     async def _apply_keyed(self, items: list[StartItem]) -> None:
         try:

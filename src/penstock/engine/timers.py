@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import NamedTuple
 
 import trio
 
@@ -30,19 +31,31 @@ _refusals = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
 Timer = tuple[int, int, int]
 """Token, seq and index."""
-Fire = Callable[[int, Timer], Awaitable[bool | None]]
-"""Whether it fired; None: somebody holds its instance, and it fires once that is over."""
+Fire = Callable[[int, Timer, str | None], Awaitable[bool | None]]
+"""Whether a timer of an instance fired, or with a reason failed the instance instead. None: somebody holds its
+instance, or it takes long, and it fires once that is over."""
+
+
+class _Refused(NamedTuple):
+    """A timer that could not be acted on."""
+
+    pause_s: float
+    """Before the next try."""
+    next_at: float
+    failures: int
+    reason: str
 
 
 class Timers:
     """Finds due timers and fires them. Every engine does: who comes second finds the timer gone."""
 
-    def __init__(self, database: Database, fire: Fire) -> None:
+    def __init__(self, database: Database, fire: Fire, failure_limit: int) -> None:
         self._database = database
         self._fire = fire
+        self._failure_limit = failure_limit
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
-        self._refused: dict[Timer, tuple[float, float]] = {}  # the pause before the next try, and when it ends
+        self._refused: dict[Timer, _Refused] = {}
         self.on_armed: Callable[[float], None] = lambda seconds: None
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
@@ -88,23 +101,20 @@ class Timers:
         async def fire(instance: int, timer: Timer) -> None:
             nonlocal fired, settled
             try:
-                done = await self._fire(instance, timer)
+                done = await self._fire(instance, timer, self._give_up(timer))
                 if done is None:
-                    settled += self._leave(timer, 0.0)
+                    settled += self._leave(timer)
                     return
                 fired += done
                 settled += 1
                 self._refused.pop(timer, None)
             except PenstockError as error:
-                _refusals.warning(
-                    error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason
-                )
-                if not isinstance(error, Unavailable | TooManyRequests):  # those are tried again with the next look
-                    settled += self._back_off(timer)
+                settled += self.note_refused(instance, timer, error)
 
         async with trio.open_nursery() as nursery:
             for timer, instance in due.items():
-                if self._refused.get(timer, (0, 0))[1] <= looked_at:
+                refused = self._refused.get(timer)
+                if refused is None or refused.next_at <= looked_at:
                     nursery.start_soon(fire, instance, timer)
         if len(due) == limit and settled:
             self._next_at = trio.current_time()
@@ -112,13 +122,28 @@ class Timers:
             self._next_at = min(self._next_at, looked_at + found[len(due)][4])
         return fired
 
-    def _back_off(self, timer: Timer) -> bool:
-        """Leave a timer for longer each time; False when there are too many such."""
-        return self._leave(timer, 2 * self._refused.get(timer, (0.0, 0.0))[0])
-
-    def _leave(self, timer: Timer, pause_s: float) -> bool:
-        if timer not in self._refused and len(self._refused) >= REFUSED_MAX:
+    def note_refused(self, instance: int, timer: Timer, error: PenstockError) -> bool:
+        """A timer could not be acted on; also one that was left because it takes long. False: it is not remembered."""
+        _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)
+        if isinstance(error, Unavailable | TooManyRequests):  # those are tried again with the next look
             return False
+        return self._leave(timer, error.reason)
+
+    def _leave(self, timer: Timer, failure: str | None = None) -> bool:
+        """Leave a timer for a while, after a failure for longer each time; False when there are too many such."""
+        before = self._refused.get(timer)
+        if before is None and len(self._refused) >= REFUSED_MAX:
+            return False
+        pause_s, _, failures, reason = before or (0.0, 0.0, 0, "")
+        if failure is not None:
+            pause_s, failures, reason = 2 * pause_s, failures + 1, failure
         pause_s = min(max(pause_s, RETRY_FIRST_S), RETRY_MAX_S)
-        self._refused[timer] = (pause_s, trio.current_time() + pause_s)
+        self._refused[timer] = _Refused(pause_s, trio.current_time() + pause_s, failures, reason)
         return True
+
+    def _give_up(self, timer: Timer) -> str | None:
+        """Why it fails its instance instead of firing, when it has failed often enough."""
+        refused = self._refused.get(timer)
+        if refused is None or refused.failures < self._failure_limit:
+            return None
+        return f"a timer of the step failed {refused.failures} times: {refused.reason}"

@@ -6,22 +6,20 @@ per instance in a batch. A COMMIT whose answer was lost is looked up (`store.com
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
-
-from penstock.core.advance import Inputs, PositionsExhausted, advance
-from penstock.core.effect import JobRef, Outcome
-from penstock.core.event import Event, Started
-from penstock.core.state import TAKEN_KINDS, Instance, InstanceStatus, Token, Trigger, move
+from penstock.core.effect import JobRef
+from penstock.core.state import TAKEN_KINDS, InstanceStatus, Trigger, move
+from penstock.core.work import LongWork
+from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.effects import Effects
 from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
+from penstock.engine.long_lane import LongLane
 from penstock.engine.losses import Loss
 from penstock.engine.polls import HandOver, Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
@@ -42,8 +40,6 @@ from penstock.store.statements import SQL
 from penstock.store.wide import Change, NewInstance
 
 POSITIONS_PER_ITEM = 12
-CHAIN_MAX = 100
-"""Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
 
 log = get_logger(__name__)
 
@@ -65,11 +61,10 @@ class WideLane:
         self._metrics = metrics
         self._definitions = definitions
         self._polls = polls
-        self._ids = ids
         self._timer_armed = timer_armed
         self._unheard: dict[Sent, Effects] = {}
-        self.chance: Callable[[], float] = random.random
-        """A number in [0, 1) for the jitter of back-offs; tests make it a constant."""
+        self.advancer = Advancer(database, settings, definitions, ids)
+        self.long: LongLane[WideItem] = LongLane("long wide", settings, self.advancer, self._apply)
         self.batcher: Batcher[WideItem] = Batcher(
             "wide",
             self._apply,
@@ -113,47 +108,19 @@ class WideLane:
         loaded, variables = await self._read(connection, scene)
         effects = Effects()
         decided: list[WideItem] = []
+        undecided: list[tuple[WideItem, Settled | PenstockError | LongWork]] = []
         failed = False
-        undecided: list[tuple[WideItem, Settled | PenstockError]] = []
         try:
             for item in items:
-                locked = scene.instances.get(item.instance)
                 try:
-                    if locked is None:
-                        raise NotFound("the instance is unknown")
-                    about = loaded[item.instance]
-                    await item.prepare(connection)
-                    armed = item.timer is not None and item.timer in scene.armed
-                    event = item.decide(locked, about, known.get(id(item)), armed)
-                except WritesOnly:
+                    await self._plan(connection, effects, scene, item, loaded, variables, known.get(id(item)))
                     decided.append(item)
-                    continue
-                except (Settled, PenstockError) as error:
-                    undecided.append((item, error))
-                    continue
-                values = variables.get(item.instance)
-                try:
-                    change = await self.decide(
-                        connection,
-                        effects,
-                        about,
-                        locked.instance,
-                        locked.tokens,
-                        None if values is None else msgspec.json.decode(values, type=dict[str, Any]),
-                        event,
-                        scene.now,
-                        scene.positions,
-                        buffered=locked.signals,
-                    )
-                except PenstockError as error:
-                    undecided.append((item, error))
-                    failed = True
-                    continue
-                item.planned = item.after(change.outcome, about)
-                decided.append(item)
+                except (Settled, PenstockError, LongWork) as reason:
+                    undecided.append((item, reason))
+                    failed = failed or (item.prepares and not isinstance(reason, Settled))
             if failed or not decided:
                 await connection.rollback()
-                _answer(undecided)
+                self._answer(undecided)
             if failed and decided:
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
@@ -165,8 +132,18 @@ class WideLane:
             raise
         for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
-        _answer(undecided)
+        self._answer(undecided)
         await self.committed(connection, effects, scene.now)
+
+    def _answer(self, undecided: list[tuple[WideItem, Settled | PenstockError | LongWork]]) -> None:
+        """Not before the locks are gone: a claim that follows the answer passes locked jobs by."""
+        for item, reason in undecided:
+            if isinstance(reason, Settled):
+                item.answer(reason.answer)
+            elif isinstance(reason, LongWork):
+                self.long.take_over(item)
+            else:
+                item.refuse(reason)
 
     async def _open(self, connection: TrioConnection, items: list[WideItem]) -> tuple[store.Scene, dict[int, Known]]:
         """The scene, and by the item's `id()` what is known of its job."""
@@ -183,6 +160,32 @@ class WideLane:
             )
         return scene, dict(zip((id(item) for item in jobs), scene.known, strict=True))
 
+    async def _plan(
+        self,
+        connection: TrioConnection,
+        effects: Effects,
+        scene: store.Scene,
+        item: WideItem,
+        loaded: dict[int, LoadedDefinition],
+        variables: dict[int, str],
+        known: Known | None,
+    ) -> None:
+        """Take what the item does into the transaction. Raises Settled, PenstockError, LongWork."""
+        locked = scene.instances.get(item.instance)
+        if locked is None:
+            raise NotFound("the instance is unknown")
+        about = loaded[item.instance]
+        armed = item.timer is not None and item.timer in scene.armed
+        try:
+            await item.prepare(connection)
+            event = item.decide(locked, about, known, armed)
+        except WritesOnly:
+            return
+        values = variables.get(item.instance)
+        case = Case(about, locked.instance, locked.tokens, values, event, scene.now, locked.signals)
+        change = await self.decide(connection, effects, item, case, scene.positions)
+        item.planned = item.after(change.outcome, about)
+
     async def _read(
         self, connection: TrioConnection, scene: store.Scene
     ) -> tuple[dict[int, LoadedDefinition], dict[int, str]]:
@@ -193,87 +196,6 @@ class WideLane:
         }
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
         return loaded, await job_store.variables(connection, needing) if needing else {}
-
-    async def _run(
-        self,
-        connection: TrioConnection,
-        loaded: LoadedDefinition,
-        instance: Instance,
-        tokens: list[Token],
-        variables: dict[str, Any] | None,
-        event: Event,
-        now: datetime,
-        positions: deque[int],
-        *,
-        buffered: dict[int, list[tuple[int, bytes]]] | None = None,
-        may_chain: bool = True,
-    ) -> tuple[Outcome, LoadedDefinition | None]:
-        """Advance, again with more positions when they run out; with the definition that is chained into."""
-        following: LoadedDefinition | None = None
-        next_known = True
-        needed = len(positions)
-        while True:
-            inputs = Inputs(
-                now=now,
-                new_id=self._ids.next,
-                positions=positions,
-                jitter=self.chance(),
-                next_known=next_known,
-                may_chain=may_chain,
-                max_automatic_steps=self._settings.max_automatic_steps,
-                max_written_bytes=self._settings.instance_variables_max_bytes,
-                buffered=buffered or {},
-            )
-            copies = [msgspec.structs.replace(token) for token in tokens]
-            start = msgspec.structs.replace(instance)
-            try:
-                outcome = advance(loaded.definition, start, copies, variables, event, inputs)
-            except PositionsExhausted:
-                needed = max(64, needed * 4)
-                positions.extend(await store.more_positions(connection, needed))
-                continue
-            except Exception as error:
-                # a bug of ours; that the process ended would not help: the same call would end the next one too
-                log.exception("an advance failed", instance=f"{instance.id:x}", definition=loaded.definition.id)
-                raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
-            if outcome.chain is None:
-                return outcome, None
-            following = await self._definitions.find(connection, outcome.chain.definition_id, 0)
-            if following is not None:
-                return outcome, following
-            next_known = False
-
-    async def _chain(
-        self,
-        connection: TrioConnection,
-        effects: Effects,
-        outcome: Outcome,
-        following: LoadedDefinition | None,
-        variables: dict[str, Any] | None,
-        parent: int,
-        now: datetime,
-        positions: deque[int],
-    ) -> None:
-        """Start the next workflow, and the next one's next, in the same transaction."""
-        for left in reversed(range(CHAIN_MAX)):
-            if outcome.chain is None or following is None:
-                return
-            values = {**(variables or {}), **_written(outcome)}
-            loaded, id = following, self._ids.next()
-            created = NewInstance(id, loaded.key, msgspec.json.encode(values), parent_id=parent)
-            outcome, following = await self._run(
-                connection,
-                loaded,
-                Instance(id),
-                [],
-                dict(values),
-                Started(),
-                now,
-                positions,
-                may_chain=left > 0,
-            )
-            self._collect(effects, Change(outcome, loaded.job_type_of, created), loaded, now)
-            variables, parent = values, id
 
     def _collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
         """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
@@ -317,34 +239,19 @@ class WideLane:
         self,
         connection: TrioConnection,
         effects: Effects,
-        loaded: LoadedDefinition,
-        instance: Instance,
-        tokens: list[Token],
-        variables: dict[str, Any] | None,
-        event: Event,
-        now: datetime,
+        item: LongItem[Any],
+        case: Case,
         positions: deque[int],
-        *,
-        buffered: dict[int, list[tuple[int, bytes]]] | None = None,
         created: NewInstance | None = None,
     ) -> Change:
         """Advance one instance, start what it chains into, and take all that into the transaction.
 
-        Raises PenstockError for an advance that failed, and takes nothing then.
+        Raises PenstockError for an advance that failed, LongWork for one that takes long; takes nothing then.
         """
-        own = Effects()
-        try:
-            outcome, following = await self._run(
-                connection, loaded, instance, tokens, variables, event, now, positions, buffered=buffered
-            )
-            change = Change(outcome, loaded.job_type_of, created)
-            self._collect(own, change, loaded, now)
-            await self._chain(connection, own, outcome, following, variables, instance.id, now, positions)
-        except BaseException:
-            self.forget(own)
-            raise
-        effects.take(own)
-        return change
+        changes = await self.advancer.run(connection, item, case, positions, created)
+        for change, loaded in changes:
+            self._collect(effects, change, loaded, case.now)
+        return changes[0][0]
 
     async def commit(
         self,
@@ -466,18 +373,3 @@ class WideLane:
             )
         if out.ended:
             metrics.instances_completed[InstanceStatus(out.instance.status).name].inc()
-
-
-def _answer(undecided: list[tuple[WideItem, Settled | PenstockError]]) -> None:
-    """Not before the locks are gone: a claim that follows the answer passes locked jobs by."""
-    for item, reason in undecided:
-        item.answer(reason.answer) if isinstance(reason, Settled) else item.refuse(reason)
-
-
-def _written(outcome: Outcome) -> dict[str, Any]:
-    """What the advance itself wrote, in order."""
-    written: dict[str, Any] = {}
-    for row in outcome.history:
-        if row.output is not None:
-            written.update(msgspec.json.decode(row.output, type=dict[str, Any]))
-    return written

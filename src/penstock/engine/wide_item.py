@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.core.effect import Outcome
 from penstock.core.event import Event
+from penstock.engine.advancer import LongItem
 from penstock.engine.definitions import LoadedDefinition
 from penstock.store import wide as store
-from penstock.store.batch import Item
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known
@@ -27,13 +27,15 @@ class WritesOnly(Exception):
     """The item has no event: its `statements` are all it does."""
 
 
-class WideItem(Item[Any]):
+class WideItem(LongItem[Any]):
     """Something to do with one instance."""
 
     __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
 
     repeatable = False
     """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
+    prepares = False
+    """Whether `prepare` writes."""
     folds = False
     """Whether it is there to fold the instance's variable deltas."""
     output: bytes | None = None

@@ -17,6 +17,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import show_job
 from penstock.engine.items import DeadLetterItem
 from penstock.engine.leases import GrantedLease
+from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import get_logger
 from penstock.store import jobs as store
 from penstock.store import outbox as outbox_store
@@ -26,6 +27,8 @@ TICK_S = 0.25
 BATCH_MAX = 500
 LOOKS_MAX = 3
 """A lease that is due here but not in the database (extended elsewhere, or its row is locked) is looked at so often."""
+REFUSED_MAX = 10_000
+"""Leases that could not be ended: so many are remembered."""
 SCAN_SHARE = 50
 """The scan may take a fiftieth of the time."""
 
@@ -38,6 +41,7 @@ class LeaseSweeper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_scan_at = trio.current_time()
+        self._refusals: dict[tuple[int, int, int], int] = {}
 
     def scan_soon(self) -> None:
         """Another engine is gone: look for its leases now."""
@@ -65,7 +69,10 @@ class LeaseSweeper:
             found = await store.scan_leases(connection, interval_s + 1)
         now = trio.current_time()
         book = self._engine.polls.leases
+        limit = self._engine.settings.background_failure_limit
         for lease in found:
+            if self._refusals.get((lease.token, lease.seq, lease.attempt), 0) >= limit:
+                continue
             if book.find(lease.token, lease.seq) is None:
                 ends_at = now + max(lease.left_s, 0)
                 watched = GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at)
@@ -110,16 +117,31 @@ class LeaseSweeper:
 
     async def _dead_letter(self, rows: list[store.Expired], expiries: int) -> None:
         """All at once: one after another they would hold up the leases that end meanwhile, as would one whose instance
-        somebody holds. What is refused, in an outage, is found again by the scan."""
+        somebody holds. What is refused is found again by the scan, unless that happens again and again."""
         items: list[DeadLetterItem] = []
         for row in rows:
             key = JobKey(row.instance, row.token, row.seq)
             log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
             items.append(DeadLetterItem(key, row.attempt, expiries))
             self._engine.wide.submit_nowait(items[-1])
+        away: PenstockError | None = None
         for item in items:
-            if await item.wait_tried():
-                await item.wait_answer()
+            try:
+                if await item.wait_tried():
+                    await item.wait_answer()
+            except (Unavailable, TooManyRequests) as error:
+                away = error
+            except PenstockError as error:
+                self._note_refused((item.key.token, item.key.seq, item.attempt), error)
+        if away is not None:
+            raise away
+
+    def _note_refused(self, lease: tuple[int, int, int], error: PenstockError) -> None:
+        if lease not in self._refusals and len(self._refusals) >= REFUSED_MAX:
+            return
+        self._refusals[lease] = failures = self._refusals.get(lease, 0) + 1
+        aside = failures >= self._engine.settings.background_failure_limit
+        log.error("a job could not be dead-lettered", token=f"{lease[0]:x}", reason=error.reason, set_aside=aside)
 
 
 def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:

@@ -210,6 +210,27 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     max_automatic_steps: Annotated[
         int, _engine("Steps that one advance may run without parking; more fail the instance.", 1, 1_000_000)
     ] = 1_000
+    advance_max_work_steps: Annotated[
+        int,
+        _engine(
+            "Work of one advance, counted: nodes, items and bytes that its expressions go through, and steps that it "
+            "enters; more fails the instance. A million takes 75 to 260 ms, in a thread.",
+            1_000,
+            1_000_000_000,
+        ),
+    ] = 1_000_000
+    long_queue_max_items: Annotated[
+        int, _engine("Items whose advance takes long that may wait; more are refused with 503.", 1, 1_000_000)
+    ] = 1_000
+    background_failure_limit: Annotated[
+        int,
+        _engine(
+            "A timer that could not be acted on so often, with growing pauses, fails its instance; a lease that could "
+            "not be ended so often is left alone until the next start.",
+            1,
+            1_000,
+        ),
+    ] = 5
     definition_cache_max_items: Annotated[int, _engine("Parsed definition versions kept in memory.", 1, 1_000_000)] = (
         1_000
     )

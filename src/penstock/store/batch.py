@@ -25,7 +25,7 @@ R = TypeVar("R")
 class Item(Generic[R]):
     """Something to apply, and the place for its answer. Subclass it with the item's data."""
 
-    __slots__ = ("_answer", "_error", "_settled", "_task", "aside", "deadline", "unheard", "was_aside")
+    __slots__ = ("_answer", "_error", "_settled", "_task", "aside", "deadline", "moved", "unheard", "was_aside")
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
@@ -35,6 +35,7 @@ class Item(Generic[R]):
         self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
         self.aside = False  # waits beside the queue, as another transaction holds its row
         self.was_aside = False
+        self.moved = False  # another queue has it
         self.unheard = False  # an earlier try may have been committed
 
     @property
@@ -68,9 +69,9 @@ class Item(Generic[R]):
         return cast(R, self._answer)  # settled without an error: the answer is an R
 
     async def wait_tried(self) -> bool:
-        """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside (False). For loops
-        that must not wait for one row. One waiter at most. Cancel-safe."""
-        while not self._settled and not self.aside:
+        """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
+        queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
+        while not (self._settled or self.aside or self.moved):
             await self._wait_wake()
         return self._settled
 
@@ -78,6 +79,11 @@ class Item(Generic[R]):
         """Another transaction holds its row. Called by `Batcher.set_aside`."""
         self.aside = self.was_aside = True
         self.unheard |= unheard
+        self._wake()
+
+    def move(self) -> None:
+        """Another queue has it now."""
+        self.moved = True
         self._wake()
 
     async def _wait_wake(self) -> None:
@@ -110,9 +116,9 @@ class BatcherStatistics(NamedTuple):
 class Batcher(Generic[I]):
     """A queue of items and the task that applies them.
 
-    ``apply(items)`` settles every item, sets it aside or raises; what it raises ends the process (all operating errors
-    are answers). ``key`` gives what may occur only once in a batch (the token, the instance); a second one waits for
-    the next batch, and stands aside when the first one does.
+    ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
+    process (all operating errors are answers). ``key`` gives what may occur only once in a batch (the token, the
+    instance); a second one waits for the next batch, and stands aside when the first one does.
     """
 
     def __init__(

@@ -42,6 +42,7 @@ _ASSIGNMENTS: Final[tuple[tuple[str, object], ...]] = (
     ("extra", {"deep": [1.5, "${not an expression", 10**30]}),
     ("moment", "${now()}"),
     ("numbers", "${map(numbers, # + n)}"),
+    ("many", "${count(1..4000, # > n)}"),
 )
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
 _ATTEMPTS_TO_REWIRE: Final = 3

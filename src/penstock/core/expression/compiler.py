@@ -77,6 +77,11 @@ class Compiler:
         self._nodes = 0
         self._steps_left = limits.steps
 
+    @property
+    def nodes(self) -> int:
+        """How many were compiled."""
+        return self._nodes
+
     def compile(self, node: Node) -> Run:
         self._nodes += 1
         match node:

@@ -12,11 +12,14 @@ from datetime import datetime
 from typing import Final
 
 from penstock.core.expression.compiler import Compiler
-from penstock.core.expression.failure import ExpressionError, Fault
+from penstock.core.expression.failure import ExpressionError, Fault, OutOfSteps
 from penstock.core.expression.frame import Frame, Run
 from penstock.core.expression.limits import DEFAULT, Limits
 from penstock.core.expression.parser import Parser
 from penstock.core.expression.result import leave
+
+BASE_STEPS: Final = 12
+"""What an evaluation costs beside its nodes: about 1 µs."""
 
 NO_STACK: Final = "nested too deeply for what is left of the interpreter's stack"
 """Only a caller that is itself hundreds of calls deep can meet it: `depth_levels` stops an expression long before."""
@@ -34,6 +37,7 @@ class Expression:
 
     _positions: tuple[tuple[str, int], ...] = field(compare=False, repr=False)
     _slots: int = field(compare=False, repr=False)
+    _base_steps: int = field(compare=False, repr=False)
     _run: Run = field(compare=False, repr=False)
     _limits: Limits = field(compare=False, repr=False)
 
@@ -43,18 +47,39 @@ class Expression:
         ``variables`` are JSON values; ``now`` has an offset. ``limits`` are those of `parse` when not given.
         Raises `ExpressionError`. Runs to the end without suspending, within milliseconds.
         """
+        return self.measure(variables, now, limits)[0]
+
+    def measure(
+        self,
+        variables: Mapping[str, object],
+        now: datetime,
+        limits: Limits | None = None,
+        steps_max: int | None = None,
+    ) -> tuple[object, int]:
+        """The result, and the steps it took: everything counts, also the walk through the nodes.
+
+        Raises `ExpressionError` as `evaluate`, and `OutOfSteps` where more than ``steps_max`` would be needed.
+        """
         assert now.tzinfo is not None, "now needs an offset"
         for name, position in self._positions:
             if name not in variables:
-                raise ExpressionError(f"{name} is not defined", position, self.source)
+                raise ExpressionError(f"{name} is not defined", position, self.source, self._base_steps)
         bounds = self._limits if limits is None else limits
-        frame = Frame(variables, now, bounds, self._slots)
+        granted = bounds.steps if steps_max is None else min(bounds.steps, steps_max - self._base_steps)
+        frame = Frame(variables, now, bounds, self._slots, granted)
         try:
-            return leave(self._run(frame), bounds)
+            result, leaving = leave(self._run(frame), bounds)
         except Fault as fault:
-            raise ExpressionError(fault.reason, max(fault.position, 0), self.source) from None
+            if frame.steps_left < 0 and granted < bounds.steps:
+                raise OutOfSteps from None
+            taken = self._base_steps + granted - frame.steps_left
+            raise ExpressionError(fault.reason, max(fault.position, 0), self.source, taken) from None
         except RecursionError:
             raise ExpressionError(NO_STACK, 0, self.source) from None
+        taken = self._base_steps + granted - frame.steps_left + leaving
+        if steps_max is not None and taken > steps_max:
+            raise OutOfSteps
+        return result, taken
 
 
 def parse(source: str, limits: Limits = DEFAULT) -> Expression:
@@ -66,9 +91,18 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
     try:
         parser = Parser(source, limits)
         node = parser.parse()
-        run = Compiler(limits).compile(node)
+        compiler = Compiler(limits)
+        run = compiler.compile(node)
     except Fault as fault:
         raise ExpressionError(fault.reason, max(fault.position, 0), source) from None
     except RecursionError:
         raise ExpressionError(NO_STACK, 0, source) from None
-    return Expression(source, frozenset(parser.names), tuple(parser.names.items()), parser.slots, run, limits)
+    return Expression(
+        source,
+        frozenset(parser.names),
+        tuple(parser.names.items()),
+        parser.slots,
+        BASE_STEPS + compiler.nodes,
+        run,
+        limits,
+    )

@@ -21,6 +21,10 @@ class Fault(Exception):
         self.position = position
 
 
+class OutOfSteps(Exception):
+    """The caller's budget for several evaluations ends within this one."""
+
+
 class ExpressionError(Exception):
     """An expression can't be parsed, or can't be evaluated with these variables.
 
@@ -28,11 +32,13 @@ class ExpressionError(Exception):
     ``column`` count from 1. ``str()`` is one line with the expression, the position and the cause.
     """
 
-    def __init__(self, reason: str, position: int, source: str) -> None:
+    def __init__(self, reason: str, position: int, source: str, steps: int = 0) -> None:
         super().__init__(reason, position, source)
         self.reason = _printable(reason)
         self.position = position
         self.source = source
+        self.steps = steps
+        """What the evaluation took until then; 0 for one that can't be parsed."""
 
     @property
     def line(self) -> int:

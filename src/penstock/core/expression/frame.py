@@ -30,11 +30,11 @@ class Frame:
 
     __slots__ = ("element", "index", "limits", "locals", "now", "steps_left", "variables")
 
-    def __init__(self, variables: Mapping[str, object], now: datetime, limits: Limits, slots: int) -> None:
+    def __init__(self, variables: Mapping[str, object], now: datetime, limits: Limits, slots: int, steps: int) -> None:
         self.variables = variables
         self.now = now
         self.limits = limits
-        self.steps_left = limits.steps
+        self.steps_left = steps
         self.element: object = None
         self.index = 0
         self.locals: list[object] = [None] * slots

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from penstock.core.expression.chronology import date_text, duration_text
 from penstock.core.expression.failure import Fault
+from penstock.core.expression.frame import CHARS_PER_STEP
 from penstock.core.expression.limits import Limits
 from penstock.core.expression.notation import WHOLE_BELOW
 from penstock.core.expression.values import type_name
@@ -20,11 +21,18 @@ from penstock.core.expression.values import type_name
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 
-def leave(value: object, limits: Limits) -> object:
-    """``value`` as a JSON value. Raises `Fault` when JSON can't hold it or it is over the limits."""
+STEPS_PER_ITEM: Final = 4
+"""What it costs to copy one value, in steps of the evaluation: 0.28 µs."""
+
+
+def leave(value: object, limits: Limits) -> tuple[object, int]:
+    """``value`` as a JSON value, and the steps that took. Raises `Fault` when JSON can't hold it or it is over the
+    limits."""
     if value is True or value is False or value is None:
-        return value
-    return _Exit(limits).take(value, 0)
+        return value, 0
+    way_out = _Exit(limits)
+    result = way_out.take(value, 0)
+    return result, STEPS_PER_ITEM * way_out.items + way_out.bytes_taken // CHARS_PER_STEP
 
 
 class _Exit:
@@ -33,8 +41,14 @@ class _Exit:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._bytes_left = limits.result_bytes
+        self.items = 0
+
+    @property
+    def bytes_taken(self) -> int:
+        return self._limits.result_bytes - self._bytes_left
 
     def take(self, value: object, level: int) -> object:
+        self.items += 1
         kind = value.__class__
         if kind is str:
             return self._text(cast(str, value))

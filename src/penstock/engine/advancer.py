@@ -1,0 +1,305 @@
+"""From an event to the changes it makes: `core.advance`, and the workflows that are chained to it.
+
+What takes long is done neither on the loop nor under locks. `Advancer.run` begins on the loop; past a small allowance
+it gives up with `LongWork` and leaves its inputs in the item. `Advancer.ahead` does the same in a thread, with made-up
+ids, and keeps what the evaluations gave. Under the lock, `run` replays that record if its inputs are still the same.
+Must not write, nor take what others wait for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.effect import Outcome
+from penstock.core.event import Event, Started
+from penstock.core.state import Instance, Token
+from penstock.core.work import LongWork, Record, Work
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.ids import IdSource
+from penstock.errors import PenstockError
+from penstock.log import get_logger
+from penstock.offload import run_long
+from penstock.settings import Settings
+from penstock.store import wide as store
+from penstock.store.batch import Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.wide import Change, NewInstance
+
+CHAIN_MAX: Final = 100
+"""Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
+HERE_STEPS: Final = 20_000
+"""Steps of work that one advance may do on the loop, and all together between two turns of it: 2 to 5 ms."""
+HERE_BYTES: Final = 262_144
+"""Variables that are decoded on the loop: as long."""
+
+R = TypeVar("R")
+log = get_logger(__name__)
+
+
+class Case(NamedTuple):
+    """All that an advance depends on, but for ids and positions."""
+
+    loaded: LoadedDefinition
+    instance: Instance
+    tokens: list[Token]
+    variables: str | bytes | None
+    """JSON text; None where the definition needs none."""
+    event: Event
+    now: datetime
+    signals: dict[int, list[tuple[int, bytes]]]
+
+    def same(self, other: Case) -> bool:
+        """Whether it would evaluate the same on the same. `now` is that of the first."""
+        return (
+            self.loaded.key == other.loaded.key
+            and self.event == other.event
+            and self.instance.status == other.instance.status
+            and [_place(token) for token in self.tokens] == [_place(token) for token in other.tokens]
+            and self.signals == other.signals
+            and self.variables == other.variables
+        )
+
+
+def _place(token: Token) -> tuple[object, ...]:
+    """What an advance looks at in a token: leases and their holders may change meanwhile."""
+    return (
+        token.id,
+        token.seq,
+        token.step,
+        token.state,
+        token.failures,
+        token.parent_id,
+        token.side,
+        token.pending,
+        token.arrived,
+        token.leaving,
+    )
+
+
+class Ahead(NamedTuple):
+    """What was evaluated before the locks were taken."""
+
+    case: Case
+    record: Record
+    positions: int
+
+
+class LongItem(Item[R], Generic[R]):
+    """An item whose advance may take long."""
+
+    __slots__ = ("ahead", "case", "stays", "tries", "was_long")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.case: Case | None = None  # of an attempt that took too long
+        self.ahead: Ahead | None = None
+        self.tries = 0
+        self.was_long = False
+        self.stays = False  # evaluated under the lock where need be: its inputs changed too often
+
+    @property
+    def same_as(self) -> object:
+        """Of two with the same here one is enough, and nobody waits for the other one."""
+        return id(self)
+
+
+class _Supply(NamedTuple):
+    """Where an advance gets what it can't make."""
+
+    new_id: Callable[[], int]
+    positions: deque[int]
+    more: Callable[[int], Awaitable[deque[int]]]
+    find: Callable[[str], Awaitable[LoadedDefinition | None]]
+    """The latest version of a definition."""
+
+
+class Advancer:
+    """Runs advances."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        definitions: Definitions,
+        ids: IdSource,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._definitions = definitions
+        self._ids = ids
+        self.chance: Callable[[], float] = random.random
+        """A number in [0, 1) for the jitter of back-offs; tests make it a constant."""
+        self._since_turn = 0
+
+    async def run(
+        self,
+        connection: TrioConnection,
+        item: LongItem[Any],
+        case: Case,
+        positions: deque[int],
+        created: NewInstance | None = None,
+    ) -> list[tuple[Change, LoadedDefinition]]:
+        """The changes to the instance, and to those that are chained to it.
+
+        Raises PenstockError for an advance that failed, LongWork for one that takes long (then ``item.case`` is set).
+        """
+        ahead = item.ahead if item.ahead is not None and item.ahead.case.same(case) else None
+        if ahead is None and item.stays:
+            ahead = await self.ahead(case, connection)
+        limit = self._settings.advance_max_work_steps
+        if ahead is None:
+            work, variables = Work(limit, here=HERE_STEPS), case.variables
+            too_large = variables is not None and len(variables) > HERE_BYTES
+        else:
+            work, variables = Work(limit, replay=ahead.record), None if case.variables is None else b"{}"
+            too_large = False
+            if len(positions) < ahead.positions:
+                positions.extend(await store.more_positions(connection, ahead.positions))
+        try:
+            if too_large:
+                raise LongWork
+            supply = _Supply(
+                self._ids.next,
+                positions,
+                lambda count: store.more_positions(connection, count),
+                lambda id: self._definitions.find(connection, id, 0),
+            )
+            changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
+        except LongWork:
+            item.case = case
+            raise
+        if ahead is None:
+            self._since_turn += work.spent
+            if self._since_turn > HERE_STEPS:  # a batch has hundreds of such
+                self._since_turn = 0
+                await trio.lowlevel.checkpoint()
+        return changes
+
+    async def ahead(self, case: Case, connection: TrioConnection | None = None) -> Ahead:
+        """Evaluate in a thread; nothing is kept but what the expressions gave. ``connection``: one that is open."""
+        work = Work(self._settings.advance_max_work_steps)
+        dreamt = itertools.count(1)
+
+        async def more(count: int) -> deque[int]:
+            return deque(itertools.islice(dreamt, count))
+
+        async def find(id: str) -> LoadedDefinition | None:
+            if connection is not None:
+                return await self._definitions.find(connection, id, 0)
+            async with self._database.connection() as own:
+                return await self._definitions.find(own, id, 0)
+
+        supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find)
+        changes = await self._run(case, work, supply, run_long, None)
+        return Ahead(case, work.record, sum(len(change.outcome.history) for change, _ in changes))
+
+    async def _run(
+        self,
+        case: Case,
+        work: Work,
+        supply: _Supply,
+        call: Callable[..., Awaitable[Any]],
+        created: NewInstance | None,
+    ) -> list[tuple[Change, LoadedDefinition]]:
+        values: dict[str, Any] | None = None
+        if case.variables is not None:
+            values = await call(_decode, case.variables)
+        loaded, parent = case.loaded, case.instance.id
+        outcome, following = await self._advance(case, values, work, supply, call)
+        changes = [(Change(outcome, loaded.job_type_of, created), loaded)]
+        chained_bytes = 0
+        for left in reversed(range(CHAIN_MAX)):
+            if outcome.chain is None or following is None:
+                break
+            values = {**(values or {}), **await call(_written, outcome)}
+            text: bytes = await call(work.keep, lambda values=values: msgspec.json.encode(values))
+            chained_bytes += len(text)
+            loaded, id = following, supply.new_id()
+            start = Case(loaded, Instance(id), [], text, Started(), case.now, {})
+            may_chain = left > 0 and chained_bytes <= self._settings.instance_variables_max_bytes
+            outcome, following = await self._advance(start, dict(values), work, supply, call, may_chain=may_chain)
+            created = NewInstance(id, loaded.key, text, parent_id=parent)
+            changes.append((Change(outcome, loaded.job_type_of, created), loaded))
+            parent = id
+        return changes
+
+    async def _advance(
+        self,
+        case: Case,
+        values: dict[str, Any] | None,
+        work: Work,
+        supply: _Supply,
+        call: Callable[..., Awaitable[Any]],
+        *,
+        may_chain: bool = True,
+    ) -> tuple[Outcome, LoadedDefinition | None]:
+        """Advance, again with more positions when they run out; with the definition that is chained into."""
+        following: LoadedDefinition | None = None
+        next_known = True
+        needed = len(supply.positions)
+        mark = work.mark()
+        while True:
+            inputs = Inputs(
+                now=case.now,
+                new_id=supply.new_id,
+                positions=supply.positions,
+                jitter=self.chance(),
+                next_known=next_known,
+                may_chain=may_chain,
+                max_automatic_steps=self._settings.max_automatic_steps,
+                max_written_bytes=self._settings.instance_variables_max_bytes,
+                work=work,
+                buffered=case.signals,
+            )
+            copies = [msgspec.structs.replace(token) for token in case.tokens]
+            start = msgspec.structs.replace(case.instance)
+            try:
+                outcome: Outcome = await call(
+                    advance, case.loaded.definition, start, copies, values, case.event, inputs
+                )
+            except PositionsExhausted:
+                needed = max(64, needed * 4)
+                supply.positions.extend(await supply.more(needed))
+                work.rewind(mark)
+                continue
+            except LongWork:
+                raise
+            except Exception as error:
+                # a bug of ours; that the process ended would not help: the same call would end the next one too
+                log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
+                raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
+            if outcome.chain is None:
+                return outcome, None
+            following = await supply.find(outcome.chain.definition_id)
+            if following is not None:
+                return outcome, following
+            next_known = False
+            work.rewind(mark)
+
+
+async def _call(compute: Callable[..., Any], *args: Any) -> Any:
+    """Here and now, in the place of `run_long`."""
+    return compute(*args)
+
+
+def _decode(text: str | bytes) -> dict[str, Any]:
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def _written(outcome: Outcome) -> dict[str, Any]:
+    """What the advance itself wrote, in order."""
+    written: dict[str, Any] = {}
+    for row in outcome.history:
+        if row.output is not None:
+            written.update(msgspec.json.decode(row.output, type=dict[str, Any]))
+    return written
