@@ -102,10 +102,13 @@ class Driver:
         )
 
     async def due(self, seconds: float = 0) -> int:
-        """Let so much time pass in the database, then fire what is due; how many timers fired."""
+        """Let so much time pass in the database, then fire what is due; how many timers fired at once. Those that take
+        long have fired, too, when it returns."""
         if seconds:
             self.clock.advance(seconds)
-        return await self.engine.timers.fire_once()
+        fired = await self.engine.timers.fire_once()
+        await self.engine.wide.long.batcher.wait_flushed()
+        return fired
 
     async def expire(self, seconds: float = 0, *, limit: int | None = None) -> int:
         """Let so much time pass, then do with every lease that ended what the lease service does; how many ended."""

@@ -220,6 +220,9 @@ async def test_a_poison_timer_fails_its_instance_whichever_engine_fires_it(make_
         await wait_until(lambda: waiting(driver, 1))
         nursery.start_soon(other.due)  # after a restart, and before the first one has come to an end
         await wait_until(lambda: waiting(other, 1))
+        other.engine.timers._refused.clear()
+        assert await other.engine.timers.fire_once() == 0  # and with a later look, beside the one that waits
+        assert await waiting(other, 1)
     found = await other.view(view.id)
     assert found.status == "FAILED"
     assert "steps of work" in (found.failure_reason or "")

@@ -144,6 +144,7 @@ class WideLane:
                 self.long.take_over(item)
             else:
                 item.refuse(reason)
+        undecided.clear()
 
     async def _open(self, connection: TrioConnection, items: list[WideItem]) -> tuple[store.Scene, dict[int, Known]]:
         """The scene, and by the item's `id()` what is known of its job."""
