@@ -207,3 +207,27 @@ async def test_a_poll_is_not_sent_away_when_what_was_counted_has_been_taken_by_a
     assert one.engine.polls.queue.waiting(["a"]) == {"a": 2}
     assert len(await two.poll("a", n=10)) == 2
     assert [job.job_type for job in await one.poll("a", "b", n=2)] == ["b", "b"]
+
+
+async def test_polls_that_name_many_types_are_parked_as_far_as_there_is_room(make_driver: MakeDriver) -> None:
+    driver = make_driver(poll_parked_max_bytes=1_048_576)
+    waiters = driver.engine.polls.waiters
+    answered = 0
+
+    async def poll(number: int) -> None:
+        nonlocal answered
+        await driver.poll(*[f"type-{number}-{index}" for index in range(500)], wait=30)
+        answered += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(poll, number)
+
+        async def settled() -> bool:
+            return answered + len(waiters) == 10
+
+        await wait_until(settled)
+        assert len(waiters) == 1  # of some 550 kB
+        assert waiters.size_bytes <= 1_048_576
+        nursery.cancel_scope.cancel()
+    assert (len(waiters), waiters.size_bytes) == (0, 0)

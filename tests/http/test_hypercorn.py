@@ -11,6 +11,7 @@ import trio
 import trio.testing
 import trustme
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import StreamEnded
 from hypercorn.config import Config
 from hypercorn.trio import serve as stock_serve
@@ -326,3 +327,52 @@ async def test_websockets_are_declined() -> None:
     offer = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: YQ==")
     async with running(HypercornServer(), echo) as http, http.client() as client:
         assert (await client.ask(get("/ws", *offer))).status == 403
+
+
+async def test_a_head_that_does_not_end_is_a_408() -> None:
+    server = HypercornServer(Limits(header_timeout_seconds=0.2))
+    async with running(server, echo) as http, http.client() as client:
+        assert (await client.ask(get("/whole"))).status == 200
+        await client.send(get("/half")[:20])
+        assert (await client.read()).status == 408
+        assert await client.reads_end()
+        assert server.statistics().timed_out_total == 1
+
+
+async def test_a_request_that_takes_longer_than_a_head_may_is_answered() -> None:
+    app = Parked()
+    async with running(HypercornServer(Limits(header_timeout_seconds=0.05)), app) as http, http.client() as client:
+        await client.send(post("/poll"))
+        await app.entered.wait()
+        assert not await reads_within(client, 0.3)
+        app.released.set()
+        assert (await client.read()).body == b"released"
+
+
+async def reads_within(client: RawClient, seconds: float) -> bool:
+    with trio.move_on_after(seconds):
+        await client.reads_end()
+        return True
+    return False
+
+
+async def test_rapid_resets_end_the_connection() -> None:
+    """CVE-2023-44487, over hypercorn."""
+    server = HypercornServer(Limits(resets_burst=100, resets_per_second=0.1))
+    async with running(server, echo) as http:
+        stream = await trio.open_tcp_stream("127.0.0.1", http.port)
+        h2 = H2Connection()
+        h2.initiate_connection()
+        await stream.send_all(h2.data_to_send())
+        assert await stream.receive_some(65_536)
+        head = [(":method", "POST"), (":path", "/"), (":scheme", "http"), (":authority", "x")]
+        for _ in range(150):
+            stream_id = h2.get_next_available_stream_id()
+            h2.send_headers(stream_id, head)
+            h2.reset_stream(stream_id)
+        await stream.send_all(h2.data_to_send())
+        said = b""
+        while part := await stream.receive_some(65_536):
+            said += part
+        assert ErrorCodes.ENHANCE_YOUR_CALM.to_bytes(4, "big") in said
+        await trio.aclose_forcefully(stream)

@@ -497,9 +497,9 @@ async def test_a_server_that_was_drained_before_it_served_returns() -> None:
         await server.serve(echo, listen("127.0.0.1", 0))
 
 
-async def test_the_longest_idle_connection_makes_room(serve_native: Serve) -> None:
+async def test_the_longest_idle_connection_makes_room(serve_either: Serve) -> None:
     async with (
-        serve_native(echo, max_connections=2, evict_after_idle_seconds=0.05) as http,
+        serve_either(echo, max_connections=2, evict_after_idle_seconds=0.05) as http,
         http.client() as oldest,
         http.client() as recent,
         http.client() as newest,
@@ -510,6 +510,29 @@ async def test_the_longest_idle_connection_makes_room(serve_native: Serve) -> No
         assert await oldest.reads_end()
         assert (await recent.ask(get("/recent"))).status == 200
         assert http.server.statistics().connections == 2
+
+
+async def test_nobody_is_evicted_for_a_newcomer_who_carries_a_request_or_was_idle_for_a_moment_only(
+    serve_either: Serve,
+) -> None:
+    app = Parked()
+    async with (
+        serve_either(app, max_connections=2, evict_after_idle_seconds=0.3) as http,
+        http.client() as parked,
+        http.client() as recent,
+    ):
+        await parked.send(post("/poll"))
+        await app.entered.wait()
+        app.entered = trio.Event()
+        async with http.client() as newcomer, trio.open_nursery() as nursery:
+            began = trio.current_time()
+            await newcomer.send(post("/new"))
+            await app.entered.wait()  # once `recent` was idle for long enough
+            assert trio.current_time() - began > 0.25
+            assert await recent.reads_end()
+            app.released.set()
+            nursery.start_soon(newcomer.read)
+            assert (await parked.read()).body == b"released"
 
 
 async def test_an_idle_close_that_meets_the_clients_bytes_loses_no_request() -> None:

@@ -17,7 +17,7 @@ from penstock.rpc import messages as m
 from penstock.rpc.codec import encode_message
 from penstock.rpc.limits import Limits
 from tests.rpc.conftest import Running, running
-from tests.rpc.raw import framed
+from tests.rpc.raw import client_on, framed
 from tests.rpc.services import COMPLETE, FAIL, POLL, START, WORK
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -246,14 +246,38 @@ async def test_a_stream_too_many_is_refused_alone() -> None:
             assert run.server.statistics().counts.refused == 1
 
 
-async def test_a_connection_too_many_is_closed_at_once() -> None:
+async def test_a_connection_too_many_waits_until_one_leaves() -> None:
     with trio.fail_after(30):
-        async with running(Limits(connections=2)) as run, run.client() as one, run.client() as two:
+        async with running(Limits(connections=2)) as run, run.client() as one:
             assert (await one.call(COMPLETE)).status == 0
-            assert (await two.call(COMPLETE)).status == 0
-            assert await raw_exchange(run, PREFACE + SETTINGS) == b""
-            assert run.server.statistics().counts.turned_away == 1
+            async with run.client() as two:
+                assert (await two.call(COMPLETE)).status == 0
+                waiting = await trio.open_tcp_stream("127.0.0.1", run.port)
+                assert (await two.call(COMPLETE)).status == 0
+                assert run.server.statistics().connections == 2
+            async with client_on(waiting) as third:
+                assert (await third.call(COMPLETE)).status == 0
             assert (await one.call(COMPLETE)).status == 0
+        assert run.server.statistics().counts.evicted == 0
+
+
+async def test_the_longest_idle_connection_makes_room_and_none_with_a_call() -> None:
+    with trio.fail_after(30):
+        limits = Limits(connections=2, evict_after_idle_s=0.2, drain_ping_s=0.1)
+        async with running(limits) as run, run.client() as busy, run.client() as idle:
+            stream_id = await busy.open(COMPLETE)
+            await busy.send(stream_id, framed(encode_message(m.CompleteJobRequest("wait"))), end=True)
+            assert (await idle.call(COMPLETE)).status == 0
+            began = trio.current_time()
+            async with run.client() as newcomer:
+                assert (await newcomer.call(COMPLETE)).status == 0
+                assert trio.current_time() - began >= 0.15
+                await idle.closed.wait()
+                assert idle.goaways
+                assert not busy.closed.is_set()
+                run.engine.release.set()
+                assert (await busy.finished(stream_id)).status == 0
+            assert run.server.statistics().counts.evicted == 1
 
 
 async def test_a_body_that_never_comes_is_given_up(autojump_clock: trio.testing.MockClock) -> None:

@@ -108,7 +108,7 @@ class Polls:
         self._cache = cache
         self._memory = memory
         self._sizes: dict[str, int] = {}  # variables of the largest jobs of late, by type
-        self.waiters = Waiters(memory)
+        self.waiters = Waiters(memory, settings.poll_parked_max_bytes)
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked)
         self.draining = False
@@ -145,7 +145,7 @@ class Polls:
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
                 await self._look(waiter)
-            if waiter.jobs or wait_s <= 0 or self.draining or len(self.waiters) >= self._settings.poll_max_parked:
+            if waiter.jobs or wait_s <= 0 or self.draining or self._is_full_for(waiter):
                 waiter.closed = True
                 return waiter.jobs
             self.park(waiter)
@@ -164,6 +164,10 @@ class Polls:
             self.give_back(waiter.jobs)
             raise
         return waiter.jobs
+
+    def _is_full_for(self, waiter: Waiter) -> bool:
+        """Whether there is no room to park it."""
+        return len(self.waiters) >= self._settings.poll_max_parked or not self.waiters.fits(waiter)
 
     async def _look(self, waiter: Waiter) -> None:
         """Claim from the queue; once more when this engine queued a job of the type meanwhile."""

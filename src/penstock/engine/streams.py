@@ -71,7 +71,10 @@ class JobStream:
                 raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
             check_text(job_type, "credits", NAME_MAX_CHARS)
             check_job_types((job_type,))
-            slots = self._slots[job_type] = _Slots(self, job_type)
+            slots = _Slots(self, job_type)
+            if not self._polls.waiters.fits(slots):
+                raise TooManyRequests("too many job types are waited for; see poll_parked_max_bytes")
+            self._slots[job_type] = slots
         least = slots.reserved + len(slots.jobs)
         slots.max_jobs = max(min(slots.max_jobs + count, CREDIT_MAX_JOBS), least)
         self._seek(slots)

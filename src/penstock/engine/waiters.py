@@ -7,11 +7,19 @@ given up. `poll` in `polls.py` parks here; hand-off at birth and the probe of th
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
 import trio
 
 from penstock.engine.answers import COPIES, AnswerMemory, current_hold
 from penstock.engine.vocabulary import Job
+
+POLL_BYTES: Final = 1_000
+"""Of a parked poll, without its types."""
+WANTED_BYTES: Final = 250
+"""Of each type that a poll names, beside the name."""
+TYPE_BYTES: Final = 800
+"""Of a type that somebody waits for."""
 
 
 class Waiter:
@@ -61,19 +69,35 @@ class Waiter:
 class Waiters:
     """All parked polls of this engine by job type."""
 
-    def __init__(self, memory: AnswerMemory) -> None:
+    def __init__(self, memory: AnswerMemory, max_bytes: int) -> None:
         self._memory = memory
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._parked: dict[str, OrderedDict[Waiter, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size_bytes(self) -> int:
+        """About what all that is parked takes."""
+        return self._bytes
+
+    def fits(self, waiter: Waiter) -> bool:
+        """Whether there is room to park the poll."""
+        return self._bytes + _size_bytes(waiter) + len(waiter.types) * TYPE_BYTES <= self._max_bytes
+
     def park(self, waiter: Waiter) -> None:
         """Let the poll be found by `reserve`."""
         self._count += 1
+        self._bytes += _size_bytes(waiter)
         for name in waiter.types:
-            self._parked.setdefault(name, OrderedDict())[waiter] = None
+            parked = self._parked.get(name)
+            if parked is None:
+                parked = self._parked[name] = OrderedDict()
+                self._bytes += TYPE_BYTES
+            parked[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
         """The poll is answered or its caller went away."""
@@ -83,12 +107,14 @@ class Waiters:
     def unpark(self, waiter: Waiter) -> None:
         """Not found by `reserve` any more; what is reserved may still come."""
         self._count -= 1
+        self._bytes -= _size_bytes(waiter)
         for name in waiter.types:
             parked = self._parked.get(name)
             if parked is not None:
                 parked.pop(waiter, None)
                 if not parked:
                     del self._parked[name]
+                    self._bytes -= TYPE_BYTES
 
     def reserve(self, job_type: str) -> Waiter | None:
         """A slot in the poll that has waited longest for ``job_type``; none while there is no room for answers."""
@@ -133,3 +159,7 @@ class Waiters:
         for parked in list(self._parked.values()):
             for waiter in list(parked):
                 waiter.wake()
+
+
+def _size_bytes(waiter: Waiter) -> int:
+    return POLL_BYTES + sum(map(len, waiter.types)) + WANTED_BYTES * len(waiter.types)

@@ -8,6 +8,7 @@ for them for ever. A last send that can't be cancelled gets through.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import trio
@@ -47,6 +48,9 @@ class Guard:
     def __init__(self, app: App, shared: Shared) -> None:
         self.shared = shared
         self.running = 0
+        self.begun_total = 0
+        self.idle_since = trio.current_time()
+        """Infinite while something runs."""
         self.idle = trio.Event()
         """Set while nothing runs; replaced when something begins to."""
         self.idle.set()
@@ -71,6 +75,8 @@ class Guard:
     def _begin(self) -> None:
         if self.running == 0:
             self.idle = trio.Event()
+        self.idle_since = math.inf
+        self.begun_total += 1
         self.running += 1
         self.shared.running += 1
 
@@ -78,6 +84,7 @@ class Guard:
         self.running -= 1
         self.shared.running -= 1
         if self.running == 0:
+            self.idle_since = trio.current_time()
             self.idle.set()
 
     async def _call(self, scope: Scope, body: _Body, answer: _Answer) -> None:

@@ -10,27 +10,41 @@ The application is called through a ``Guard`` per connection, which gives it wha
 from __future__ import annotations
 
 import dataclasses
+import math
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
+from h2.errors import ErrorCodes
+from h2.events import Event, StreamReset
+from h2.exceptions import ProtocolError
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Closed, RawData
 from hypercorn.protocol.h2 import H2Protocol
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from penstock.http.accept import accept_connections
+from penstock.accept import accept_connections
+from penstock.allowance import Allowance
 from penstock.http.asgi import App
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.log import get_logger
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 log = get_logger(__name__)
+
+ROOM_LOOK_SECONDS = 1.0
+"""How often a full server looks for an idle connection to end."""
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +74,7 @@ class HypercornServer:
         self._shared = Shared(self.limits, refusal_headers)
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
+        self._idle: dict[Guard, WorkerContext] = {}
         self._open_sockets = 0
         self._drain = trio.Event()
         self._room = trio.Event()
@@ -116,16 +131,18 @@ class HypercornServer:
     async def _handle_socket(self, app: App, sock: socket.socket) -> None:
         self._accepted_total += 1
         stream: _BoundedStream | None = None
+        guard: Guard | None = None
         try:
             sock.setblocking(False)
             stream = _BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), self.limits)
             self._open.add(stream)
             guard, context = Guard(app, self._shared), WorkerContext(None)
+            self._idle[guard] = context
             # hypercorn's annotations ask for its own TypedDicts and for trio.SocketStream; it needs neither.
             wrapped, transport = ASGIWrapper(cast(Any, guard)), cast(Any, self._over_tls(stream))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_drained, guard, context)
-                await _Connection(wrapped, self._config, context, ConnectionState({}), transport).run()
+                await _Connection(guard, wrapped, self._config, context, transport).run()
                 nursery.cancel_scope.cancel()
         except Exception as exc:
             # hypercorn raises from its protocol code for input that it did not expect (a non-ASCII path, data for an
@@ -139,6 +156,8 @@ class HypercornServer:
             if stream is not None:
                 stream.abort()
                 self._open.discard(stream)
+            if guard is not None:
+                self._idle.pop(guard, None)
             self._open_sockets -= 1
             self._room.set()
 
@@ -159,10 +178,16 @@ class HypercornServer:
         return trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
 
     async def _wait_for_room(self) -> None:
-        while self._open_sockets >= self.limits.max_connections:
+        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
+        limits = self.limits
+        while self._open_sockets >= limits.max_connections:
             if self._room.is_set():
                 self._room = trio.Event()
-            await self._room.wait()
+            longest = min(self._idle, key=lambda guard: guard.idle_since, default=None)
+            if longest is not None and longest.idle_since <= trio.current_time() - limits.evict_after_idle_seconds:
+                await self._idle.pop(longest).terminated.set()
+            with trio.move_on_after(min(limits.evict_after_idle_seconds, ROOM_LOOK_SECONDS)):
+                await self._room.wait()
 
     async def _abort_when_cancelled(self) -> None:
         """hypercorn shields its writes. When the caller cancels, a client that does not read must not hold it up."""
@@ -175,14 +200,66 @@ class HypercornServer:
 
 class _Connection(TCPServer):
     """hypercorn's, but over when the client is gone. Left alone, it then still waits for its idle timer (120 s with our
-    default), and on HTTP/2 for an application that waits in ``send()`` for a window that nobody will open."""
+    default), and on HTTP/2 for an application that waits in ``send()`` for a window that nobody will open.
+
+    Also bounds how long the head of an HTTP/1.1 request takes, and how many HTTP/2 requests a client resets.
+    """
+
+    def __init__(self, guard: Guard, app: ASGIWrapper, config: Config, context: WorkerContext, stream: Any) -> None:
+        super().__init__(cast(Any, app), config, context, ConnectionState({}), stream)
+        self._guard = guard
+        self._limits = guard.shared.limits
+        self._resets = Allowance(self._limits.resets_burst, self._limits.resets_per_second)
 
     async def _read_data(self) -> None:
-        await super()._read_data()
+        await self._read_until_gone()
+        await self.protocol.handle(Closed())
         await self.context.terminated.set()
         if isinstance(self.protocol.protocol, H2Protocol):
             for buffer in list(self.protocol.protocol.stream_buffers.values()):
                 await buffer.close()
+
+    async def _read_until_gone(self) -> None:
+        guard = self._guard
+        head_since, begun = math.inf, guard.begun_total
+        while True:
+            data: bytes | bytearray | None = None
+            with trio.move_on_at(head_since + self._limits.header_timeout_seconds):
+                try:
+                    data = await self.stream.receive_some(MAX_RECV)
+                except (trio.ClosedResourceError, trio.BrokenResourceError):
+                    return
+            if guard.running or guard.begun_total != begun:  # it came, whole
+                head_since, begun = math.inf, guard.begun_total
+            elif data is None:
+                guard.shared.timed_out_total += 1
+                with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                    await self.stream.send_all(_TOO_SLOW)
+                return
+            if data and not guard.running and not isinstance(self.protocol.protocol, H2Protocol):
+                head_since = min(head_since, trio.current_time())
+            if data is not None:
+                await self.protocol.handle(RawData(bytes(data)))
+                self._count_resets()
+                if not data:
+                    return
+
+    def _count_resets(self) -> None:
+        """From now on, on HTTP/2: h2 hands its events to hypercorn only, so they are looked at on their way."""
+        protocol = self.protocol.protocol
+        if not isinstance(protocol, H2Protocol) or "receive_data" in vars(protocol.connection):
+            return
+        receive_data = protocol.connection.receive_data
+
+        def counted(data: Buffer) -> list[Event]:
+            events = receive_data(data)
+            for event in events:
+                if isinstance(event, StreamReset) and not self._resets.take():
+                    protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                    raise ProtocolError("too many reset streams")
+            return events
+
+        protocol.connection.receive_data = counted  # type: ignore[method-assign] # of this connection only
 
 
 class _BoundedStream(trio.abc.HalfCloseableStream):

@@ -28,9 +28,10 @@ class Limits:
     max_pipeline_bytes: int = 64 * _KIB
     """Read ahead while a request is answered; above it the socket is not read until the answer is out."""
     max_connections: int = 10_000
-    """At the limit the longest idle connection makes room; when none is idle, accepting waits."""
-    evict_after_idle_seconds: float = 1.0
-    """Idle for less than this is not idle: the next request may be on its way."""
+    """At the limit the longest idle connection makes room; when none is idle, newcomers wait to be accepted."""
+    evict_after_idle_seconds: float = 30.0
+    """Idle for less than this is not idle: the next request may be on its way, and an old client reports a failure
+    when its connection is closed under it."""
     header_timeout_seconds: float = 10.0
     """From the first byte of a request to the end of its headers, however the bytes trickle in."""
     body_timeout_seconds: float = 30.0
@@ -40,6 +41,9 @@ class Limits:
     keep_alive_timeout_seconds: float = 120.0
     """Between requests. Above the 90 s after which Go's client gives up an idle connection: who closes first never
     cuts off a request that is on its way."""
+    resets_burst: int = 1_000
+    """HTTP/2 requests that a client may take back at once (rapid reset, CVE-2023-44487); more end its connection."""
+    resets_per_second: float = 50.0
     write_timeout_seconds: float = 30.0
     """For each `write_slice_bytes` of an answer to leave."""
     write_slice_bytes: int = 256 * _KIB

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
-from penstock.http.accept import accept_connections
+from penstock.accept import accept_connections
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
 from penstock.http.interface import Statistics
@@ -19,6 +19,9 @@ from penstock.http.limits import Limits
 from penstock.http.request import BodyBudget
 from penstock.http.response import DateHeader
 from penstock.log import get_logger
+
+ROOM_LOOK_SECONDS = 1.0
+"""How often a full server looks for an idle connection to end."""
 
 log = get_logger(__name__)
 
@@ -140,7 +143,7 @@ class HttpServer:
             idle = [c for c in self._connections if c.idle_since <= idle_before]
             if idle:
                 min(idle, key=lambda connection: connection.idle_since).close_if_idle()
-            with trio.move_on_after(self.limits.evict_after_idle_seconds):
+            with trio.move_on_after(min(self.limits.evict_after_idle_seconds, ROOM_LOOK_SECONDS)):
                 await self._room.wait()
 
     async def _enforce_deadlines(self) -> None:

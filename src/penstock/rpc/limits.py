@@ -6,7 +6,6 @@ runtime builds one ``Limits`` and hands it in.
 
 from __future__ import annotations
 
-import trio
 from msgspec import Struct
 
 
@@ -14,7 +13,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """What one client, and all of them together, may make the server hold."""
 
     connections: int = 10_000
-    """Open connections; one more is closed as soon as it is accepted."""
+    """Open connections. At the limit the longest idle one makes room; when none is, newcomers wait to be accepted."""
+    evict_after_idle_s: float = 30.0
+    """Without a call for less than this is not idle: the next one may be on its way."""
     streams_per_connection: int = 1_000
     """Calls running at once on a connection; one more is refused (REFUSED_STREAM: the client may retry)."""
     message_bytes: int = 4 * 1024 * 1024
@@ -60,33 +61,3 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How long a drain waits for a client to have seen the first GOAWAY before it refuses new calls."""
     abort_s: float = 2.0
     """How long cancelled handlers get after the grace of a drain, before connections are cut."""
-
-
-class Allowance:
-    """A token bucket on Trio's clock: ``take()`` until it is empty, refilled with time and by ``give()``."""
-
-    __slots__ = ("_left", "_per_s", "_since", "_size")
-
-    def __init__(self, size: int, per_s: float) -> None:
-        self._size = float(size)
-        self._per_s = per_s
-        self._left = float(size)
-        self._since = trio.current_time()
-
-    def take(self) -> bool:
-        """Take one; False when there is none."""
-        now = trio.current_time()
-        self._left = min(self._size, self._left + (now - self._since) * self._per_s)
-        self._since = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-    def give(self) -> None:
-        """Put one back."""
-        self._left = min(self._size, self._left + 1.0)
-
-    def refill(self) -> None:
-        """Fill it up."""
-        self._left = self._size

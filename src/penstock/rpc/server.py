@@ -19,6 +19,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_timeout
 from msgspec import Struct
 
+from penstock.accept import accept_connections
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
+ROOM_LOOK_S = 1.0
+"""How often a full server looks for an idle connection to end."""
 _ENCODING_IDENTITY = b"identity"
 # Ten years: Trio's clock takes any float, a client's "99999999H" is meant as "never".
 _MAX_TIMEOUT_S = 10 * 365 * 86_400.0
@@ -55,8 +58,8 @@ class Counts(Struct):
     calls: int = 0
     refused: int = 0
     """Calls told to go elsewhere: too many at once on a connection, or draining."""
-    turned_away: int = 0
-    """Connections closed at once: too many."""
+    evicted: int = 0
+    """Idle connections that made room for others."""
     broken: int = 0
     """Connections ended because the client broke the protocol."""
     floods: int = 0
@@ -118,6 +121,7 @@ class Server:
         self._draining = trio.Event()
         self._drained = trio.Event()
         self._last_left = trio.Event()
+        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
         self._accepting = trio.CancelScope()
         self._scope = trio.CancelScope()
 
@@ -128,12 +132,18 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve on listening sockets (they are closed in the end). Returns after ``drain``; cancelling it cuts all."""
-        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
         with self._scope:
             async with trio.open_nursery() as nursery:
+
+                def start(sock: socket.socket) -> None:
+                    self._sockets += 1
+                    nursery.start_soon(self._serve_socket, sock)
+
                 with self._accepting:
-                    task_status.started()
-                    await trio.serve_listeners(self._serve_connection, listeners, handler_nursery=nursery)
+                    async with trio.open_nursery() as accepting:
+                        for sock in sockets:
+                            accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
+                        task_status.started()
 
     async def drain(self, grace_s: float) -> None:
         """Stop listening, let calls end, then close; what still runs after ``grace_s`` is told UNAVAILABLE.
@@ -183,21 +193,42 @@ class Server:
         if self._sockets:
             await self._last_left.wait()
 
-    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+    async def _wait_for_room(self) -> None:
+        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
+        limits = self.limits
+        while self._sockets >= limits.connections:
+            if self._room.is_set():
+                self._room = trio.Event()
+            idle_before = trio.current_time() - limits.evict_after_idle_s
+            idle = [connection for connection in self._connections if connection.idle_since <= idle_before]
+            if idle:
+                self.counts.evicted += 1
+                min(idle, key=lambda connection: connection.idle_since).begin_drain()
+            with trio.move_on_after(min(limits.evict_after_idle_s, ROOM_LOOK_S)):
+                await self._room.wait()
+
+    async def _serve_socket(self, sock: socket.socket) -> None:
         try:
-            peer = stream.socket.getpeername()
+            peer = sock.getpeername()
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         except OSError:  # it has left already
-            await trio.aclose_forcefully(stream)
-            return
-        await self.serve_stream(stream, peer)
+            sock.close()
+            self._left()
+        else:
+            await self._serve_counted(stream, peer)
 
     async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
         """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
-        if self._sockets >= self.limits.connections:
-            self.counts.turned_away += 1
-            await trio.aclose_forcefully(stream)
-            return
         self._sockets += 1
+        await self._serve_counted(stream, peer)
+
+    def _left(self) -> None:
+        self._sockets -= 1
+        self._room.set()
+        if not self._sockets and self.is_draining:
+            self._last_left.set()
+
+    async def _serve_counted(self, stream: trio.abc.Stream, peer: object) -> None:
         self.counts.accepted += 1
         try:
             secured = await self._secure(stream)
@@ -208,9 +239,7 @@ class Server:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)  # closes at once, waits for nothing
-            self._sockets -= 1
-            if not self._sockets and self.is_draining:
-                self._last_left.set()
+            self._left()
 
     async def _run_connection(self, connection: Connection) -> None:
         self._connections.add(connection)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -34,8 +35,8 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from penstock.allowance import Allowance
 from penstock.rpc.http2 import HPACK_TABLE_BYTES, PING_DRAIN, PING_IDLE, open_h2
-from penstock.rpc.limits import Allowance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,6 +71,8 @@ class Connection:
         self._greeted = trio.Event()
         self._drain_pinged = trio.Event()
         self._last_received = trio.current_time()
+        self.idle_since = trio.current_time()
+        """Since when no call runs; infinite while one does, and once it is told to go."""
         self._closing = False
         self._refusing = False
         self._draining = False
@@ -157,6 +160,8 @@ class Connection:
         """The call's handler has ended."""
         if self.calls.pop(call.stream_id, None) is not None and not call.closed:
             self._resets.give()
+        if not self.calls and not self._draining:
+            self.idle_since = trio.current_time()
         self._close_if_done()
 
     # ---------------------------------------------------------------------------------- ends
@@ -170,6 +175,7 @@ class Connection:
         if self._draining or self._closing:
             return
         self._draining = True
+        self.idle_since = math.inf
         self.flush()
         self._out += self.h2.goaway(final=False)
         self.h2.ping(PING_DRAIN)
@@ -308,6 +314,7 @@ class Connection:
         call = self.server.new_call(self, event.stream_id, headers)
         if call is not None:
             self.calls[event.stream_id] = call
+            self.idle_since = math.inf
             self._new_calls.append(call)
 
     def answer_at_once(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:

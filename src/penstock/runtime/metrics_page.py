@@ -16,17 +16,25 @@ from prometheus_client import CollectorRegistry
 from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.errors import PenstockError
+from penstock.http import Limits
 from penstock.rest.exchange import App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
+from penstock.runtime.descriptors import METRICS_MAX_CONNECTIONS
 
 
 class MetricsPage:
     """Serves one registry, once; with a gate, to those who may view."""
 
-    def __init__(self, registry: CollectorRegistry, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        gate: Gate | None = None,
+        *,
+        max_connections: int = METRICS_MAX_CONNECTIONS,
+    ) -> None:
         from penstock.http.hypercorn_seam import HypercornServer
 
-        self._server = HypercornServer(http2=False)
+        self._server = HypercornServer(Limits(max_connections=max_connections), http2=False)
         app: App = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
         self._app = app if gate is None else _gated(app, gate)
 

@@ -7,6 +7,7 @@ answered → listeners drained (grace; past it requests are cancelled) → servi
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.rest.cors import Cors
 from penstock.runtime.access import AccessService
+from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -86,7 +88,12 @@ class Node:
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__)
-        self._page = MetricsPage(self._metrics.registry, gate) if "metrics" in sockets else None
+        self._shares = share_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._page = (
+            MetricsPage(self._metrics.registry, gate, max_connections=self._shares.metrics)
+            if "metrics" in sockets
+            else None
+        )
         self._reporter = None if "metrics" in sockets else Reporter(self._metrics)
 
     async def run(self, stopping: Stopping) -> None:
@@ -127,7 +134,10 @@ class Node:
         dispatch = await self._start_dispatch(supervisor, engine)
         services = await self._start_services(supervisor, engine, membership, dispatch)
         services += await self._start_access(supervisor, database, membership)
-        rpc = RpcServer(engine, self._settings, self._gate)
+        shares = self._shares
+        if (shares.rest, shares.grpc) != (self._settings.http_max_connections, self._settings.grpc_max_connections):
+            log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
+        rpc = RpcServer(engine, self._settings, self._gate, max_connections=shares.grpc)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         http = self._http_server()
         degraded = list[str] if dispatch is None else dispatch.degraded
@@ -275,7 +285,7 @@ class Node:
             max_head_bytes=settings.http_max_header_bytes,
             max_body_bytes=settings.max_body_bytes,
             max_request_memory_bytes=settings.http_max_request_memory_bytes,
-            max_connections=settings.http_max_connections,
+            max_connections=self._shares.rest,
             header_timeout_seconds=settings.http_header_timeout_seconds,
             body_timeout_seconds=settings.http_body_timeout_seconds,
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,

@@ -29,7 +29,7 @@ from penstock.settings import Settings
 class RpcServer:
     """Serves until drained. Raises BadRequest for TLS files that can't be used."""
 
-    def __init__(self, engine: Engine, settings: Settings, gate: Gate | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, gate: Gate | None, *, max_connections: int) -> None:
         workflow, worker = WorkflowEngine(engine), Worker(engine)
         ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
         self._health = Health(ours)
@@ -38,7 +38,7 @@ class RpcServer:
             [workflow, worker, self._health, Reflection(ours | service_names(self._health.__mapping__()))],
             codec=WireCodec(),
             limits=Limits(
-                connections=settings.grpc_max_connections,
+                connections=max_connections,
                 streams_per_connection=settings.grpc_max_streams,
                 message_bytes=settings.grpc_max_message_bytes,
             ),

@@ -290,6 +290,12 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     poll_max_parked: Annotated[
         int, _jobs("Polls that may wait in one process; more are answered at once.", 1, 1_000_000)
     ] = 20_000
+    poll_parked_max_bytes: Annotated[
+        int,
+        _jobs(
+            "Polls that wait and the job types that they name; more are answered at once.", 1_048_576, 68_719_476_736
+        ),
+    ] = 134_217_728
     lease_default_seconds: Annotated[float, _jobs("A lease without `leaseSeconds`.", 0.05, 86_400)] = 30
     lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
     lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600

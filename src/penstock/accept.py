@@ -1,4 +1,4 @@
-"""The accept loop of both servers: from a listening socket to connected ones, as many as there is room for."""
+"""The accept loop of all servers: from a listening socket to connected ones, as many as there is room for."""
 
 from __future__ import annotations
 
