@@ -94,10 +94,11 @@ CREATE TABLE abnormal_end (            -- instances that failed or were cancelle
 CREATE INDEX failed_job ON abnormal_end (instance_id) WHERE job_type IS NOT NULL;
 CREATE INDEX failed_job_type ON abnormal_end (job_type, instance_id) WHERE job_type IS NOT NULL;
 
-CREATE TABLE instance_key (            -- unique among the open instances of a definition id
+CREATE TABLE instance_key (            -- unique among the instances of a definition id that are open or keep theirs
   definition_id text NOT NULL,
   key         text NOT NULL,
   instance_id bigint NOT NULL UNIQUE,
+  kept        boolean NOT NULL DEFAULT false,  -- stays after the instance's end, as long as its row
   PRIMARY KEY (definition_id, key)
 );
 
@@ -202,6 +203,13 @@ CREATE TABLE buffered_signal (
   output      jsonb NOT NULL
 );
 CREATE INDEX buffered_signal_instance ON buffered_signal (instance_id, id);
+
+CREATE TABLE signal_id (               -- signals that came with an id of their sender's; kept as long as the instance
+  instance_id bigint NOT NULL,
+  id          text NOT NULL,
+  request_hash bytea NOT NULL,
+  PRIMARY KEY (instance_id, id)
+);
 
 CREATE TABLE idempotency (
   scope       text NOT NULL,           -- 'start' or 'signal:<instance>:<step>'

@@ -50,7 +50,7 @@ def a_step(**fields: Any) -> Step:
     defaults: dict[str, Any] = {
         "description": None, "next": None, "conditions": (), "transformations": (), "branches": (), "join": None,
         "job_type": None, "delegate_class": None, "retry_count": 0, "boundaries": (), "backoff": None,
-        "timeout_s": None, "duration": None, "until": None,
+        "timeout_s": None, "duration": None, "until": None, "buffer": False,
     }  # fmt: skip
     return Step(**{**defaults, **fields})
 
@@ -68,7 +68,7 @@ def test_every_field_of_every_type_is_read() -> None:
             step("u", "USER_TASK", nextStep="w"),
             step("v", "USER_TASK", jobType="officer"),
             step("d", "DECISION", conditionalNextSteps={"b": "v", "a": "w", "true": "end"}),
-            step("w", "WAIT", nextStep="x", duration="PT0.5S"),
+            step("w", "WAIT", nextStep="x", duration="PT0.5S", buffer=True),
             step("x", "WAIT", nextStep="y", duration="${z}"),
             step("y", "WAIT", nextStep="d", until="2031-05-04T12:00:00Z"),
             step("f", "PARALLEL_GATEWAY", parallelNextSteps=["g", "j", "g"], joinStep="j"),
@@ -98,7 +98,7 @@ def test_every_field_of_every_type_is_read() -> None:
             index=4, id="d", name="d", type=StepType.DECISION,
             conditions=((parse("b"), 3), (parse("a"), 5), (parse("true"), 11)),
         ),
-        a_step(index=5, id="w", name="w", type=StepType.WAIT, next=6, duration=0.5),
+        a_step(index=5, id="w", name="w", type=StepType.WAIT, next=6, duration=0.5, buffer=True),
         a_step(index=6, id="x", name="x", type=StepType.WAIT, next=7, duration=parse("${z}")),
         a_step(index=7, id="y", name="y", type=StepType.WAIT, next=4, until="2031-05-04T12:00:00Z"),
         a_step(index=8, id="f", name="f", type=StepType.PARALLEL_GATEWAY, branches=(9, 10, 9), join=10),
@@ -126,7 +126,8 @@ def test_what_is_absent_has_its_default() -> None:
 
 def test_fields_that_the_type_does_not_use_are_kept_in_the_content_only() -> None:
     body = definition(
-        service("a", "end", transformations={"x": 1}, parallelNextSteps=["ghost"], joinStep="ghost", duration="never"),
+        service("a", "end", transformations={"x": 1}, parallelNextSteps=["ghost"], joinStep="ghost", duration="never",
+                buffer=True),
         step("end", "END", jobType="x", nextStep="a", delegateClass="c", retryCount=4, timeout="PT1S",
              conditionalNextSteps={"x >": "ghost"}, boundaryEvents=[timer("ghost")]),
     )  # fmt: skip

@@ -243,6 +243,10 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         with_wait(duration="PT1S", until="2031-05-04T12:00:00Z"),
         [("steps[0].until", "a wait has either duration or until, not both")],
     ),
+    "a wait that keeps signals now and then": (
+        with_wait(buffer="maybe"),
+        [("steps[0].buffer", "must be true or false, not a string")],
+    ),
     "a wait for a month": (
         with_wait(duration="P1M"),
         [("steps[0].duration", "'P1M' is in years or months, which have no fixed length; use weeks, days or less")],

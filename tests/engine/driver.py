@@ -101,6 +101,12 @@ class Driver:
             Signal(instance_id=instance, step_id=step, variables=msgspec.json.encode(variables or {}), **fields)
         )
 
+    async def signal_by_key(
+        self, definition: str, key: str, step: str, variables: dict[str, Any] | None = None, **fields: Any
+    ) -> None:
+        signal = Signal(instance_id="", step_id=step, variables=msgspec.json.encode(variables or {}), **fields)
+        await self.engine.tasks.signal_by_key(definition, key, signal)
+
     async def due(self, seconds: float = 0) -> int:
         """Let so much time pass in the database, then fire what is due; how many timers fired at once. Those that take
         long have fired, too, when it returns."""
@@ -168,7 +174,7 @@ class Driver:
         """Every row of every table that an operation may change."""
         tables = (
             "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
-            "buffered_signal", "dispatch_outbox", "idempotency", "audit",
+            "buffered_signal", "signal_id", "dispatch_outbox", "idempotency", "audit",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}
 

@@ -51,7 +51,11 @@ LINE = linear(2, definition_id="line")
 ASK = definition(step("ask", "USER_TASK", nextStep="task"), service("task", "end"), end(), definition_id="ask")
 WAIT = definition(step("wait", "WAIT", nextStep="task"), service("task", "end"), end(), definition_id="wait")
 
-UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT)
+LATER = definition(
+    step("ask", "USER_TASK", nextStep="wait"), step("wait", "WAIT", nextStep="end"), end(), definition_id="later"
+)
+
+UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -61,9 +65,11 @@ async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: An
     return view.id, job
 
 
-def starting(about: dict[str, Any], keyed: bool = False) -> Prepare:
+def starting(about: dict[str, Any], keyed: bool = False, own: bool = False) -> Prepare:
     async def prepare(driver: Driver, key: str) -> Scene:
-        fields = {"idempotency_key": key} if keyed else {}
+        fields: dict[str, Any] = {"idempotency_key": key} if keyed else {}
+        if own:
+            fields |= {"instance_key": key, "keep_instance_key": True}
         return Scene(key, lambda: driver.start(about["id"], {"x": 1}, business_key=key, **fields))
 
     return prepare
@@ -182,10 +188,21 @@ async def signal(driver: Driver, key: str) -> Scene:
     return Scene(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
 
 
+async def signal_by_key(driver: Driver, key: str) -> Scene:
+    await driver.start("wait", business_key=key, instance_key=key, keep_instance_key=True)
+    return Scene(key, lambda: driver.signal_by_key("wait", key, "wait", {"y": key}, signal_id="once"))
+
+
+async def early_signal_by_key(driver: Driver, key: str) -> Scene:
+    await driver.start("later", business_key=key, instance_key=key, keep_instance_key=True)
+    return Scene(key, lambda: driver.signal_by_key("later", key, "wait", {"y": key}, signal_id="once"))
+
+
 SCENARIOS: dict[str, Prepare] = {
     "a narrow start": starting(linear(1)),
     "a wide start": starting(fork(1, 1)),
     "a start with a key": starting(linear(1), keyed=True),
+    "a start with a key that is kept": starting(linear(1), own=True),
     "a batch of starts": start_batch,
     "a poll": poll,
     "a poll that finds nothing": poll_with_nothing_to_do,
@@ -207,12 +224,17 @@ SCENARIOS: dict[str, Prepare] = {
     "a retry of an instance": retry,
     "a user task": user_task,
     "a signal": signal,
+    "a signal by key": signal_by_key,
+    "an early signal by key": early_signal_by_key,
 }
 
 STATE = """
 SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpoint::text, r.seq IS NOT NULL,
   (SELECT array_agg((h.step, h.kind) ORDER BY h.seq, h.kind) FROM history h WHERE h.instance_id = i.id)::text,
-  (SELECT count(*) FROM timer m WHERE m.instance_id = i.id)
+  (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
+  (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
+  (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
+  (SELECT kept FROM instance_key k WHERE k.instance_id = i.id)
 FROM instance i LEFT JOIN token t ON t.instance_id = i.id LEFT JOIN ready r ON r.token_id = t.id
 LEFT JOIN job_note n ON n.token_id = t.id WHERE i.business_key = %s ORDER BY i.id, t.id
 """

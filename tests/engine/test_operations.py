@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,7 +24,8 @@ BODY = definition(
     task("x", "join", retryCount=5, retryBackoff={"initial": "PT1H"}),
     user("u", "join", boundaryEvents=[timer("late", "PT2H", interrupting=True)]),
     wait("w", "join"),
-    user("late", "join"),
+    user("late", "join", conditionalNextSteps={"true": "join", "false": "u2"}),
+    wait("u2", "join"),
     joining("join", "end"),
     end(),
     definition_id="all",
@@ -39,14 +41,22 @@ class Case:
         self.job = job
 
 
+async def begin(driver: Driver) -> str:
+    """With a key that it keeps, and a signal that came early."""
+    await driver.upload(BODY)
+    instance = (await driver.start("all", instance_key=uuid.uuid4().hex, keep_instance_key=True)).id
+    await driver.signal(instance, "u2", signal_id="before")
+    return instance
+
+
 async def ready(driver: Driver) -> Case:
-    instance = await driver.run(BODY)
+    instance = await begin(driver)
     token = driver.rows("SELECT instance_id, id, seq FROM token WHERE state = 0")[0]
     return Case(driver, instance, "-".join(f"{part:x}" for part in token))
 
 
 async def locked(driver: Driver) -> Case:
-    instance = await driver.run(BODY)
+    instance = await begin(driver)
     return Case(driver, instance, (await driver.one("x", worker="me")).id)
 
 
@@ -147,6 +157,27 @@ async def signal(case: Case) -> None:
     await case.driver.signal(case.instance, "w", {"a": 1})
 
 
+async def key_of(case: Case) -> str:
+    return (await case.driver.view(case.instance)).instance_key or ""
+
+
+async def signal_by_key(case: Case) -> None:
+    await case.driver.signal_by_key("all", await key_of(case), "w", {"a": 1}, signal_id="s")
+
+
+async def signal_again(case: Case) -> None:
+    await case.driver.signal_by_key("all", await key_of(case), "u2", signal_id="before")
+
+
+async def signal_early(case: Case) -> None:
+    await case.driver.signal(case.instance, "u2", {"a": 1}, signal_id="early")
+
+
+async def start_again(case: Case) -> None:
+    view = await case.driver.start("all", instance_key=await key_of(case), keep_instance_key=True)
+    assert view.id == case.instance
+
+
 async def signal_wrong_type(case: Case) -> None:
     await case.driver.signal(case.instance, "x")
 
@@ -234,6 +265,10 @@ TABLE: dict[Callable[[Case], Awaitable[None]], dict[str, object]] = {
     finish_wrong_type: all_of(BadRequest, Conflict),
     finish_unknown: all_of(NotFound, Conflict),
     signal: all_of(DONE, Conflict),
+    signal_by_key: all_of(DONE, Conflict),
+    signal_early: all_of(DONE, Conflict),
+    signal_again: all_of(NOTHING, NOTHING),
+    start_again: all_of(NOTHING, NOTHING),
     signal_wrong_type: all_of(BadRequest, Conflict),
     signal_unknown: all_of(Conflict, Conflict),
     cancel: all_of(DONE, Conflict),

@@ -41,7 +41,8 @@ def possible(game: TokenGame) -> list[Move]:
     for place, mark in enumerate(game.open_marks):
         job = kind(game.steps[mark.step]) == "SERVICE_TASK"
         # of several executions of a user task or a wait, the oldest is completed or signalled
-        if not mark.backing_off if job else mark.step not in oldest:
+        # and one that comes while others are kept for an open wait is kept as well
+        if not mark.backing_off if job else mark.step not in oldest and not game.kept_signals[mark.step]:
             moves.append(Move("complete", place))
         oldest.add(mark.step)
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
@@ -51,7 +52,9 @@ def possible(game: TokenGame) -> list[Move]:
     moves += [
         Move("keep signal", step=name)
         for name, step in game.steps.items()
-        if kind(step) == "WAIT" and name not in open_steps and sum(game.kept_signals.values()) < 3
+        if kind(step) == "WAIT"
+        and (name not in open_steps or game.kept_signals[name])
+        and sum(game.kept_signals.values()) < 3
     ]
     if moves:
         moves.append(Move("cancel"))

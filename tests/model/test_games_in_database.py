@@ -42,6 +42,7 @@ class Played:
         self.types = sorted({step["jobType"] for step in self.steps if step["type"] == "SERVICE_TASK"})
         self.jobs: dict[str, Job] = {}
         self.done: list[Job] = []
+        self.signals: list[tuple[str, str, str, dict[str, Any]]] = []
         self.moves: list[Move] = []
         self.instance = ""
         self.game: TokenGame | None = None
@@ -57,7 +58,34 @@ class Played:
 
     async def begin(self) -> str:
         await self.engines[0].upload(self.body)
-        return (await self.engine.start(str(self.body["id"]), START_VARIABLES)).id
+        return await self.start()
+
+    async def start(self) -> str:
+        """The instance, by the game's own key: also when it was started before, and after its end."""
+        key = f"key {self.seed}"
+        view = await self.engine.start(str(self.body["id"]), START_VARIABLES, instance_key=key, keep_instance_key=True)
+        return view.id
+
+    async def signal(self, step: str, output: dict[str, Any], *, early: bool = False) -> None:
+        how = self.source.choice(["id", "key", "plain"])
+        if how == "plain":
+            await self.send(None, step, output, early)
+        else:
+            self.signals.append((how, f"s{len(self.signals)}", step, output))
+            await self.signal_again(-1)
+
+    async def signal_again(self, which: int) -> None:
+        """One that has an id; only the first time it has an effect, and any time it is accepted."""
+        how, id, step, output = self.signals[which]
+        await self.send(id, step, output, False, by_key=how == "key")
+
+    async def send(
+        self, id: str | None, step: str, output: dict[str, Any], buffer: bool, *, by_key: bool = False
+    ) -> None:
+        if by_key:
+            await self.engine.signal_by_key(str(self.body["id"]), f"key {self.seed}", step, output, signal_id=id)
+        else:
+            await self.engine.signal(self.instance, step, output, signal_id=id, buffer=buffer)
 
     async def play(self) -> None:
         self.instance = await self.begin()
@@ -89,7 +117,7 @@ class Played:
                 return
             case "keep signal":
                 for _ in range(move.times):
-                    await self.engine.signal(self.instance, move.step, output_of(move), buffer=True)
+                    await self.signal(move.step, output_of(move), early=True)
                 return
         token, seq = self.open_executions()[move.place]
         if move.what == "fire":
@@ -99,7 +127,7 @@ class Played:
         if kind(step) == "USER_TASK":
             await self.engine.finish_task(self.instance, step["id"], output_of(move))
         elif kind(step) == "WAIT":
-            await self.engine.signal(self.instance, step["id"], output_of(move))
+            await self.signal(step["id"], output_of(move))
         else:
             job = await self.job(token, seq)
             attempt = self.source.choice([None, job.attempt])
@@ -127,7 +155,7 @@ class Played:
 
     async def disturb(self) -> None:
         """Something that changes nothing anybody can see."""
-        match self.source.randrange(4):
+        match self.source.randrange(6):
             case 0 if self.done:
                 job = self.source.choice(self.done)
                 try:
@@ -137,6 +165,10 @@ class Played:
                         raise
             case 1:
                 await self.expire()
+            case 3:
+                assert await self.start() == self.instance
+            case 4 if self.signals:
+                await self.signal_again(self.source.randrange(len(self.signals)))
             case 2:
                 held = list(self.jobs.values())[:2]
                 releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]

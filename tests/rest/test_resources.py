@@ -147,7 +147,12 @@ async def test_a_query_that_can_not_be_read_is_refused(
     [
         ("/v1/definitions", "keyword=x&limit=7", "definitions.list_slice", ("x", None, 7)),
         ("/v1/definitions", "cursor=LOS%3A%3Aloan", "definitions.list_slice", (None, "LOS::loan", 0)),
-        ("/v1/instances", "status=FAILED&cursor=1f&limit=9", "instances.find_slice", (None, "FAILED", None, "1f", 9)),
+        (
+            "/v1/instances",
+            "status=FAILED&cursor=1f&limit=9",
+            "instances.find_slice",
+            (None, "FAILED", None, "1f", 9, None),
+        ),
         ("/v1/jobs", "status=FAILED&limit=9&jobType=a", "jobs.failed_slice", (None, 9, "a")),
     ],
 )
@@ -206,12 +211,18 @@ INSTANCE_SUMMARY: dict[str, Any] = {
 }  # fmt: skip
 
 
+async def test_an_instance_is_found_by_its_key(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on_list(total=0)
+    assert (await rest.get("/v1/instances?definitionId=d&instanceKey=k%2F1")).json["total"] == 0
+    assert engine.one("instances.find") == ("d", None, None, 0, 0, "k/1")
+
+
 async def test_instances_are_listed_by_filters(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on_list([instance()], total=1)
     answer = await rest.get(
         "/v1/instances?definitionId=LOS%3A%3Aloan&status=WAITING&businessKey=b%2F1&page=2&pageSize=5"
     )
-    assert engine.one("instances.find") == ("LOS::loan", "WAITING", "b/1", 2, 5)
+    assert engine.one("instances.find") == ("LOS::loan", "WAITING", "b/1", 2, 5, None)
     assert answer.json["total"] == 1
     assert "totalIsEstimate" not in answer.json
     engine.on_list(total=20_000, estimate=True)
@@ -349,6 +360,24 @@ async def test_the_body_of_a_signal_is_the_variable_map(
     assert engine.one("tasks.signal") == Signal(
         instance_id="1f", step_id="paid", variables=b'{"amount": 5}', idempotency_key="k", buffer=buffer
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "step"),
+    [
+        ("/v1/definitions/LOS%3A%3Aloan/keys/k/signals/paid", "k", "paid"),
+        ("/v1/definitions/LOS::loan/keys/a%2Fsignals%2Fb/signals/x%2Fy", "a/signals/b", "x/y"),
+        ("/v1/definitions/LOS::loan/keys/a/b/signals/x/y", "a/b", "x/y"),
+        ("/v1/definitions/LOS::loan/keys/k%C3%A4%20%25/signals/x", "kä %", "x"),
+    ],
+)
+async def test_a_signal_by_key_names_the_definition_the_key_and_the_step(
+    rest: Rest, engine: ScriptedEngine, path: str, key: str, step: str
+) -> None:
+    answer = await rest.post(f"{path}?signalId=p%201", {"amount": 5})
+    assert (answer.status, answer.body) == (204, b"")
+    signal = Signal(instance_id="", step_id=step, variables=b'{"amount": 5}', signal_id="p 1")
+    assert engine.one("tasks.signal_by_key") == ("LOS::loan", key, signal)
 
 
 async def test_a_signal_may_be_empty(rest: Rest, engine: ScriptedEngine) -> None:

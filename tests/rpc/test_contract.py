@@ -114,7 +114,8 @@ def see_definitions(client: Client) -> None:
     shape.transformations["x"].number_value = 3
     uploaded = client.upload(
         client.task(description="first", retry_count=2, delegate_class="x.Y", boundary_events=[timer], next_step="d"),
-        client.step("other", "USER_TASK", next_step="d"), decision, fork, client.task("b", next_step="join"),
+        client.step("other", "USER_TASK", next_step="w"), client.step("w", "WAIT", next_step="d", buffer=True),
+        decision, fork, client.task("b", next_step="join"),
         client.task("c", next_step="join"), client.step("join", "JOIN_GATEWAY", next_step="s"), shape,
         id="all", description="all of it", auto_start_next_workflow=True, next_workflow_id="d", metadata={"k": [1]},
     )  # fmt: skip
@@ -126,7 +127,7 @@ def see_definitions(client: Client) -> None:
 def see_instances(client: Client) -> None:
     m = client.m
     client.upload(client.task(retry_count=3))
-    started = client.start(variables={"n": 3}, business_key="key")
+    started = client.start(variables={"n": 3}, business_key="key", instance_key="own")
     (job,) = client.poll()
     client.call("CompleteJob", m.CompleteJobRequest(job_id=job.id, worker_id="w"))
     client.start()
@@ -137,6 +138,8 @@ def see_instances(client: Client) -> None:
         client.call("GetInstanceHistory", m.GetInstanceHistoryRequest(id=id))
     client.call("CancelInstance", m.CancelInstanceRequest(id=client.start().id, reason="why"))
     client.call("ListInstances", m.ListInstancesRequest())
+    client.call("ListInstances", m.ListInstancesRequest(limit=1))
+    client.call("ListDefinitions", m.ListDefinitionsRequest(limit=1))
 
 
 def see_batches(client: Client) -> None:
@@ -144,6 +147,7 @@ def see_batches(client: Client) -> None:
     fails = client.step("f", "DECISION", conditional_next_steps={"1 == 2": "end"})
     client.upload(fails, id="fails")
     ok = {"idempotency_key": "k", "business_key": "b", "variables": b'{"n":1}', "definition_id": "d"}
+    ok["instance_key"] = "i"
     items = [p.StartItem(**ok), p.StartItem(), p.StartItem(definition_id="fails")]
     client.call("StartInstances", p.StartInstancesRequest(items=items))
     (job,) = client.poll(max_jobs=10)

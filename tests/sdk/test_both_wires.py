@@ -315,7 +315,7 @@ def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
             assert (started.status, started.current_step_ids) == ("WAITING", ["papers"])
             with pytest.raises(NotFound):
                 await client.complete_user_task(started.id, "approve")
-            await rest.signal(started.id, "late", {"seal": True}, buffer=True)
+            await client.signal(started.id, "late", {"seal": True}, buffer=True)
             kept = [(kept.step_id, kept.variables) for kept in await rest.list_signals(started.id)]
             assert kept == [("late", {"seal": True})]
             await client.signal(started.id, "papers", {"papers": 2}, idempotency_key=f"{name}-1")
@@ -389,6 +389,45 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
             assert (await client.get_instance(started.id)).status == "COMPLETED"
             with pytest.raises(Conflict):
                 await rest.retry_instance(started.id)
+
+    run(main)
+
+
+def test_your_own_keys_start_and_signal_once(run: Run, wire: Wire) -> None:
+    name = f"own-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).user_task("approve").wait("paid").wait("papers", buffer=True).end().document()
+    key = "P/7 ä%"
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(flow)
+            assert (await client.get_definition(name))["steps"][2]["buffer"] is True
+
+            async def start() -> Instance:
+                return await client.start_instance(name, {"n": 1}, instance_key=key, keep_instance_key=True)
+
+            started = await start()
+            assert started.instance_key == key
+            with pytest.raises(NotFound):
+                await client.signal_by_key(name, "other", "paid", signal_id="s")
+            for _ in range(2):
+                await client.signal_by_key(name, key, "paid", {"sum": 10}, signal_id="payment")
+            with pytest.raises(IdempotencyConflict):
+                await client.signal_by_key(name, key, "paid", {"sum": 11}, signal_id="payment")
+            await client.signal(started.id, "papers", {"papers": 2})
+            await client.complete_user_task(started.id, "approve")
+            await client.signal(started.id, "paid", {"sum": 10}, signal_id="payment")
+            for found in (await start(), await client.find_instance(name, key)):
+                assert (found.id, found.status) == (started.id, "COMPLETED")
+                assert found.variables == {"n": 1, "sum": 10, "papers": 2}
+            (batched,) = await client.start_instances(
+                [StartRequest(definition_id=name, instance_key=key, keep_instance_key=True)]
+            )
+            assert batched.unwrap().id == started.id
+            with pytest.raises(NotFound):
+                await client.find_instance(name, "other")
+            with pytest.raises(Conflict):
+                await client.signal_by_key(name, key, "paid", signal_id="another")
 
     run(main)
 

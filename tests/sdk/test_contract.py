@@ -29,6 +29,7 @@ CALLS = (
     calls.RetryInstance(id="{id}"),
     calls.CompleteUserTask(instance_id="{id}", step_id="{stepId}"),
     calls.Signal(instance_id="{id}", step_id="{stepId}"),
+    calls.SignalByKey(definition_id="{id}", instance_key="{key}", step_id="{stepId}", signal_id="s"),
     calls.PollJobs(worker_id="w", job_types=["t"], max_jobs=1, lease_s=30),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),

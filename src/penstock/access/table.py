@@ -25,6 +25,7 @@ REST: Final[Mapping[tuple[str, str], Permission]] = {
     ("GET", "/v1/definitions"): VIEW,
     ("GET", "/v1/definitions/{id}"): VIEW,
     ("GET", "/v1/definitions/{id}/versions/{number}"): VIEW,
+    ("POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}"): OPERATE,
     ("POST", "/v1/instances"): OPERATE,
     ("POST", "/v1/instances/batch"): OPERATE,
     ("GET", "/v1/instances"): VIEW,

@@ -184,6 +184,8 @@ class SyncClient:
     retry_instance = _blocking(Client.retry_instance)
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
+    signal_by_key = _blocking(Client.signal_by_key)
+    find_instance = _blocking(Client.find_instance)
     poll_jobs = _blocking(Client.poll_jobs)
     list_failed_jobs = _blocking(Client.list_failed_jobs)
     complete_job = _blocking(Client.complete_job)

@@ -150,16 +150,21 @@ class WorkflowBuilder:
         conditions: Mapping[str, str] | None = None,
         duration: str | None = None,
         until: str | None = None,
+        buffer: bool = False,
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``."""
+        """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``.
+
+        With ``buffer`` signals that come before it is open are kept.
+        """
         return self._add(
             _step(step_id, "WAIT", name, description)
             | _given(
                 duration=duration,
                 until=until,
+                buffer=buffer or None,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),

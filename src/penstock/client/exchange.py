@@ -51,6 +51,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     RetryInstance,
     Signal,
+    SignalByKey,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -131,6 +132,7 @@ def _start_body(request: StartRequest) -> dict[str, object]:
         variables=request.variables,
         businessKey=request.business_key,
         instanceKey=request.instance_key,
+        keepInstanceKey=request.keep_instance_key or None,
     )
 
 
@@ -188,6 +190,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "definitionId": operation.definition_id,
         "status": operation.status,
         "businessKey": operation.business_key,
+        "instanceKey": operation.instance_key,
         **_window(operation.window),
     }
     return Exchange("GET", "/v1/instances", _read_instances, query=query)
@@ -223,8 +226,14 @@ def _complete_user_task(operation: CompleteUserTask) -> Exchange:
 
 def _signal(operation: Signal) -> Exchange:
     path = f"/v1/instances/{_quoted(operation.instance_id)}/signals/{_quoted(operation.step_id)}"
-    query = {"buffer": "true"} if operation.buffer else None
+    query = {"buffer": "true" if operation.buffer else None, "signalId": operation.signal_id}
     return Exchange("POST", path, _nothing, operation.variables, query, operation.idempotency_key)
+
+
+def _signal_by_key(operation: SignalByKey) -> Exchange:
+    path = f"/v1/definitions/{_quoted(operation.definition_id)}/keys/{_quoted(operation.instance_key)}"
+    path += f"/signals/{_quoted(operation.step_id)}"
+    return Exchange("POST", path, _nothing, operation.variables, {"signalId": operation.signal_id})
 
 
 def _poll_jobs(operation: PollJobs) -> Exchange:
@@ -314,6 +323,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     RetryInstance: _retry_instance,
     CompleteUserTask: _complete_user_task,
     Signal: _signal,
+    SignalByKey: _signal_by_key,
     ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,

@@ -12,7 +12,7 @@ import msgspec
 from penstock.client.backoff import Backoff
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.errors import ClientError, Conflict, TimedOut, Unavailable
+from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
 from penstock.client.model import AuditRecord, Instance, KeptSignal, Page, StartRequest, StartResult, StepExecution
 from penstock.client.operation import (
     CancelInstance,
@@ -24,6 +24,7 @@ from penstock.client.operation import (
     ListSignals,
     RetryInstance,
     Signal,
+    SignalByKey,
     StartInstance,
     StartInstances,
     Window,
@@ -50,13 +51,16 @@ class InstanceCalls(Caller):
         version: int | None = None,
         business_key: str | None = None,
         instance_key: str | None = None,
+        keep_instance_key: bool = False,
         idempotency_key: str | None = None,
     ) -> Instance:
         """Start an instance of the latest or the given version.
 
         Repeated safely: without an ``idempotency_key`` the client makes one for this call. Give your own to make
         the start idempotent beyond this call (the engine keeps keys for 24 h). An ``instance_key`` is unique among the
-        open instances of the definition: while there is one with it, that one is returned.
+        open instances of the definition: while there is one with it, that one is returned. With
+        ``keep_instance_key`` the key stays taken after the end, as long as the engine keeps the instance: your own key
+        then makes the start happen once, however late it is repeated.
 
         Raises:
             NotFound: no such definition or version.
@@ -68,6 +72,7 @@ class InstanceCalls(Caller):
             variables=optional_object(variables),
             business_key=business_key,
             instance_key=instance_key,
+            keep_instance_key=keep_instance_key,
             idempotency_key=idempotency_key or _new_idempotency_key(),
         )
         return await self.call(StartInstance(request=request))
@@ -118,6 +123,17 @@ class InstanceCalls(Caller):
             NotFound: no such instance.
         """
         return await self.call(GetInstance(id=instance_id))
+
+    async def find_instance(self, definition_id: str, instance_key: str) -> Instance:
+        """The instance that has an instance key: the open one, or the one that keeps it.
+
+        Raises:
+            NotFound: there is none.
+        """
+        page = await self.call(ListInstances(definition_id=definition_id, instance_key=instance_key))
+        if not page.items:
+            raise NotFound(f"no instance of '{definition_id}' has the instance key '{instance_key}'")
+        return page.items[0]
 
     async def list_instances(
         self,
@@ -279,10 +295,12 @@ class InstanceCalls(Caller):
         *,
         idempotency_key: str | None = None,
         buffer: bool = False,
+        signal_id: str | None = None,
     ) -> None:
         """Signal a waiting step; its variables are merged. Repeated safely, as with ``start_instance``.
 
-        With ``buffer`` a signal that comes before its wait is open is kept until then.
+        With ``buffer`` a signal that comes before its wait is open is kept until then. A ``signal_id`` of your own does
+        that too, and is remembered as long as the instance: however often the signal is sent, it acts once.
 
         Raises:
             NotFound: no such instance.
@@ -294,8 +312,32 @@ class InstanceCalls(Caller):
                 instance_id=instance_id,
                 step_id=step_id,
                 variables=optional_object(variables),
-                idempotency_key=idempotency_key or _new_idempotency_key(),
+                idempotency_key=idempotency_key or (_new_idempotency_key() if signal_id is None else None),
                 buffer=buffer,
+                signal_id=signal_id,
+            )
+        )
+
+    async def signal_by_key(
+        self, definition_id: str, instance_key: str, step_id: str, variables: object = None, *, signal_id: str
+    ) -> None:
+        """Signal a waiting step of the instance that has an instance key, by ids that are all your own.
+
+        The signal may come before its wait is open, and any number of times: it acts once.
+
+        Raises:
+            NotFound: no instance has the key (yet).
+            Conflict: the instance has ended, or has no such step.
+            IdempotencyConflict: another signal came with this ``signal_id``.
+            BadRequest: the step is of another type.
+        """
+        await self.call(
+            SignalByKey(
+                definition_id=definition_id,
+                instance_key=instance_key,
+                step_id=step_id,
+                signal_id=signal_id,
+                variables=optional_object(variables),
             )
         )
 

@@ -157,6 +157,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     business_key: str | None = None
     instance_key: str | None = None
     """Unique among the open instances of a definition id: a second start returns the first instance."""
+    keep_instance_key: bool = False
+    """Unique also after the instance's end, as long as the engine keeps it."""
     idempotency_key: str | None = None
 
 

@@ -150,6 +150,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     definition_id: str | None = None
     status: str | None = None
     business_key: str | None = None
+    instance_key: str | None = None
     window: Window = Window()
 
 
@@ -207,17 +208,28 @@ class CompleteUserTask(Operation[None], frozen=True):
 
 
 class Signal(Operation[None], frozen=True):
-    """Signal a waiting step; repeatable because of the idempotency key."""
+    """Signal a waiting step; repeatable because of the idempotency key, or the signal's id."""
 
     instance_id: str
     step_id: str
     variables: JsonObject | None = None
     idempotency_key: str | None = None
     buffer: bool = False
+    signal_id: str | None = None
 
     @property
     def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED if self.idempotency_key is None else Repeat.ALWAYS
+        return Repeat.IF_NOT_APPLIED if self.idempotency_key is None and self.signal_id is None else Repeat.ALWAYS
+
+
+class SignalByKey(Operation[None], frozen=True):
+    """Signal a waiting step of the instance that has a key; repeatable because of the signal's id."""
+
+    definition_id: str
+    instance_key: str
+    step_id: str
+    signal_id: str
+    variables: JsonObject | None = None
 
 
 class PollJobs(Operation[list[Job]], frozen=True):

@@ -82,6 +82,8 @@ class Step(msgspec.Struct, frozen=True):
     """WAIT: seconds, or an expression that gives ISO 8601 text."""
     until: Expression | str | None
     """WAIT: RFC 3339 text, or an expression that gives it."""
+    buffer: bool = False
+    """WAIT: a signal that comes before it is open is kept."""
 
 
 class Definition(msgspec.Struct, frozen=True, dict=True):

@@ -27,7 +27,7 @@ _USES: Final[dict[StepType, frozenset[str]]] = {
     StepType.USER_TASK: _TASK | {"jobType"},
     StepType.DECISION: frozenset({"conditionalNextSteps"}),
     StepType.TRANSFORMATION: frozenset({"transformations", "nextStep"}),
-    StepType.WAIT: _TASK | {"duration", "until"},
+    StepType.WAIT: _TASK | {"duration", "until", "buffer"},
     StepType.PARALLEL_GATEWAY: frozenset({"parallelNextSteps", "joinStep"}),
     StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
     StepType.END: frozenset(),
@@ -77,6 +77,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     timeout_s: float | None = None
     duration: float | Expression | None = None
     until: Expression | str | None = None
+    buffer: bool = False
 
     @property
     def path(self) -> str:
@@ -177,8 +178,10 @@ class StepReader:
         max_chars = self._limits.expression_max_chars
         duration = reader.text("duration", max_chars=max_chars)
         until = reader.text("until", max_chars=max_chars)
+        buffer = reader.flag("buffer")
         if not _uses(draft, "duration"):
             return
+        draft.buffer = buffer
         if duration is not None and until is not None:
             reader.refuse("until", "a wait has either duration or until, not both")
         if duration is not None:

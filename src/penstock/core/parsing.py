@@ -176,4 +176,5 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         timeout_s=draft.timeout_s,
         duration=draft.duration,
         until=draft.until,
+        buffer=draft.buffer,
     )

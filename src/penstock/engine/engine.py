@@ -59,7 +59,7 @@ class Engine:
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
         self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
-        self.tasks = Tasks(database, self.definitions, self.wide, audit=settings.audit_log_enabled)
+        self.tasks = Tasks(database, self.definitions, self.instances, self.wide, audit=settings.audit_log_enabled)
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
@@ -134,6 +135,13 @@ class Instances:
                 raise NotFound(f"instance '{id}' is unknown")
             hold.keep(0)
 
+    async def find_by_key(self, definition_id: str, instance_key: str) -> int | None:
+        """The instance that has a key: the open one, or the one that keeps it. Raises BadRequest."""
+        check_text(definition_id, "definitionId", NAME_MAX_CHARS)
+        check_text(instance_key, "instanceKey", NAME_MAX_CHARS)
+        async with self._database.connection() as connection:
+            return await wide_store.find_by_key(connection, definition_id, instance_key)
+
     async def history(self, id: str) -> list[HistoryItem]:
         """Every step execution in order of entry. Raises NotFound."""
         number = ids.read_instance(id)
@@ -192,11 +200,13 @@ class Instances:
         ):
             if value is not None:
                 check_text(value, field, most)
+        if request.keep_instance_key and request.instance_key is None:
+            raise BadRequest("keepInstanceKey: needs an instanceKey to keep")
 
-    async def read(self, found: Sequence[int]) -> AsyncGenerator[list[InstanceView]]:
+    async def read(self, found: Sequence[int]) -> AsyncGenerator[builtins.list[InstanceView]]:
         """The instances, in pieces that fit into the memory for answers; each is to have left when the next is asked
         for. Waits for room; raises Overloaded only before the first piece."""
-        left, hold, size_bytes, count = list(found), current_hold(), PIECE_BYTES, len(found)
+        left, hold, size_bytes, count = [*found], current_hold(), PIECE_BYTES, len(found)
         begun = False
         while left:
             if begun:
@@ -223,11 +233,20 @@ class Instances:
             return await summarize_instances(connection, self._definitions, found)
 
     async def find(
-        self, definition_id: str | None, status: str | None, business_key: str | None, page: int, page_size: int
+        self,
+        definition_id: str | None,
+        status: str | None,
+        business_key: str | None,
+        page: int,
+        page_size: int,
+        instance_key: str | None = None,
     ) -> FoundInstances:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
         _check_status(status)
+        if instance_key is not None:
+            found_one = await self._with_key(definition_id, status, business_key, instance_key)
+            return FoundInstances(found_one[offset:], len(found_one), total_is_estimate=False)
         limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
@@ -250,12 +269,21 @@ class Instances:
         return FoundInstances(found, total, total_is_estimate=True)
 
     async def find_slice(
-        self, definition_id: str | None, status: str | None, business_key: str | None, cursor: str | None, limit: int
+        self,
+        definition_id: str | None,
+        status: str | None,
+        business_key: str | None,
+        cursor: str | None,
+        limit: int,
+        instance_key: str | None = None,
     ) -> FoundSlice:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. Raises BadRequest."""
         _check_status(status)
         before = read_cursor(cursor)
+        if instance_key is not None:
+            found_one = await self._with_key(definition_id, status, business_key, instance_key)
+            return FoundSlice([number for number in found_one if number < before], None)
         async with self._database.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
             found: list[int] = []
@@ -287,19 +315,45 @@ class Instances:
                 raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
 
     async def list(
-        self, definition_id: str | None, status: str | None, business_key: str | None, page: int, page_size: int
+        self,
+        definition_id: str | None,
+        status: str | None,
+        business_key: str | None,
+        page: int,
+        page_size: int,
+        instance_key: str | None = None,
     ) -> InstancePage:
         """A page with all its variables at once. Raises as `find`, and Overloaded when they are too many bytes."""
-        found = await self.find(definition_id, status, business_key, page, page_size)
+        found = await self.find(definition_id, status, business_key, page, page_size, instance_key)
         items = await self._read_at_once(found.ids)
         return InstancePage(items=items, total=found.total, total_is_estimate=found.total_is_estimate)
 
     async def list_slice(
-        self, definition_id: str | None, status: str | None, business_key: str | None, cursor: str | None, limit: int
+        self,
+        definition_id: str | None,
+        status: str | None,
+        business_key: str | None,
+        cursor: str | None,
+        limit: int,
+        instance_key: str | None = None,
     ) -> InstanceSlice:
         """A slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
-        found = await self.find_slice(definition_id, status, business_key, cursor, limit)
+        found = await self.find_slice(definition_id, status, business_key, cursor, limit, instance_key)
         return InstanceSlice(items=await self._read_at_once(found.ids), next=found.next)
+
+    async def _with_key(
+        self, definition_id: str | None, status: str | None, business_key: str | None, instance_key: str
+    ) -> builtins.list[int]:
+        if definition_id is None:
+            raise BadRequest("instanceKey: needs a definitionId, whose key it is")
+        number = await self.find_by_key(definition_id, instance_key)
+        if number is None:
+            return []
+        return [
+            number
+            for view in await self.summarize([number])
+            if status in (None, view.status) and business_key in (None, view.business_key)
+        ]
 
 
 def _check_status(status: str | None) -> None:

@@ -134,7 +134,7 @@ class RetryItem(WideItem):
     async def prepare(self, connection: TrioConnection) -> None:
         holder = await store.reclaim_instance_key(connection, self.instance)
         if holder is not None:
-            raise Conflict(f"instance '{show_instance(holder)}' has the same instance key and is open")
+            raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
@@ -152,7 +152,7 @@ class RetryItem(WideItem):
 class TaskItem(WideItem):
     """Complete the oldest open execution of a user task, or signal that of a wait."""
 
-    __slots__ = ("actor", "by", "kind", "output", "step_id")
+    __slots__ = ("actor", "by", "detail", "kind", "output", "step_id")
 
     def __init__(self, instance: int, step_id: str, kind: StepType, output: bytes | None, by: str | None) -> None:
         super().__init__(instance)
@@ -161,6 +161,7 @@ class TaskItem(WideItem):
         self.output = output
         self.actor = actor(by)
         self.by = self.actor if by is None else by
+        self.detail = None if self.by == self.actor else f"for {self.by}"
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         signal = self.kind is StepType.WAIT
@@ -190,10 +191,8 @@ class TaskItem(WideItem):
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         step = loaded.definition.step(self.step_id)
         kind = "SIGNALLED" if self.kind is StepType.WAIT else "USER_TASK_COMPLETED"
-        claimed = None if self.by == self.actor else f"for {self.by}"
-        outcome.audit.append(
-            AuditRow(kind, step=None if step is None else step.index, actor=self.actor, detail=claimed)
-        )
+        index = None if step is None else step.index
+        outcome.audit.append(AuditRow(kind, step=index, actor=self.actor, detail=self.detail))
         return None
 
 

@@ -320,16 +320,18 @@ class Starts:
                     item.answer(msgspec.json.decode(bytes(used[2]), type=InstanceView))
                 return True
         if request.instance_key is not None:
-            open_instance = await wide_store.claim_instance_key(
-                connection, loaded.definition.id, request.instance_key, id
+            holder, written = await wide_store.claim_instance_key(
+                connection, loaded.definition.id, request.instance_key, id, kept=request.keep_instance_key
             )
-            if open_instance is not None:
-                view = await self._view_open(connection, item, open_instance)
+            if holder != id:
+                view = await self._view_open(connection, item, holder)
                 if view is None:
                     return True
+                writes: list[wide_store.Statement] = []
                 if key is not None:  # the first answer of this key, too
-                    answer = (SQL["answer_idempotency"], (START_SCOPE, key, msgspec.json.encode(view)))
-                    await connection.roundtrip([answer, (SQL["commit"], ())])
+                    writes.append((SQL["answer_idempotency"], (START_SCOPE, key, msgspec.json.encode(view))))
+                if writes or written:
+                    await connection.roundtrip([*writes, (SQL["commit"], ())])
                 item.answer(view)
                 return True
         return False
@@ -380,7 +382,9 @@ def _key_order(item: StartItem) -> tuple[str, str]:
 def _digest(request: StartRequest) -> bytes:
     """What makes two requests with one key the same. Variables by value, whatever the order of their keys."""
     variables = msgspec.json.encode(msgspec.json.decode(request.variables), order="sorted")
-    parts = (request.definition_id, request.definition_version, request.business_key, request.instance_key)
+    parts = [request.definition_id, request.definition_version, request.business_key, request.instance_key]
+    if request.keep_instance_key:
+        parts.append("kept")
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
 
 

@@ -8,10 +8,11 @@ import msgspec
 
 from penstock.core.definition import Step, StepType
 from penstock.core.event import Event
-from penstock.core.state import InstanceStatus, Token
+from penstock.core.state import Token
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.instances import Instances
 from penstock.engine.items import TaskItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
@@ -36,12 +37,15 @@ SIGNALS_FULL_BYTES = 4_194_304
 class SignalItem(TaskItem):
     """A signal: acts on an open wait, or is kept for one that is not open yet, or has others to take first."""
 
-    __slots__ = ("_audit", "_kept", "buffer", "key")
+    __slots__ = ("_audit", "_kept", "buffer", "key", "signal_id")
 
     def __init__(self, instance: int, request: Signal, *, audit: bool) -> None:
         super().__init__(instance, request.step_id, StepType.WAIT, request.variables, None)
         self._audit = audit
-        self.buffer = request.buffer
+        self.signal_id = request.signal_id
+        if request.signal_id is not None:
+            self.detail = request.signal_id
+        self.buffer = request.buffer or request.signal_id is not None
         self.key = request.idempotency_key
         self._kept: int | None = None
 
@@ -56,7 +60,18 @@ class SignalItem(TaskItem):
         value = msgspec.json.decode(self.output or b"{}")
         return hashlib.sha256(msgspec.json.encode(value, order="sorted")).digest()
 
+    @property
+    def signal_digest(self) -> bytes:
+        """What makes two signals with one id the same. The id is the instance's, not the step's."""
+        return hashlib.sha256(self.step_id.encode() + b"\0" + self.digest).digest()
+
     async def prepare(self, connection: TrioConnection) -> None:
+        if self.signal_id is not None:
+            came = await store.find_signal_id(connection, self.instance, self.signal_id)
+            if came is not None:
+                if came != self.signal_digest:
+                    raise IdempotencyConflict("signalId: another signal came to the instance with this id")
+                raise Settled(None)
         if self.key is None:
             return
         used = await store.find_key(connection, self.scope, self.key)
@@ -70,7 +85,7 @@ class SignalItem(TaskItem):
         return super().decide(locked, loaded, known, armed)
 
     def not_open(self, locked: LockedInstance, step: Step) -> Event:
-        if not self.buffer or locked.instance.status is not InstanceStatus.ACTIVE:
+        if not (self.buffer or step.buffer):
             return super().not_open(locked, step)
         return self._keep(locked, step.index)
 
@@ -91,7 +106,10 @@ class SignalItem(TaskItem):
         writes: list[Statement] = []
         if self._kept is not None:
             output = (self.output or b"{}").decode()
-            writes.append((SQL["insert_signal"], (self.instance, self._kept, output, self._audit, self.actor)))
+            kept = (self.instance, self._kept, output, self._audit, self.actor, self.signal_id)
+            writes.append((SQL["insert_signal"], kept))
+        if self.signal_id is not None:
+            writes.append((SQL["note_signal_id"], (self.instance, self.signal_id, self.signal_digest)))
         if self.key is not None:
             writes.append((SQL["claim_idempotency"], (self.scope, self.key, self.digest, self.instance)))
         return writes
@@ -100,8 +118,11 @@ class SignalItem(TaskItem):
 class Tasks:
     """The operations on user tasks and waits."""
 
-    def __init__(self, database: Database, definitions: Definitions, wide: WideLane, *, audit: bool) -> None:
+    def __init__(
+        self, database: Database, definitions: Definitions, instances: Instances, wide: WideLane, *, audit: bool
+    ) -> None:
         self._database = database
+        self._instances = instances
         self._audit = audit
         self._definitions = definitions
         self._wide = wide
@@ -121,15 +142,28 @@ class Tasks:
         )
 
     async def signal(self, request: Signal) -> None:
-        """Signal the oldest open execution of a wait; with ``buffer`` the signal is kept when none is open.
+        """Signal the oldest open execution of a wait.
+
+        The signal is kept when none is open, if it has ``buffer`` or a ``signal_id``, or the step says so.
 
         Raises NotFound (no such instance), BadRequest (another type of step), Conflict (not parked there, unknown
-        step, ended instance), IdempotencyConflict. Idempotent with a key.
+        step, ended instance), IdempotencyConflict. Idempotent with a key or an id.
         """
-        if request.idempotency_key is not None:
-            check_text(request.idempotency_key, "Idempotency-Key", NAME_MAX_CHARS)
+        await self._signal(ids.read_instance(request.instance_id), request)
+
+    async def signal_by_key(self, definition_id: str, instance_key: str, request: Signal) -> None:
+        """As `signal`, to the instance that has the key: the open one, or the one that keeps it."""
+        number = await self._instances.find_by_key(definition_id, instance_key)
+        if number is None:
+            raise NotFound(f"no instance of '{definition_id}' has the instance key '{instance_key}'")
+        await self._signal(number, request)
+
+    async def _signal(self, instance: int, request: Signal) -> None:
+        for value, field in ((request.idempotency_key, "Idempotency-Key"), (request.signal_id, "signalId")):
+            if value is not None:
+                check_text(value, field, NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-        await self._wide.submit(SignalItem(ids.read_instance(request.instance_id), request, audit=self._audit))
+        await self._wide.submit(SignalItem(instance, request, audit=self._audit))
 
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""

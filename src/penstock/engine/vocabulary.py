@@ -67,13 +67,18 @@ class StoredDefinition(Answer, frozen=True, kw_only=True):
 
 
 class StartRequest(Request, frozen=True, kw_only=True):
-    """Start one instance. ``definition_version`` 0 is the latest."""
+    """Start one instance. ``definition_version`` 0 is the latest.
+
+    ``instance_key`` is unique among the open instances of the definition id, with ``keep_instance_key`` among those
+    too that have ended, as long as their rows are kept.
+    """
 
     definition_id: str
     definition_version: int = 0
     variables: bytes = EMPTY_OBJECT
     business_key: str | None = None
     instance_key: str | None = None
+    keep_instance_key: bool = False
     idempotency_key: str | None = None
 
 
@@ -291,12 +296,17 @@ class UserTaskCompletion(Request, frozen=True, kw_only=True):
 
 
 class Signal(Request, frozen=True, kw_only=True):
-    """Signal the oldest open execution of a wait. ``buffer`` keeps it until the wait opens."""
+    """Signal the oldest open execution of a wait. ``buffer`` keeps it until the wait opens.
+
+    ``signal_id``, the sender's own, is remembered as long as the instance: whenever the signal comes, and however
+    often, it acts once. It implies ``buffer``.
+    """
 
     instance_id: str
     step_id: str
     variables: bytes | None = None
     idempotency_key: str | None = None
+    signal_id: str | None = None
     buffer: bool = False
 
 

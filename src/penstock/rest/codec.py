@@ -99,6 +99,7 @@ class StartBody(Body):
     variables: msgspec.Raw = field(default_factory=msgspec.Raw)
     business_key: str | None = None
     instance_key: str | None = None
+    keep_instance_key: bool | None = None
 
 
 class StartItem(StartBody):

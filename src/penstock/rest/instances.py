@@ -55,11 +55,12 @@ class InstanceRoutes:
             query_text(request, "status"),
             query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
         )
+        key = query_text(request, "instanceKey")
         if (part := query_slice(request)) is not None:
-            found: Found = await self._instances.find_slice(*wanted, *part)
+            found: Found = await self._instances.find_slice(*wanted, *part, key)
         else:
             page = query_number(request, "page"), query_number(request, "pageSize")
-            found = await self._instances.find(*wanted, *page)
+            found = await self._instances.find(*wanted, *page, key)
         if view == VIEW_SUMMARY:
             items = await self._instances.summarize(found.ids)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))

@@ -123,7 +123,12 @@ class Operation(NamedTuple):
         return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
 
 
-_PATH_TEXTS: Final = {"id": "Id, percent-encoded or not.", "stepId": "Id of the step.", "number": "Version, 1 or more."}
+_PATH_TEXTS: Final = {
+    "id": "Id, percent-encoded or not.",
+    "stepId": "Id of the step.",
+    "number": "Version, 1 or more.",
+    "key": "Instance key.",
+}
 TAGS: Final[Mapping[str, str]] = {
     "definitions": "What workflows look like.",
     "instances": "Runs of a definition.",
@@ -139,6 +144,14 @@ PAGE: Final = (
     ),
     Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
+SIGNAL: Final = (
+    Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
+    Parameter(
+        "signalId", "query",
+        "The sender's id of the signal, remembered as long as the instance: it may come early, or twice, and acts once "
+        "(addition).",
+    ),
+)  # fmt: skip
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
@@ -187,7 +200,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     # -- instances
     Operation(
         "POST", "/v1/instances", "startInstance", "instances", "Start an instance",
-        "With `instanceKey` (addition) a second start while the first instance is open returns that one.",
+        "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
+        "`keepInstanceKey` also after its end, as long as its row is kept.",
         parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(InstanceView), errors=(400, 404, 409, 429),
     ),
     Operation(
@@ -208,6 +222,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
                 "view", "query", "`summary` leaves the variables out (addition).",
                 {"type": "string", "enum": ["full", "summary"]},
             ),
+            Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
             *PAGE,
         ),
         answer=either(InstancePage, InstanceSlice), errors=(400,),
@@ -299,11 +314,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/{id}/signals/{stepId}", "signal", "tasks", "Signal a wait",
         "The body is the variable map. The oldest open execution of the step goes on.",
-        parameters=(
-            Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
-            KEY,
-        ),
-        body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
+        parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}", "signalByKey", "tasks",
+        "Signal a wait by instance key (addition)", "The instance that is open with the key, or keeps it.",
+        parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/signals", "listSignals", "tasks", "List kept signals, oldest first (addition)",

@@ -139,4 +139,4 @@ def _make_quart(
 
 
 def _pattern(rule: str) -> str:
-    return rule.replace("<step:step_id>", "{stepId}").replace("<", "{").replace(">", "}")
+    return rule.replace("step:step_id", "stepId").replace("step:", "").replace("<", "{").replace(">", "}")

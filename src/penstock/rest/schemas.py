@@ -35,6 +35,7 @@ _FIELDS: Final[Mapping[str, Schema]] = {
     "degraded": {"type": "array", "items": {"type": "string"}, "description": "What is away, such as `kafka`."},
     "errorMessage": {"type": "string", "description": "Cut at 4 KiB; never a reason to refuse."},
     "instanceKey": {"type": "string", "description": "Unique among the open instances of a definition id (addition)."},
+    "keepInstanceKey": {"type": "boolean", "description": "`instanceKey` stays taken after the end (addition)."},
     "jobTypes": {"type": "array", "items": {"type": "string"}, "minItems": 1},
     "leaseSeconds": {"type": "integer", "description": "5 to 3,600, clamped; by default 30."},
     "maxJobs": {"type": "integer", "description": "1 to 1,000, clamped; by default 10."},
@@ -144,6 +145,7 @@ _STEP: Final[Schema] = {
         "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
         "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},
         "until": {"type": "string", "description": "`WAIT`: goes on at this time (addition)."},
+        "buffer": {"type": "boolean", "description": "`WAIT`: signals that come early are kept (addition)."},
     },
     "required": ["id", "name", "type"],
 }

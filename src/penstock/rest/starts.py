@@ -59,5 +59,6 @@ class StartRoutes:
             variables=check_variables(bytes(body.variables) or None, self._engine.limits),
             business_key=body.business_key,
             instance_key=body.instance_key or None,
+            keep_instance_key=bool(body.keep_instance_key),
             idempotency_key=idempotency_key,
         )

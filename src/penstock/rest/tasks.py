@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+from urllib.parse import unquote
+
 import msgspec
 from quart import Blueprint, Response, request
 
@@ -13,6 +16,9 @@ from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
+
+KEYED_PARTS_COUNT: Final = 8
+"""Of `/v1/definitions/{id}/keys/{key}/signals/{stepId}`."""
 
 _read_completion = optional_decoder(UserTaskBody)
 _encode = msgspec.json.Encoder().encode
@@ -30,6 +36,8 @@ class TaskRoutes:
         task, signal = "/v1/instances/<id>/user-tasks/<step:step_id>/complete", "/v1/instances/<id>/signals"
         blueprint.add_url_rule(task, view_func=self.complete_user_task, methods=["POST"])
         blueprint.add_url_rule(f"{signal}/<step:step_id>", view_func=self.signal, methods=["POST"])
+        keyed = "/v1/definitions/<id>/keys/<step:key>/signals/<step:step_id>"
+        blueprint.add_url_rule(keyed, view_func=self.signal_by_key, methods=["POST"])
         blueprint.add_url_rule(signal, view_func=self.list_signals, methods=["GET"])
         blueprint.add_url_rule("/v1/jobs", view_func=self.list_jobs, methods=["GET"])
         return blueprint
@@ -53,18 +61,28 @@ class TaskRoutes:
 
     async def signal(self, id: str, step_id: str) -> Response:
         """``POST /v1/instances/{id}/signals/{stepId}``"""
+        await self._engine.tasks.signal(await self._read_signal(id, step_id))
+        return respond(NO_CONTENT)
+
+    async def signal_by_key(self, id: str, key: str, step_id: str) -> Response:
+        """``POST /v1/definitions/{id}/keys/{key}/signals/{stepId}``"""
+        parts = request.scope["raw_path"].decode("latin-1").split("/")
+        if len(parts) == KEYED_PARTS_COUNT:  # the router takes an encoded slash for one that parts
+            id, key, step_id = (unquote(parts[place]) for place in (3, 5, 7))
+        await self._engine.tasks.signal_by_key(path_text(id), path_text(key), await self._read_signal("", step_id))
+        return respond(NO_CONTENT)
+
+    async def _read_signal(self, instance_id: str, step_id: str) -> Signal:
         body = await body_of(request)
         headers: dict[bytes, bytes] = dict(request.scope["headers"])
-        await self._engine.tasks.signal(
-            Signal(
-                instance_id=id,
-                step_id=path_text(step_id),
-                variables=check_variables(body, self._engine.limits, "body") if body.strip() else None,
-                idempotency_key=text_header(headers, IDEMPOTENCY_KEY),
-                buffer=query_flag(request, "buffer"),
-            )
+        return Signal(
+            instance_id=instance_id,
+            step_id=path_text(step_id),
+            variables=check_variables(body, self._engine.limits, "body") if body.strip() else None,
+            idempotency_key=text_header(headers, IDEMPOTENCY_KEY),
+            signal_id=query_text(request, "signalId"),
+            buffer=query_flag(request, "buffer"),
         )
-        return respond(NO_CONTENT)
 
     async def list_signals(self, id: str) -> Response:
         """``GET /v1/instances/{id}/signals``"""

@@ -134,6 +134,7 @@ def _step_tree(step: m.WorkflowStep, path: str) -> dict[str, object]:
         boundaryEvents=[
             _boundary_tree(event, f"{path}.boundaryEvents[{place}]") for place, event in enumerate(step.boundary_events)
         ],
+        buffer=step.buffer,
     )
 
 
@@ -178,6 +179,7 @@ class _StepText(msgspec.Struct, rename="camel"):
     delegate_class: str = ""
     retry_count: int = 0
     boundary_events: list[_BoundaryText] = []
+    buffer: bool = False
 
 
 class _DefinitionText(msgspec.Struct, rename="camel"):
@@ -231,4 +233,5 @@ def _step_message(step: _StepText) -> m.WorkflowStep:
             )
             for event in step.boundary_events
         ],
+        buffer=step.buffer,
     )

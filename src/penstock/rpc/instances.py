@@ -9,6 +9,7 @@ from grpclib.const import Handler
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
+from penstock.errors import BadRequest
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
@@ -45,6 +46,8 @@ class InstanceCalls:
                 definition_version=request.definition_version,
                 variables=given_variables(request.variables, self._limits, "variables") or b"{}",
                 business_key=request.business_key or None,
+                instance_key=request.instance_key or None,
+                keep_instance_key=request.keep_instance_key,
             )
         )
         return m.StartInstanceResponse(instance_message(view))
@@ -72,10 +75,11 @@ class InstanceCalls:
             None if status is None else status.name,
             given(request.business_key, "business_key"),
         )
+        key = given(request.instance_key, "instance_key")
         if (part := slice_of(request)) is not None:
-            found = await self._instances.list_slice(*wanted, *part)
+            found = await self._instances.list_slice(*wanted, *part, key)
             return m.ListInstancesResponse([instance_message(view) for view in found.items], next=found.next or "")
-        page = await self._instances.list(*wanted, request.page, request.page_size)
+        page = await self._instances.list(*wanted, request.page, request.page_size, key)
         return m.ListInstancesResponse([instance_message(view) for view in page.items], total=page.total)
 
     async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:
@@ -93,15 +97,24 @@ class InstanceCalls:
     async def signal(
         self, request: m.SignalWaitRequest, call: Call[m.SignalWaitRequest, m.SignalWaitResponse]
     ) -> m.SignalWaitResponse:
-        """The oldest open execution of that wait. Metadata ``idempotency-key`` does what REST's header does."""
-        await self._tasks.signal(
-            Signal(
-                instance_id=required(request.instance_id, "instance_id"),
-                step_id=required(request.wait_step_id, "wait_step_id"),
-                variables=given_variables(request.variables, self._limits, "variables"),
-                idempotency_key=call.header("idempotency-key") or None,
-            )
+        """The oldest open execution of that wait, in the instance by its id or its key. Metadata ``idempotency-key``
+        does what REST's header does."""
+        by_key = bool(request.definition_id or request.instance_key)
+        if by_key and request.instance_id:
+            raise BadRequest("instance_id: can't be given with definition_id and instance_key")
+        signal = Signal(
+            instance_id=request.instance_id if by_key else required(request.instance_id, "instance_id"),
+            step_id=required(request.wait_step_id, "wait_step_id"),
+            variables=given_variables(request.variables, self._limits, "variables"),
+            idempotency_key=call.header("idempotency-key") or None,
+            signal_id=request.signal_id or None,
+            buffer=request.buffer,
         )
+        if by_key:
+            definition_id = required(request.definition_id, "definition_id")
+            await self._tasks.signal_by_key(definition_id, required(request.instance_key, "instance_key"), signal)
+        else:
+            await self._tasks.signal(signal)
         return m.SignalWaitResponse()
 
 
@@ -118,6 +131,7 @@ def instance_message(view: InstanceView) -> m.WorkflowInstance:
         completed_at=view.completed_at,
         failure_reason=view.failure_reason or "",
         business_key=view.business_key or "",
+        instance_key=view.instance_key or "",
     )
 
 

@@ -84,6 +84,7 @@ class WorkflowStep(Struct):
     delegate_class: Annotated[str, Proto(41)] = ""
     retry_count: Annotated[int, Proto(42)] = 0
     boundary_events: Annotated[list[BoundaryEvent], Proto(50)] = field(default_factory=list[BoundaryEvent])
+    buffer: Annotated[bool, Proto(60)] = False
 
 
 class WorkflowDefinition(Struct):
@@ -144,6 +145,7 @@ class WorkflowInstance(Struct):
     completed_at: Annotated[datetime | None, Proto(8)] = None
     failure_reason: Annotated[str, Proto(9)] = ""
     business_key: Annotated[str, Proto(10)] = ""
+    instance_key: Annotated[str, Proto(12)] = ""
 
 
 class StepExecution(Struct):
@@ -163,6 +165,8 @@ class StartInstanceRequest(Struct):
     definition_version: Annotated[int, Proto(2)] = 0
     variables: Annotated[bytes, Proto(3, STRUCT)] = b""
     business_key: Annotated[str, Proto(4)] = ""
+    instance_key: Annotated[str, Proto(6)] = ""
+    keep_instance_key: Annotated[bool, Proto(7)] = False
 
 
 class StartInstanceResponse(Struct):
@@ -202,6 +206,7 @@ class ListInstancesRequest(Struct):
     page_size: Annotated[int, Proto(5)] = 0
     cursor: Annotated[str, Proto(6)] = ""
     limit: Annotated[int, Proto(7)] = 0
+    instance_key: Annotated[str, Proto(8)] = ""
 
 
 class ListInstancesResponse(Struct):
@@ -288,6 +293,10 @@ class SignalWaitRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
     wait_step_id: Annotated[str, Proto(2)] = ""
     variables: Annotated[bytes, Proto(3, STRUCT)] = b""
+    buffer: Annotated[bool, Proto(4)] = False
+    signal_id: Annotated[str, Proto(5)] = ""
+    definition_id: Annotated[str, Proto(6)] = ""
+    instance_key: Annotated[str, Proto(7)] = ""
 
 
 class SignalWaitResponse(Struct):

@@ -36,6 +36,7 @@ class StartItem(Struct):
     business_key: Annotated[str, Proto(4)] = ""
     idempotency_key: Annotated[str, Proto(5)] = ""
     instance_key: Annotated[str, Proto(6)] = ""
+    keep_instance_key: Annotated[bool, Proto(7)] = False
 
 
 class StartInstancesRequest(Struct):
@@ -54,6 +55,7 @@ class Instance(Struct):
     failure_reason: Annotated[str, Proto(9)] = ""
     business_key: Annotated[str, Proto(10)] = ""
     parent_instance_id: Annotated[str, Proto(11)] = ""
+    instance_key: Annotated[str, Proto(12)] = ""
 
 
 class StartResult(Struct):

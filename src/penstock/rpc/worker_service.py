@@ -59,6 +59,7 @@ class Worker:
             variables=given_variables(item.variables, self._engine.limits, "variables") or b"{}",
             business_key=item.business_key or None,
             instance_key=item.instance_key or None,
+            keep_instance_key=item.keep_instance_key,
             idempotency_key=item.idempotency_key or None,
         )
 
@@ -110,4 +111,5 @@ def _instance_message(view: InstanceView) -> w.Instance:
         failure_reason=view.failure_reason or "",
         business_key=view.business_key or "",
         parent_instance_id=view.parent_instance_id or "",
+        instance_key=view.instance_key or "",
     )

@@ -87,7 +87,10 @@ async def remove_instances(
         ids = [cast(int, row[0]) for row in rows]
         await connection.fetch(SQL["remove_abnormal_ends"], (ints(ids),))
         removed = await connection.fetch(SQL["remove_instances"], (ints(ids),))
-        await connection.fetch(SQL["remove_signals"], (ints(cast(int, row[0]) for row in removed),))
+        gone = ints(cast(int, row[0]) for row in removed)
+        await connection.roundtrip(
+            [(SQL[name], (gone,)) for name in ("remove_signals", "remove_signal_ids", "remove_instance_keys")]
+        )
     return len(removed), ids[-1]
 
 

@@ -232,14 +232,30 @@ async def find_key(connection: TrioConnection, scope: str, key: str) -> tuple[by
     return cast(Any, rows[0]) if rows else None
 
 
-async def claim_instance_key(connection: TrioConnection, definition_id: str, key: str, instance: int) -> int | None:
-    """Take an instance key for ``instance``; else the instance that has it."""
+async def claim_instance_key(
+    connection: TrioConnection, definition_id: str, key: str, instance: int, *, kept: bool
+) -> tuple[int, bool]:
+    """Take an instance key for ``instance``, to be ``kept`` after its end. The instance that has it now, and whether
+    something was written."""
     while True:
-        if await connection.fetch(SQL["claim_instance_key"], (definition_id, key, instance)):
-            return None
-        rows = await connection.fetch(SQL["find_instance_key"], (definition_id, key))
+        rows = await connection.fetch(SQL["claim_instance_key"], (definition_id, key, instance, kept))
         if rows:
-            return cast(int, rows[0][0])
+            return cast(int, rows[0][0]), True
+        holder = await find_by_key(connection, definition_id, key)
+        if holder is not None:
+            return holder, False
+
+
+async def find_by_key(connection: TrioConnection, definition_id: str, key: str) -> int | None:
+    """The instance that has an instance key: the open one, or the one that keeps it."""
+    rows = await connection.fetch(SQL["find_instance_key"], (definition_id, key))
+    return cast(int, rows[0][0]) if rows else None
+
+
+async def find_signal_id(connection: TrioConnection, instance: int, id: str) -> bytes | None:
+    """The hash of the signal that came to the instance with this id."""
+    rows = await connection.fetch(SQL["find_signal_id"], (instance, id))
+    return bytes(cast(bytes, rows[0][0])) if rows else None
 
 
 async def reclaim_instance_key(connection: TrioConnection, instance: int) -> int | None:

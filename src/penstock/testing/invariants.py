@@ -134,9 +134,11 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id
         WHERE (i.status IN (2, 3)) IS DISTINCT FROM (e.instance_id IS NOT NULL)
            OR e.status <> i.status OR e.status = 2 AND e.tokens IS NULL""",
-    "an instance key is held by the active instance that was started with it": """
+    "an instance key is held by the instance that was started with it, while that is active or if it keeps it": """
         SELECT i.id, i.instance_key, k.key FROM instance i FULL JOIN instance_key k ON k.instance_id = i.id
-        WHERE (CASE WHEN i.status = 0 THEN i.instance_key END) IS DISTINCT FROM k.key""",
+        WHERE (CASE WHEN i.status = 0 OR k.kept THEN i.instance_key END) IS DISTINCT FROM k.key""",
+    "ids of signals are remembered for instances that are there": """
+        SELECT s.instance_id, s.id FROM signal_id s LEFT JOIN instance i ON i.id = s.instance_id WHERE i.id IS NULL""",
     "notes of heartbeats belong to tokens": """
         SELECT n.token_id FROM job_note n LEFT JOIN token t ON t.id = n.token_id WHERE t.id IS NULL""",
     "signals are kept only for instances that can go on": """

@@ -42,6 +42,7 @@ class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     timeout: Any = None
     duration: Any = None
     until: Any = None
+    buffer: bool | None = None
 
 
 class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -120,6 +121,7 @@ def _step_message(step: _Step) -> m.WorkflowStep:
             )
             for event in step.boundary_events or []
         ],
+        buffer=bool(step.buffer),
     )
 
 
@@ -171,6 +173,7 @@ def _step_document(step: m.WorkflowStep) -> dict[str, Any]:
             }
             for event in step.boundary_events
         ],
+        buffer=step.buffer,
     )
 
 

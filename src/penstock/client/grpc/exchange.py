@@ -48,6 +48,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     RetryInstance,
     Signal,
+    SignalByKey,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -170,6 +171,7 @@ def _start_item(request: StartRequest) -> w.StartItem:
         business_key=request.business_key or "",
         idempotency_key=request.idempotency_key or "",
         instance_key=request.instance_key or "",
+        keep_instance_key=request.keep_instance_key,
     )
 
 
@@ -209,6 +211,7 @@ def _instance(message: w.Instance | m.WorkflowInstance) -> Instance:
         completed_at=message.completed_at,
         failure_reason=message.failure_reason or None,
         business_key=message.business_key or None,
+        instance_key=message.instance_key or None,
         parent_instance_id=parent or None,
     )
 
@@ -226,6 +229,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         definition_id=operation.definition_id or "",
         status=_status_number(operation.status),
         business_key=operation.business_key or "",
+        instance_key=operation.instance_key or "",
         **_window(operation.window),
     )
     return Exchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
@@ -273,13 +277,26 @@ def _complete_user_task(operation: CompleteUserTask) -> Exchange:
 
 
 def _signal(operation: Signal) -> Exchange:
-    if operation.buffer:
-        raise NotOverGrpc("a signal that is kept (buffer=True) has no form in gRPC: make this call over REST")
     request = m.SignalWaitRequest(
-        operation.instance_id, operation.step_id, struct_text(operation.variables, "variables")
+        instance_id=operation.instance_id,
+        wait_step_id=operation.step_id,
+        variables=struct_text(operation.variables, "variables"),
+        buffer=operation.buffer,
+        signal_id=operation.signal_id or "",
     )
     key = operation.idempotency_key
     return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, key)
+
+
+def _signal_by_key(operation: SignalByKey) -> Exchange:
+    request = m.SignalWaitRequest(
+        wait_step_id=operation.step_id,
+        variables=struct_text(operation.variables, "variables"),
+        signal_id=operation.signal_id,
+        definition_id=operation.definition_id,
+        instance_key=operation.instance_key,
+    )
+    return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing)
 
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
@@ -295,6 +312,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CancelInstance: _cancel_instance,
     CompleteUserTask: _complete_user_task,
     Signal: _signal,
+    SignalByKey: _signal_by_key,
     PollJobs: jobs.poll_jobs,
     CompleteJob: jobs.complete_job,
     FailJob: jobs.fail_job,

@@ -79,3 +79,12 @@ CREATE TABLE parked (
   PRIMARY KEY (instance_id, token_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM token WHERE state = 2 ORDER BY 1, 2;
+
+ALTER TABLE instance_key ADD COLUMN kept boolean NOT NULL DEFAULT false;
+
+CREATE TABLE signal_id (
+  instance_id bigint NOT NULL,
+  id          text NOT NULL,
+  request_hash bytea NOT NULL,
+  PRIMARY KEY (instance_id, id)
+);

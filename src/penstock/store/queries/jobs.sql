@@ -65,7 +65,7 @@ closed AS (
 finished AS (
   UPDATE instance i SET status = 1, ended_at = e.ended_at FROM ended e WHERE i.id = e.instance_id),
 unkeyed AS (
-  DELETE FROM instance_key k USING ended e WHERE k.instance_id = e.instance_id),
+  DELETE FROM instance_key k USING ended e WHERE k.instance_id = e.instance_id AND NOT k.kept),
 unnoted AS (
   DELETE FROM job_note n USING ended e WHERE n.token_id = e.id)
 SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved

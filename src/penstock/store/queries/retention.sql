@@ -49,6 +49,12 @@ DELETE FROM instance WHERE id = ANY($1::bigint[]) AND status <> 0 RETURNING id
 -- Those that failed instances kept for their retry.
 DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[])
 
+-- name: remove_signal_ids
+DELETE FROM signal_id WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_instance_keys
+DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
+
 -- name: instances_left
 -- How many instances (at most 1,000) started in [$1, $2) are still there, and the oldest one.
 SELECT count(*), min(id) FROM (

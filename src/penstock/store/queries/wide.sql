@@ -110,7 +110,7 @@ SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::int[], $4::jsonb[])
 DELETE FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[])
 
 -- name: forget_keys
-DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
+DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[]) AND NOT kept
 
 -- name: forget_signals
 DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[])
@@ -177,13 +177,14 @@ SELECT nextval('step_seq'), * FROM unnest($1::timestamptz[], $2::bigint[], $3::b
 DELETE FROM buffered_signal WHERE id = ANY($1::bigint[])
 
 -- name: insert_signal
--- Keeps a signal for a wait that is not open yet ($1 instance $2 step $3 variables), with a record of it when $4 ($5 actor).
+-- Keeps a signal for a wait that is not open yet ($1 instance $2 step $3 variables), with a record of it when $4 ($5 actor
+-- $6 the sender's id of it).
 WITH kept AS (
   INSERT INTO buffered_signal (id, instance_id, step, received_at, output)
   VALUES (nextval('step_seq'), $1::bigint, $2::smallint, penstock_now(), $3::jsonb)
   RETURNING instance_id, step, received_at)
-INSERT INTO audit (pos, at, instance_id, step, kind, actor)
-SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT', $5::text FROM kept WHERE $4::boolean
+INSERT INTO audit (pos, at, instance_id, step, kind, actor, detail)
+SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT', $5::text, $6::text FROM kept WHERE $4::boolean
 
 -- name: fold
 -- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now. Those
@@ -266,5 +267,15 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
 SELECT at, kind, step, actor, detail FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 100000
 
 -- name: claim_instance_key
-INSERT INTO instance_key (definition_id, key, instance_id) VALUES ($1::text, $2::text, $3::bigint)
-ON CONFLICT (definition_id, key) DO NOTHING RETURNING 1
+-- Takes a key ($1 definition id $2 key) for the instance $3, to be kept after its end when $4; who has it then. Nothing
+-- when another instance has it already, unless that is to keep it from now on.
+INSERT INTO instance_key (definition_id, key, instance_id, kept) VALUES ($1::text, $2::text, $3::bigint, $4::boolean)
+ON CONFLICT (definition_id, key) DO UPDATE SET kept = true WHERE excluded.kept AND NOT instance_key.kept
+RETURNING instance_id
+
+-- name: find_signal_id
+-- What a signal that came with the id $2 to the instance $1 asked for.
+SELECT request_hash FROM signal_id WHERE instance_id = $1::bigint AND id = $2::text
+
+-- name: note_signal_id
+INSERT INTO signal_id (instance_id, id, request_hash) VALUES ($1::bigint, $2::text, $3::bytea)

@@ -346,6 +346,8 @@ class Instance(betterproto2.Message):
 
     parent_instance_id: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
 
+    instance_key: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+
 
 default_message_pool.register_message("penstock.v1", "Instance", Instance)
 
@@ -491,6 +493,11 @@ class StartItem(betterproto2.Message):
     instance_key: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
     while an instance of the definition with this key runs, it is the answer
+    """
+
+    keep_instance_key: "bool" = betterproto2.field(7, betterproto2.TYPE_BOOL)
+    """
+    also after that instance's end, as long as its row is kept
     """
 
 

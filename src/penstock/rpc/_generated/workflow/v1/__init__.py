@@ -501,6 +501,11 @@ class ListInstancesRequest(betterproto2.Message):
     [+] how many at most: in place of pages, from the first slice on
     """
 
+    instance_key: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
+    """
+    [+] of the definition_id: the instance that has it
+    """
+
 
 default_message_pool.register_message("workflow.v1", "ListInstancesRequest", ListInstancesRequest)
 
@@ -562,6 +567,23 @@ class SignalWaitRequest(betterproto2.Message):
 
     variables: "__google__protobuf__.Struct | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
+    buffer: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+    """
+    [+] keep the signal until the wait is open
+    """
+
+    signal_id: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    [+] the sender's own, remembered as long as the instance: early or twice, it acts once
+    """
+
+    definition_id: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] In place of instance_id: the instance of the definition that has this key.
+    """
+
+    instance_key: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+
 
 default_message_pool.register_message("workflow.v1", "SignalWaitRequest", SignalWaitRequest)
 
@@ -586,6 +608,16 @@ class StartInstanceRequest(betterproto2.Message):
     variables: "__google__protobuf__.Struct | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
     business_key: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+
+    instance_key: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    [+] Unique among the open instances of the definition id: a second start gives the first one's instance.
+    """
+
+    keep_instance_key: "bool" = betterproto2.field(7, betterproto2.TYPE_BOOL)
+    """
+    [+] unique also after the instance's end, as long as its row is kept
+    """
 
 
 default_message_pool.register_message("workflow.v1", "StartInstanceRequest", StartInstanceRequest)
@@ -715,6 +747,11 @@ class WorkflowInstance(betterproto2.Message):
 
     business_key: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
 
+    instance_key: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+    """
+    [+]
+    """
+
 
 default_message_pool.register_message("workflow.v1", "WorkflowInstance", WorkflowInstance)
 
@@ -756,6 +793,11 @@ class WorkflowStep(betterproto2.Message):
     retry_count: "int" = betterproto2.field(42, betterproto2.TYPE_INT32)
 
     boundary_events: "list[BoundaryEvent]" = betterproto2.field(50, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    buffer: "bool" = betterproto2.field(60, betterproto2.TYPE_BOOL)
+    """
+    [+] WAIT: signals that come before it is open are kept
+    """
 
 
 default_message_pool.register_message("workflow.v1", "WorkflowStep", WorkflowStep)
