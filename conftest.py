@@ -1,12 +1,13 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
-A test that needs a tool carries its marker (`jdk`, `kafka`, `go`) and is left out where the tool is missing; so are
-those that need `root`, another user who gets to our packages (`open_venv`), or many open files (`open_files`). `chaos`
-tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
+A test that needs a tool carries its marker (`jdk`, `kafka`, `go`, `browser`) and is left out where the tool is missing;
+so are those that need `root`, another user who gets to our packages (`open_venv`), or many open files (`open_files`).
+`chaos` tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import shutil
@@ -20,7 +21,7 @@ import pytest
 # Installed, the plugin comes by its entry point, which has the same name.
 pytest_plugins = ["penstock.testing.plugin"]
 
-TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",)}
+TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",), "browser": ("chromium",)}
 OPEN_FILES_MIN = 4_000
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, tools in TOOLS.items()
         if (missing := [tool for tool in tools if shutil.which(tool) is None])
     }
+    if importlib.util.find_spec("playwright") is None:
+        reasons["browser"] = "no playwright in this environment: pip install -e '.[dev]'"
     if os.geteuid() != 0:
         reasons["root"] = "this is not root"
     elif not open_to_nobody():

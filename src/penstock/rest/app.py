@@ -16,7 +16,7 @@ from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
 from penstock.engine.engine import Engine
-from penstock.errors import PayloadTooLarge, PenstockError, Unauthenticated
+from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, Unauthenticated
 from penstock.log import set_trace
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
@@ -35,7 +35,8 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.jobs import JobRoutes
-from penstock.rest.problems import bug, nothing_at, problem_of
+from penstock.rest.pages import Pages
+from penstock.rest.problems import bug, nothing_at, problem, problem_of
 from penstock.rest.routed import CALLER, PATTERN, RoutedApp
 from penstock.rest.starts import StartRoutes
 
@@ -84,7 +85,8 @@ class RestApp:
         }
         self._routed = RoutedApp(engine, degraded, self._hot_methods)
         self._gate = gate
-        self._cors = Cors(engine.settings.cors_origins, engine.settings.cors_headers)
+        self._cors = Cors(engine.settings.allowed_origins, engine.settings.cors_headers)
+        self._pages = Pages(engine.settings)
         self._max_body_bytes = engine.settings.max_body_bytes
         self._seconds = engine.metrics.http_request_seconds
         self._answer_memory = engine.answer_memory
@@ -108,16 +110,21 @@ class RestApp:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         set_trace(headers.get(b"traceparent"))
         cors = self._cors.headers(headers.get(b"origin"))
+        method: str = scope["method"]
+        refusal = self._pages.refusal(method, headers)
         caller: Identity | PenstockError | None = None
         if self._gate is not None:
             cors = (*cors, *_NO_STORE)
-            caller = scope[CALLER] = await self._caller(self._gate, scope)
-        method: str = scope["method"]
+            if refusal is None:
+                caller = scope[CALLER] = await self._caller(self._gate, scope, headers)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
         hold = self._answer_memory.open()
         try:
+            reply: Reply | None
             hot = self._find_hot(scope["path"]) if method == "POST" else None
-            if hot is not None:
+            if refusal is not None:
+                reply = problem(Forbidden.code, refusal)
+            elif hot is not None:
                 pattern, handler, job_id = hot
                 reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
             elif method == "OPTIONS":
@@ -151,13 +158,14 @@ class RestApp:
     def _hot_methods(self, path: str) -> Sequence[str]:
         return ("POST",) if self._find_hot(path) is not None else ()
 
-    async def _caller(self, gate: Gate, scope: Scope) -> Identity | PenstockError:
+    async def _caller(self, gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Identity | PenstockError:
         """Who calls; or why that is not known, which matters only where it is asked for."""
         set_identity(None)  # one task serves all calls of a connection
         proofs = [value for name, value in scope["headers"] if name == b"authorization"]
         client = scope.get("client")
         try:
-            identity = await gate.identify(proofs, None if client is None else client[0])
+            address = None if client is None else client[0]
+            identity = await gate.identify(proofs, address, ambient=self._pages.is_own(headers))
         except PenstockError as error:
             return error
         set_identity(identity)

@@ -291,7 +291,7 @@ class Node:
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
             write_timeout_seconds=settings.http_write_timeout_seconds,
         )
-        unasked = Cors(settings.cors_origins, settings.cors_headers).unasked
+        unasked = Cors(settings.allowed_origins, settings.cors_headers).unasked
         if settings.http_server is HttpServerKind.HYPERCORN:
             from penstock.http.hypercorn_seam import HypercornServer
 

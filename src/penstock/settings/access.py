@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
@@ -68,6 +69,8 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+_HOST: Final = re.compile(r"[0-9A-Za-z._\-]+|\[[0-9A-Fa-f:.]+\]")
+_ORIGIN: Final = re.compile(rf"[a-zA-Z][a-zA-Z0-9+.\-]*://(?:{_HOST.pattern})(?::[0-9]+)?")
 _NEED_AUTHENTICATION: Final = ("api_tokens", "trusted_networks", "oidc_issuer")
 
 
@@ -97,6 +100,16 @@ def access_problems(settings: Settings) -> list[tuple[str, str]]:
     elif not settings.oidc_audience:
         wrong.append(("oidc_audience", "oidc_issuer needs it: tokens for others would get in"))
     wrong += _key_source_problems(settings)
+    wrong += [
+        ("cors_origins", f"{origin!r} is no origin: scheme://host or scheme://host:port, nothing after it")
+        for origin in settings.cors_origins
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin)
+    ]
+    wrong += [
+        ("allowed_hosts", f"{host!r} is no name of a host; it has no port, and IPv6 addresses stand in []")
+        for host in settings.allowed_hosts
+        if not _HOST.fullmatch(host)
+    ]
     return wrong
 
 

@@ -178,8 +178,19 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         float, _http("A client that takes nothing of its answer for this long is dropped.", 0.01, 3_600)
     ] = 30
     cors_origins: Annotated[
-        tuple[str, ...], _http("Origins that may call from a browser; `*` is any, an empty list none.")
-    ] = ("*",)
+        tuple[str, ...],
+        _http(
+            "Origins whose pages may call from a browser, such as `https://modeller.example`. `*` is any; without "
+            "authentication it lets them read only. Default: with authentication any, else the engine's own only."
+        ),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _http(
+            "Names (without port) by which REST may be addressed. On a loopback `bind` beside `localhost`, "
+            "`127.0.0.1` and `[::1]`; elsewhere any are taken while this is empty."
+        ),
+    ] = ()
     cors_headers: Annotated[tuple[str, ...], _http("Request headers that a browser may send.")] = (
         "Accept",
         "Authorization",
@@ -368,6 +379,11 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     def bind_address(self) -> str:
         """The address of all listeners."""
         return self.bind or "127.0.0.1"
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """Origins whose pages may call: with authentication they need a token, so any may unless some are named."""
+        return self.cors_origins or (("*",) if self.authentication else ())
 
     @property
     def data_path(self) -> Path | None:

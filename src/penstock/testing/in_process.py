@@ -14,7 +14,7 @@ from penstock.client.rest import RestTransport
 from penstock.http.asgi import Message, Scope
 from penstock.testing.engine_thread import EngineThread
 
-BASE_URL = "http://penstock.test"
+BASE_URL = "http://localhost"
 
 
 def in_process_client(thread: EngineThread) -> Client:
