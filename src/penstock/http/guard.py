@@ -48,7 +48,6 @@ class Guard:
     def __init__(self, app: App, shared: Shared) -> None:
         self.shared = shared
         self.running = 0
-        self.begun_total = 0
         self.idle_since = trio.current_time()
         """Infinite while something runs."""
         self.idle = trio.Event()
@@ -76,7 +75,6 @@ class Guard:
         if self.running == 0:
             self.idle = trio.Event()
         self.idle_since = math.inf
-        self.begun_total += 1
         self.running += 1
         self.shared.running += 1
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+import h11
 import trio
 from h2.errors import ErrorCodes
 from h2.events import Event, StreamReset
@@ -25,6 +26,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData
 from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -220,29 +222,30 @@ class _Connection(TCPServer):
                 await buffer.close()
 
     async def _read_until_gone(self) -> None:
-        guard = self._guard
-        head_since, begun = math.inf, guard.begun_total
+        head_since = math.inf
         while True:
-            data: bytes | bytearray | None = None
-            with trio.move_on_at(head_since + self._limits.header_timeout_seconds):
+            head_since = min(head_since, trio.current_time()) if self._waits_for_rest_of_head() else math.inf
+            with trio.move_on_at(head_since + self._limits.header_timeout_seconds) as patience:
                 try:
                     data = await self.stream.receive_some(MAX_RECV)
                 except (trio.ClosedResourceError, trio.BrokenResourceError):
                     return
-            if guard.running or guard.begun_total != begun:  # it came, whole
-                head_since, begun = math.inf, guard.begun_total
-            elif data is None:
-                guard.shared.timed_out_total += 1
+            if patience.cancelled_caught:
+                self._guard.shared.timed_out_total += 1
                 with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
                     await self.stream.send_all(_TOO_SLOW)
                 return
-            if data and not guard.running and not isinstance(self.protocol.protocol, H2Protocol):
-                head_since = min(head_since, trio.current_time())
-            if data is not None:
-                await self.protocol.handle(RawData(bytes(data)))
-                self._count_resets()
-                if not data:
-                    return
+            await self.protocol.handle(RawData(bytes(data)))
+            self._count_resets()
+            if not data:
+                return
+
+    def _waits_for_rest_of_head(self) -> bool:
+        """Whether a part of a head came, on HTTP/1.1."""
+        protocol = self.protocol.protocol
+        if not isinstance(protocol, H11Protocol) or not isinstance(protocol.connection, h11.Connection):
+            return False
+        return protocol.connection.their_state is h11.IDLE and bool(protocol.connection.trailing_data[0])
 
     def _count_resets(self) -> None:
         """From now on, on HTTP/2: h2 hands its events to hypercorn only, so they are looked at on their way."""
