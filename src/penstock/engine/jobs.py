@@ -49,6 +49,8 @@ from penstock.store.jobs import JobKey, Known
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
+BEAT_TRIES_MAX = 20
+"""A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
 ATTEMPT_MAX = (1 << 31) - 1
 RETRY_AFTER_MAX_S = 86_400.0 * DURATION_MAX_DAYS
 
@@ -455,7 +457,7 @@ class Jobs:
                 item.tries += 1
                 if verdict is not Verdict.APPLY:
                     item.answer(verdict)
-                elif item.tries > 3:
+                elif item.tries > BEAT_TRIES_MAX:
                     item.answer(Verdict.LEASE_LOST)
 
 

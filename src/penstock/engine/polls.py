@@ -38,14 +38,18 @@ READ_MAX_COUNT = 64
 """Instances whose variables are made into text at once for jobs that were claimed."""
 SIZES_MAX_COUNT = 10_000
 
+RELEASE_TRIES_MAX = 3
+"""A release that is refused may just have met a heartbeat: it is tried so often."""
+
 
 class ReleaseItem(Item[bool]):
     """A lease to give back."""
 
-    __slots__ = ("job", "lease")
+    __slots__ = ("job", "lease", "tries")
 
     def __init__(self, job: store.JobKey, lease: store.Lease) -> None:
         super().__init__()
+        self.tries = 0
         self.job = job
         self.lease = lease
 
@@ -511,4 +515,6 @@ class Polls:
                     self.queued(name)
                 else:
                     self._wake.set()
-            item.answer(row is not None or again)
+            item.tries += 1
+            if row is not None or again or item.tries >= RELEASE_TRIES_MAX:  # its row may just have changed
+                item.answer(row is not None or again)

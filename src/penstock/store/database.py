@@ -26,10 +26,12 @@ TRANSACTION_IDLE_MS = 5_000
 """The server ends a transaction of ours that says nothing for so long: its engine was stopped, or cut off. A busy event
 loop may be silent for a second."""
 
-# Generic plans made while the tables were empty would seq-scan or hash for ever; nested loops over keys are right for
-# every hot statement, at any size. JIT costs more than any statement here takes.
+# The statements say themselves how they find their rows (queries/jobs.sql). These are a second net: generic plans made
+# while the tables were empty would seq-scan or hash for ever; nested loops over keys are right for every hot statement,
+# at any size; no key comes twice in a batch, so memoizing never pays, nor does JIT.
 SESSION_SETTINGS = (
     b"SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; SET jit = off;"
+    b" SET enable_memoize = off;"
     b" SET plan_cache_mode = force_generic_plan; SET statement_timeout = '60s';"
     b" SET idle_in_transaction_session_timeout = %d; SET lock_timeout = %d; SET timezone = 'UTC'"
     % (TRANSACTION_IDLE_MS, LOCK_WAIT_MS)

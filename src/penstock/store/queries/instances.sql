@@ -30,7 +30,7 @@ SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
 -- holder, as long as that is still the first execution's first attempt, and not over.
 SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 AND t.attempt = 1 AND t.entered_at = i.started_at
     AND t.lease_until > penstock_now() THEN t.lease_until END, i.started_at, t.claimed_by
-FROM instance i LEFT JOIN token t ON t.id = i.id WHERE i.id = ANY($1::bigint[])
+FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSET 0) t ON true WHERE i.id = ANY($1::bigint[])
 
 -- name: view
 -- Instances $1 as clients see them, in their order and in one snapshot with their tokens. Their variables as long as
@@ -44,8 +44,8 @@ FROM (
      WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0, 1, 2, 4, 5)) AS open_steps,
     (SELECT coalesce(bool_or(t.state = 2), false) FROM token t
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS waiting,
-    (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t
-     JOIN job_note n ON n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL
+    (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t CROSS JOIN LATERAL (
+       SELECT n.progress FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL OFFSET 0) n
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS progress
   FROM (
     SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.business_key, i.instance_key,

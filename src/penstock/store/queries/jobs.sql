@@ -1,5 +1,11 @@
 -- Jobs: completion (the narrow lane), claim, lease. Lock order: token, then ready. Claims come the other way round
 -- and therefore take tokens with SKIP LOCKED.
+--
+-- How rows are found is said here, not left to the planner, who knows nothing true of tables that are empty and full by
+-- turns (analyzed when drained, a claim walked all tokens for each job: 10-40 s): one by one by their key, `LATERAL (...
+-- OFFSET 0)`; all by `= ANY(array)`; and what a statement has found and then writes by its `ctid`. A row that changed
+-- since the snapshot has another ctid: whether it is written then differs between minor versions of PostgreSQL, so what is
+-- asked of the row is asked again where it is written, and what is not written must be met again.
 
 -- name: complete_narrow
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
@@ -24,26 +30,33 @@ moved AS (
     claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
     lease_until = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
     unfolded = least(32000, t.unfolded + CASE WHEN i.output IS NULL THEN 0 ELSE 1 + octet_length(i.output) / 131072 END)
-  FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
-  WHERE i.op = 0 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.step, o.state, o.job_type, o.attempt, o.entered_at, o.claimed_at, coalesce(o.queued, o.seq) AS place
+    FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
+    AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.hand_off, i.worker, i.output,
-    old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at,
-    coalesce(old.queued, old.seq) AS place),
+    old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place),
 ended AS (
-  DELETE FROM token t USING item i JOIN token old ON old.id = i.token AND old.seq = i.seq
-  WHERE i.op = 1 AND t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+  DELETE FROM token t USING item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
+    AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
-    penstock_now() AS ended_at),  -- the step's end and the instance's: the clock goes on within a statement
+    penstock_now() AS ended_at),
 unqueued AS (
   DELETE FROM ready r USING (
     SELECT job_type, priority, place, state FROM moved
     UNION ALL SELECT job_type, priority, place, state FROM ended) late
-  WHERE late.state = 0 AND r.job_type = late.job_type AND r.priority = late.priority AND r.seq = late.place),
+  CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
+  WHERE late.state = 0 AND r.ctid = old.ctid),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
@@ -59,15 +72,16 @@ closed AS (
     worker, output::jsonb
   FROM moved
   UNION ALL
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, ended_at, claimed_at, attempt, step, 1, next_step,
-    worker, output::jsonb
-  FROM ended),
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
+    step, 1, next_step, worker, output::jsonb
+  FROM ended),  -- the step's end and the instance's bear one time
 finished AS (
-  UPDATE instance i SET status = 1, ended_at = e.ended_at FROM ended e WHERE i.id = e.instance_id),
+  UPDATE instance i SET status = 1, ended_at = (SELECT max(ended_at) FROM ended)
+  WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended))),
 unkeyed AS (
-  DELETE FROM instance_key k USING ended e WHERE k.instance_id = e.instance_id AND NOT k.kept),
+  DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
 unnoted AS (
-  DELETE FROM job_note n USING ended e WHERE n.token_id = e.id)
+  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
 SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
 UNION ALL
 SELECT id, seq, NULL, NULL, NULL, 0 FROM ended
@@ -95,11 +109,14 @@ WITH wanted AS MATERIALIZED (
   GROUP BY job_type),
 held AS MATERIALIZED (
   SELECT c.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.job_type, r.priority, r.seq AS place, t.id, w.first FROM (
-      SELECT * FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
+    SELECT r.job_type, r.priority, r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row, w.first FROM (
+      SELECT r.*, r.ctid FROM ready r
+      WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
       ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
-    JOIN token t ON t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0
-    ORDER BY r.priority, r.seq LIMIT w.n FOR NO KEY UPDATE OF t SKIP LOCKED) c),
+    CROSS JOIN LATERAL (
+      SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0
+      FOR NO KEY UPDATE SKIP LOCKED) t
+    LIMIT w.n) c),  -- in the order of the queue: nothing is sorted on the way, and nothing locked beyond the limit
 numbered AS MATERIALIZED (
   SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, place)::int AS ordinal FROM held h),
 taken AS (
@@ -108,19 +125,18 @@ taken AS (
     claimed_at = penstock_now(),
     lease_until = penstock_now() + least(($3::float8[])[n.first + n.ordinal - 1], t.timeout_s) * interval '1 s'
   FROM numbered n
-  WHERE t.id = n.id AND coalesce(t.queued, t.seq) = n.place AND t.state = 0
-  RETURNING t.*, n.ordinal, n.place),
+  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0
+  RETURNING t.*, n.ordinal, n.place, n.queue_row),
 void AS MATERIALIZED (
-  SELECT c.job_type, c.priority, c.seq FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.* FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
+  SELECT c.ctid AS queue_row FROM wanted w CROSS JOIN LATERAL (
+    SELECT r.*, r.ctid FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
       AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
     ORDER BY r.priority, r.seq LIMIT w.n + 1000) c
   WHERE NOT EXISTS (
-    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0)),
+    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 OFFSET 0)),
 unqueued AS (
-  DELETE FROM ready r USING (
-    SELECT job_type, priority, place FROM taken UNION ALL SELECT job_type, priority, seq FROM void) gone
-  WHERE r.job_type = gone.job_type AND r.priority = gone.priority AND r.seq = gone.place)
+  DELETE FROM ready r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
+  WHERE r.ctid = gone.queue_row)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition,
   CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
@@ -129,7 +145,7 @@ SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.f
       SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
       WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END,
   (SELECT n.checkpoint::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
-FROM taken t JOIN instance i ON i.id = t.instance_id
+FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
 
 -- name: extend
 -- Heartbeats. $1 token $2 seq $3 attempt (null: any) $4 worker $5 lease seconds $6 checkpoint $7 progress (null: keep)
@@ -144,15 +160,18 @@ kept AS (
     lease_until = least(  -- extended, never shortened
       greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'),
       CASE WHEN old.state = 5 THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
-  FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
-  WHERE t.id = i.token AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.state, o.attempt, coalesce(o.queued, o.seq) AS place
+    FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (t.timeout_s IS NULL OR t.state = 5 OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
   RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, t.priority, old.state AS old_state,
-    coalesce(old.queued, old.seq) AS place, i.checkpoint, i.progress),
+    old.place, i.checkpoint, i.progress),
 unqueued AS (
-  DELETE FROM ready r USING kept k
-  WHERE k.old_state = 0 AND r.job_type = k.job_type AND r.priority = k.priority AND r.seq = k.place),
+  DELETE FROM ready r USING kept k CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q WHERE q.job_type = k.job_type AND q.priority = k.priority AND q.seq = k.place OFFSET 0) old
+  WHERE k.old_state = 0 AND r.ctid = old.ctid),
 noted AS (
   INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
   SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
@@ -171,8 +190,9 @@ WITH item AS MATERIALIZED (
     AS i(token, seq, attempt, worker, claimed_at)),
 freed AS (
   UPDATE token t SET state = 0, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
-  FROM item i JOIN token old ON old.id = i.token AND old.seq = i.seq
-  WHERE t.id = i.token AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.attempt, o.claimed_at FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
     AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at)
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
@@ -196,13 +216,13 @@ SELECT id, seq, job_type, attempt FROM freed
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
 due AS MATERIALIZED (
-  SELECT t.id, t.seq, t.attempt, t.expiries FROM item i
-  JOIN token t ON t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
-  WHERE t.state = 1 AND t.lease_until <= penstock_now()
-  ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
+  SELECT t.* FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries + 1 >= $4::int AS dead FROM token t
+    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 AND t.lease_until <= penstock_now()
+    FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
   UPDATE token t SET state = 0, queued = nextval('step_seq'), expiries = t.expiries + 1 FROM due d
-  WHERE t.id = d.id AND t.seq = d.seq AND t.state = 1 AND d.expiries + 1 < $4::int
+  WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 AND NOT d.dead
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, t.claimed_by),
 queued AS (
@@ -213,8 +233,7 @@ noted AS (
   FROM freed)
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 UNION ALL
-SELECT t.id, t.seq, t.attempt, t.job_type, t.instance_id, true FROM due d JOIN token t ON t.id = d.id
-WHERE d.expiries + 1 >= $4::int
+SELECT id, seq, attempt, job_type, instance_id, true FROM due WHERE dead
 
 -- name: scan_leases
 -- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000
@@ -230,9 +249,11 @@ SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bi
 -- hand-off whose answer was lost looks like. The moment of the completion is that of the entry: one statement did both.
 SELECT t.id, t.seq, t.claimed_by, t.entered_at, t.lease_until
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[]) AS k(token, seq, worker, attempt)
-JOIN token t ON t.id = k.token AND t.state = 1 AND t.attempt = 1
-JOIN history h ON h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1
-  AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at
+CROSS JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.token AND t.state = 1 AND t.attempt = 1 OFFSET 0) t
+CROSS JOIN LATERAL (
+  SELECT FROM history h
+  WHERE h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1
+    AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at OFFSET 0) h
 
 -- name: facts
 -- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
@@ -242,8 +263,9 @@ SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.
     WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq AND a.kind = 10
     ORDER BY a.pos DESC LIMIT 1)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS k(instance, token, seq, worker, n)
-LEFT JOIN instance i ON i.id = k.instance
-LEFT JOIN token t ON t.id = k.token AND t.seq = k.seq AND t.instance_id = k.instance
+LEFT JOIN LATERAL (SELECT * FROM instance i WHERE i.id = k.instance OFFSET 0) i ON true
+LEFT JOIN LATERAL (
+  SELECT * FROM token t WHERE t.id = k.token AND t.seq = k.seq AND t.instance_id = k.instance OFFSET 0) t ON true
 LEFT JOIN LATERAL (
   SELECT h.kind, h.attempt FROM history h
   WHERE h.instance_id = k.instance AND h.pos > k.seq AND h.token_id = k.token AND h.seq = k.seq AND h.kind < 10

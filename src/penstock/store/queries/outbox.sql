@@ -21,24 +21,25 @@ FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::int[]) AS i
 -- snapshot (`version`, as in `claim`): their row may be gone. No join of two CTEs: it would be a nested loop over both.
 WITH next AS MATERIALIZED (
   SELECT o.* FROM unnest($1::int[], $5::bigint[]) AS j(id, floor) CROSS JOIN LATERAL (
-    SELECT * FROM dispatch_outbox o WHERE o.job_type = j.id AND o.id >= j.floor AND o.id <> ALL ($3::bigint[])
+    SELECT o.*, o.ctid AS outbox_row FROM dispatch_outbox o WHERE o.job_type = j.id AND o.id >= j.floor AND o.id <> ALL ($3::bigint[])
     ORDER BY o.id LIMIT $2::int) o),
 live AS MATERIALIZED (
-  SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.id AS token_id, t.state AS old_state, t.xmin AS version
-  FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
-    AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
-  FOR NO KEY UPDATE OF t SKIP LOCKED),
+  SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.ctid AS token_row, t.state AS old_state, t.xmin AS version
+  FROM next n CROSS JOIN LATERAL (
+    SELECT t.ctid, t.xmin, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+    FOR NO KEY UPDATE SKIP LOCKED) t),
 void AS (
   DELETE FROM dispatch_outbox o USING next n
-  WHERE o.job_type = n.job_type AND o.id = n.id AND NOT EXISTS (
+  WHERE o.ctid = n.outbox_row AND NOT EXISTS (
     SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt))
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt) OFFSET 0)
   RETURNING o.job_type, o.id),
 taken AS (
   UPDATE token t SET state = 5, attempt = l.attempt, claimed_by = NULL,
     claimed_at = CASE l.old_state WHEN 5 THEN t.claimed_at ELSE penstock_now() END,
     lease_until = penstock_now() + $4::float8 * interval '1 s'
-  FROM live l WHERE t.id = l.token_id AND t.seq = l.seq AND t.xmin = l.version
+  FROM live l WHERE t.ctid = l.token_row AND t.seq = l.seq AND t.xmin = l.version
   RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
     extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
 SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.attempt, t.step, t.failures, t.entered_at,
@@ -46,7 +47,7 @@ SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.attempt,
   (i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
     WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text
-FROM taken t JOIN instance i ON i.id = t.instance_id
+FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
 UNION ALL
 SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
 UNION ALL
@@ -57,7 +58,9 @@ SELECT 0, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NU
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::int[], $2::bigint[], $3::smallint[]) AS i(job_type, id, step)),
 gone AS (
-  DELETE FROM dispatch_outbox o USING item i WHERE o.job_type = i.job_type AND o.id = i.id
+  DELETE FROM dispatch_outbox o USING item i CROSS JOIN LATERAL (
+    SELECT q.ctid FROM dispatch_outbox q WHERE q.job_type = i.job_type AND q.id = i.id OFFSET 0) old
+  WHERE o.ctid = old.ctid
   RETURNING o.id, o.instance_id, o.token_id, o.seq, o.attempt, i.step)
 INSERT INTO audit (pos, at, instance_id, token_id, seq, step, kind, detail)
 SELECT nextval('step_seq'), penstock_now(), instance_id, token_id, seq, step, 'DISPATCHED_VIA_BROKER',
@@ -82,11 +85,12 @@ FROM job_type j
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
 due AS MATERIALIZED (
-  SELECT t.id, t.seq, t.state FROM item i JOIN token t ON t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
-  WHERE (t.state = 5 OR t.state = 1 AND $4::boolean) AND t.lease_until <= penstock_now()
-  ORDER BY t.instance_id, t.id FOR NO KEY UPDATE OF t SKIP LOCKED),
+  SELECT t.* FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.seq, t.state FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
+      AND (t.state = 5 OR t.state = 1 AND $4::boolean) AND t.lease_until <= penstock_now()
+    FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
-  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq
+  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
     t.claimed_by, d.state AS old_state),
 queued AS (
@@ -106,38 +110,40 @@ SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 -- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first. How many rows of the
 -- queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
-  DELETE FROM ready r USING (
-    SELECT job_type, priority, seq FROM ready ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED) n
-  WHERE r.job_type = n.job_type AND r.priority = n.priority AND r.seq = n.seq
+  DELETE FROM ready r WHERE r.ctid = ANY(ARRAY(
+    SELECT ctid FROM ready ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED))
   RETURNING r.job_type, r.priority, r.seq, r.token_id),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, token_id, seq, penstock_now(), job_type, attempt + 1 FROM (
-    SELECT t.instance_id, g.token_id, t.seq, g.job_type, t.attempt FROM gone g
-    JOIN token t ON t.id = g.token_id AND coalesce(t.queued, t.seq) = g.seq AND t.state = 0
+    SELECT t.instance_id, g.token_id, t.seq, g.job_type, t.attempt FROM gone g CROSS JOIN LATERAL (
+      SELECT * FROM token t WHERE t.id = g.token_id AND coalesce(t.queued, t.seq) = g.seq AND t.state = 0 OFFSET 0) t
     ORDER BY g.job_type, g.priority, g.seq) old)
 SELECT count(*) FROM gone
 
 -- name: outbox_to_queue
 -- Polling mode: up to $1 rows that another mode left in the outbox become queued jobs. What was marked as dispatched
 -- but whose row is still there may or may not have been published; it is queued too. How many rows went.
-WITH next AS MATERIALIZED (SELECT * FROM dispatch_outbox ORDER BY job_type, id LIMIT $1::int),
+WITH next AS MATERIALIZED (
+  SELECT o.*, o.ctid AS outbox_row FROM dispatch_outbox o ORDER BY o.job_type, o.id LIMIT $1::int),
 live AS MATERIALIZED (
-  SELECT n.job_type, n.id, n.seq, t.id AS token_id, t.state FROM next n JOIN token t ON t.id = n.token_id AND t.seq = n.seq
-    AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
-  FOR NO KEY UPDATE OF t SKIP LOCKED),
+  SELECT n.outbox_row, n.seq, t.id AS token_id, t.state FROM next n CROSS JOIN LATERAL (
+    SELECT t.id, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+    FOR NO KEY UPDATE SKIP LOCKED) t),
 void AS MATERIALIZED (
-  SELECT n.job_type, n.id FROM next n WHERE NOT EXISTS (
+  SELECT n.outbox_row FROM next n WHERE NOT EXISTS (
     SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt))),
-gone AS (
-  DELETE FROM dispatch_outbox o USING (SELECT job_type, id FROM live UNION ALL SELECT job_type, id FROM void) g
-  WHERE o.job_type = g.job_type AND o.id = g.id RETURNING o.id),
+      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt) OFFSET 0)),
 freed AS (
-  -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`)
+  -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`). By id: those that changed
+  -- since the snapshot have to be met, too.
   UPDATE token t SET state = 0, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
-  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
+  RETURNING l.outbox_row, t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, l.state),  -- the state under the lock: by the snapshot it may be READY still
+gone AS (
+  DELETE FROM dispatch_outbox o USING (SELECT outbox_row FROM freed UNION ALL SELECT outbox_row FROM void) g
+  WHERE o.ctid = g.outbox_row RETURNING o.id),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13

@@ -1,6 +1,6 @@
 -- The wide lane: lock, read, let `core.advance` decide, write. One transaction: `begin` to `read_tokens` in one round
 -- trip, then the writes and COMMIT in a second one. Everything written here is under the locks taken first, so the
--- writes need no fences.
+-- writes need no fences, and rows are written by the `ctid` under which they were found (`jobs.sql` says why).
 
 -- name: begin
 BEGIN
@@ -67,8 +67,9 @@ WHERE place <= $2::int ORDER BY id
 
 -- name: armed
 -- Which of the timers ($1 token $2 seq $3 index) are still there and due. A retry's may have been armed anew meanwhile.
-SELECT t.token_id, t.seq, t.index FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(token_id, seq, index)
-JOIN timer t USING (token_id, seq, index) WHERE t.fire_at <= penstock_now()
+SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS i(token_id, seq, index) CROSS JOIN LATERAL (
+  SELECT t.token_id, t.seq, t.index FROM timer t
+  WHERE t.token_id = i.token_id AND t.seq = i.seq AND t.index = i.index AND t.fire_at <= penstock_now() OFFSET 0) t
 
 -- name: positions
 SELECT nextval('step_seq') FROM generate_series(1, $1::int)
@@ -97,7 +98,8 @@ SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5
 -- name: end_instances
 UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure
 FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[]) AS e(id, status, failure, ended_at)
-WHERE i.id = e.id
+CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.id OFFSET 0) old
+WHERE i.ctid = old.ctid
 
 -- name: reopen_instances
 UPDATE instance SET status = 0, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
@@ -135,7 +137,8 @@ FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[
   $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
        claimed_by, claimed_at, lease_until, timeout_s, queued)
-WHERE t.id = u.id
+CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
+WHERE t.ctid = old.ctid
 
 -- name: delete_tokens
 DELETE FROM token WHERE id = ANY($1::bigint[])
@@ -146,7 +149,9 @@ SELECT * FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[])
 
 -- name: delete_ready
 DELETE FROM ready r USING unnest($1::int[], $2::smallint[], $3::bigint[]) AS d(job_type, priority, seq)
-WHERE r.job_type = d.job_type AND r.priority = d.priority AND r.seq = d.seq
+CROSS JOIN LATERAL (
+  SELECT o.ctid FROM ready o WHERE o.job_type = d.job_type AND o.priority = d.priority AND o.seq = d.seq OFFSET 0) old
+WHERE r.ctid = old.ctid
 
 -- name: insert_timers
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
@@ -155,12 +160,15 @@ SELECT * FROM unnest($1::timestamptz[], $2::bigint[], $3::bigint[], $4::bigint[]
 -- name: delete_timers
 -- All timers of executions ($1 token $2 seq).
 DELETE FROM timer t USING unnest($1::bigint[], $2::bigint[]) AS d(token_id, seq)
-WHERE t.token_id = d.token_id AND t.seq = d.seq
+CROSS JOIN LATERAL (SELECT o.ctid FROM timer o WHERE o.token_id = d.token_id AND o.seq = d.seq OFFSET 0) old
+WHERE t.ctid = old.ctid
 
 -- name: delete_fired
 -- Single timers ($1 token $2 seq $3 index).
 DELETE FROM timer t USING unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS d(token_id, seq, index)
-WHERE t.token_id = d.token_id AND t.seq = d.seq AND t.index = d.index
+CROSS JOIN LATERAL (
+  SELECT o.ctid FROM timer o WHERE o.token_id = d.token_id AND o.seq = d.seq AND o.index = d.index OFFSET 0) old
+WHERE t.ctid = old.ctid
 
 -- name: insert_history
 INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
@@ -190,14 +198,14 @@ SELECT nextval('step_seq'), received_at, instance_id, step, 'SIGNAL_KEPT', $5::t
 -- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now. Those
 -- whose variables would have more than $2 bytes (as jsonb) are left as they are, and come back.
 WITH merged AS MATERIALIZED (
-  SELECT j.id, coalesce(j.overlay, '{}') || f.merged AS overlay, f.pos,
+  SELECT j.id, j.ctid AS place, coalesce(j.overlay, '{}') || f.merged AS overlay, f.pos,
     pg_column_size(j.vars || coalesce(j.overlay, '{}') || f.merged) AS bytes
   FROM instance j CROSS JOIN LATERAL (
     SELECT jsonb_merge(h.output ORDER BY h.pos) AS merged, max(h.pos) AS pos FROM history h
     WHERE h.instance_id = j.id AND h.pos > j.folded_pos AND h.output IS NOT NULL) f
   WHERE j.id = ANY($1::bigint[]) AND f.pos IS NOT NULL),
 folded AS (
-  UPDATE instance i SET overlay = m.overlay, folded_pos = m.pos FROM merged m WHERE i.id = m.id AND m.bytes <= $2::int)
+  UPDATE instance i SET overlay = m.overlay, folded_pos = m.pos FROM merged m WHERE i.ctid = m.place AND m.bytes <= $2::int)
 SELECT id FROM merged WHERE bytes > $2::int
 
 -- name: count_unfolded
