@@ -102,6 +102,35 @@ def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_lev
 
 
 @app.command()
+def requeue(
+    job_type: Annotated[
+        list[str] | None, typer.Option(help="Of this job type only; may be given several times. [default: of all]")
+    ] = None,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Bring back, at once, jobs that were handed to Kafka and are still open.
+
+    For after a switch to polling, or when a broker lost what it had.
+
+    Without it they come back at their deadlines. A worker that still has one of them is told `lease-lost`, unless its
+    result came first. Engines may run meanwhile. Tells how many came back.
+    """
+    from penstock.errors import PenstockError
+    from penstock.runtime.requeue import requeue as bring_back
+    from penstock.store.database import DatabaseError, first_line
+
+    settings = read_settings(config, data_dir=data_dir, log_level="warning")
+    try:
+        returned, mode = bring_back(settings, job_type or [])
+    except (PenstockError, DatabaseError) as error:
+        typer.echo(f"penstock: {first_line(error)}", err=True)
+        raise typer.Exit(1) from error
+    where = "published again" if mode == "kafka_outbox" else "in the queue"
+    typer.echo(f"{returned} jobs came back; they are {where} (dispatch mode {mode})")
+
+
+@app.command()
 def demo(
     instances: Annotated[int, typer.Option(help="How many orders to run.", min=1, max=100_000)] = 200,
     data_dir: Annotated[

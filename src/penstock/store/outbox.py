@@ -119,6 +119,24 @@ async def end_dispatches(
     return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["end_dispatches"], params)]
 
 
+async def requeue_dispatched(
+    connection: TrioConnection,
+    job_types: Sequence[int] | None,
+    *,
+    after: int,
+    limit: int,
+    to_outbox: bool,
+    by: str,
+    audit: bool,
+) -> tuple[int, int | None]:
+    """Bring dispatched jobs back before their deadline: up to ``limit``, of tokens above ``after``. How many came, and
+    the token to go on after; None when there is nothing more."""
+    types = None if job_types is None else arrays.ints(job_types)
+    rows = await connection.fetch(SQL["requeue_dispatched"], (types, after, limit, to_outbox, by, audit))
+    count, last = cast(Any, rows[0])
+    return count, last
+
+
 async def move_leftovers(connection: TrioConnection, limit: int, *, to_outbox: bool) -> int:
     """Move up to ``limit`` jobs that another mode left behind to where this one looks; how many rows went."""
     name = "queue_to_outbox" if to_outbox else "outbox_to_queue"

@@ -106,6 +106,34 @@ noted AS (
   FROM freed)
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 
+-- name: requeue_dispatched
+-- As `end_dispatches`, before their deadline: of the types $1 (null: all) up to $3 jobs of tokens above $2, on the word of
+-- $5, with a record of the batch when $6. Those that others hold at the moment are about to change: they are left. How many
+-- came back, and the last token that was looked at. Walks over the tokens (132 ms for 1,000,000), for an operator only.
+WITH due AS MATERIALIZED (
+  SELECT t.id, t.seq FROM token t
+  WHERE t.state = 5 AND t.id > $2::bigint AND ($1::int[] IS NULL OR t.job_type = ANY ($1))
+  ORDER BY t.id LIMIT $3::int FOR NO KEY UPDATE OF t SKIP LOCKED),
+freed AS (
+  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $4::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, reason)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13,
+    'brought back by ' || $5::text
+  FROM freed),
+told AS (
+  INSERT INTO audit (pos, at, kind, actor, detail)
+  SELECT nextval('step_seq'), penstock_now(), 'DISPATCHES_REQUEUED', $5::text, count(*) || ' jobs' FROM freed
+  WHERE $6::boolean HAVING count(*) > 0)
+SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
+
 -- name: queue_to_outbox
 -- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first. How many rows of the
 -- queue went. No token is locked: if one changes meanwhile, its row is void.

@@ -1,0 +1,59 @@
+"""What an operator's commands share: the engines' database, whether an engine runs or not, and who it was."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from penstock.settings import Settings
+from penstock.store.connection import TrioConnection
+from penstock.store.database import with_defaults
+from penstock.store.embedded import DataDirectoryInUse, embedded, running_dsn
+from penstock.store.schema import ensure_schema
+
+T = TypeVar("T")
+
+
+def operator() -> str:
+    """Whom the audit trail names."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = "unknown"
+    return f"cli:{user}@{socket.gethostname()}"
+
+
+def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[T]]) -> T:
+    """Run ``act`` on a connection to the database, brought to this version's schema."""
+
+    async def run() -> T:
+        async with _dsn(settings) as dsn:
+            connection = await TrioConnection.connect(with_defaults(dsn))
+            try:
+                await ensure_schema(connection)
+                return await act(connection)
+            finally:
+                connection.close_nowait()
+
+    return trio.run(run, strict_exception_groups=True)
+
+
+@asynccontextmanager
+async def _dsn(settings: Settings) -> AsyncGenerator[str]:
+    """The database: a server of ours, the one that an engine runs on our data directory, or one that we start."""
+    if settings.postgres_dsn is not None:
+        yield settings.postgres_dsn.reveal()
+        return
+    try:
+        async with embedded(settings.data_path) as dsn:
+            yield dsn
+    except DataDirectoryInUse:
+        running = running_dsn(settings.data_path)
+        if running is None:
+            raise
+        yield running
