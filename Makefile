@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos explore games binary docs clean
+.PHONY: help demo test quick lint types format bench chaos explore games binary docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +51,11 @@ binary: $(INSTALLED) ## one executable file in dist/ that needs no Python
 docs: $(INSTALLED) ## the pages and sources that are written from others
 	@$(BIN)/python tools/docs.py
 
+lock: $(INSTALLED) ## locks/ anew: newer versions of what is installed, by their hashes
+	@$(BIN)/python tools/lock.py
+
 clean: ## what the other targets made, .venv included
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml $(wildcard locks/*)
 	@$(PYTHON) bootstrap.py dev

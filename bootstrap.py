@@ -6,11 +6,15 @@
     python3 bootstrap.py dev              only installs, with all that tests and linters need
 
 Needs Python >= 3.11 and nothing else. Stays readable for older Pythons, so that they can say what is wrong. Installs
-again only when pyproject.toml changed. Must not touch anything outside this folder.
+again only when pyproject.toml or the lock changed. Must not touch anything outside this folder.
+
+Where locks/ has a lock for this kind of machine, exactly its versions are installed, and only files with its hashes
+(tools/lock.py writes it). `python3 bootstrap.py --unlocked dev` takes whatever versions pyproject.toml allows instead.
 """
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,12 +28,14 @@ PYTHON = os.path.join(VENV, "bin", "python")
 
 def main(words):
     """Does not return when something is to be run: that takes this process's place, signals included."""
+    unlocked = words[:1] == ["--unlocked"]
+    words = words[1:] if unlocked else words
     if not words or words[0] not in ("demo", "test", "dev"):
         sys.exit(__doc__.strip())
     if sys.version_info < NEEDED:
-        run_with_newer_python(words)
+        run_with_newer_python(["--unlocked"] + words if unlocked else words)
     make_venv()
-    install("" if words[0] == "demo" else "[dev]")
+    install("" if words[0] == "demo" else "[dev]", unlocked)
     if words[0] == "demo":
         become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
     if words[0] == "test":
@@ -71,19 +77,78 @@ def make_venv():
     )
 
 
-def install(extra):
-    """Installs this folder, editable, unless that was done for the same pyproject.toml."""
-    with open(os.path.join(TOP, "pyproject.toml"), "rb") as file:
-        state = hashlib.sha256(file.read()).hexdigest()
+def install(extra, unlocked):
+    """Installs this folder, editable, unless that was done for the same pyproject.toml and lock."""
+    lock = None if unlocked else find_lock(extra)
+    state = state_of([os.path.join(TOP, "pyproject.toml")] + ([lock] if lock else []))
     done = [os.path.join(VENV, "installed" + name) for name in ("", "[dev]") if name.startswith(extra)]
     if any(content(path) == state for path in done):
         return
     print("Installing Penstock and what it needs into .venv (the first time takes a minute)", flush=True)
-    pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", TOP + extra]
-    if subprocess.call(pip) != 0:
-        sys.exit("The installation failed; pip said why above.")
+    pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    if lock is None:
+        steps = [pip + ["-e", TOP + extra]]
+    else:
+        # The lock holds what builds this folder, too: an isolated build would fetch that without hashes.
+        steps = [
+            pip + ["--require-hashes", "--only-binary=:all:", "-r", lock],
+            pip + ["--no-deps", "--no-build-isolation", "-e", TOP],
+        ]
+    if any(subprocess.call(step) != 0 for step in steps):
+        hint = "" if lock is None else "\nWithout the lock: python3 bootstrap.py --unlocked demo (or test, or dev)"
+        sys.exit("The installation failed; pip said why above." + hint)
     with open(os.path.join(VENV, "installed" + extra), "w") as file:
         file.write(state)
+
+
+def lock_path(extra):
+    """Where the lock for this kind of machine is, if there is one."""
+    name = "%s-%s%s.txt" % (sys.platform, platform.machine(), "-dev" if extra else "")
+    return os.path.join("locks", name)
+
+
+def find_lock(extra):
+    """The lock, if there is one for this machine and Python that fits pyproject.toml; else None."""
+    path = os.path.join(TOP, lock_path(extra))
+    text = content(path)
+    if text is None:
+        return None
+    about = dict(line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("# ") and ": " in line)
+    if "%d.%d" % sys.version_info[:2] not in about["python"].split():
+        return None
+    libc, version = platform.libc_ver()
+    if libc != "glibc" or numbers(version) < numbers(about["glibc"]):
+        return None
+    if about["dependencies"] != dependencies_state():
+        print("%s is older than pyproject.toml (tools/lock.py renews it): installing without" % lock_path(extra))
+        return None
+    return path
+
+
+def dependencies_state():
+    """A hash of what pyproject.toml asks for."""
+    import json
+    import tomllib
+
+    with open(os.path.join(TOP, "pyproject.toml"), "rb") as file:
+        found = tomllib.load(file)
+    project = found["project"]
+    asked = [found["build-system"]["requires"], project["dependencies"], project["optional-dependencies"]]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def numbers(version):
+    """(2, 28) of 2.28."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def state_of(paths):
+    """A hash of files."""
+    state = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            state.update(file.read())
+    return state.hexdigest()
 
 
 def content(path):
