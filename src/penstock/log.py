@@ -1,8 +1,8 @@
 """Structured logs: human on a terminal, JSON else, everything of the process through one pipe to standard error.
 
-A leaf: imports nothing of penstock. Relies on structlog; records of the standard library's ``logging`` (hypercorn,
-aiokafka, psycopg) go through the same processors. Must not show secrets: values under telling names and passwords
-inside connection strings are masked on the way out, and tracebacks never carry the values of local variables.
+A leaf: imports nothing of penstock but `masking`. Relies on structlog; records of the standard library's ``logging``
+(hypercorn, aiokafka, psycopg) go through the same processors. Must not show secrets: values under telling names, at any
+depth, and passwords inside texts are masked on the way out, and tracebacks never carry the values of local variables.
 
 Use: ``log = get_logger(__name__)`` at the top of a module, then ``log.info("lease expired", job=job_id, attempt=3)``:
 a short constant event, and everything that varies as a field.
@@ -22,6 +22,8 @@ from typing import Any, Final, Protocol, TextIO, cast
 
 import structlog
 
+from penstock.masking import mask
+
 __all__ = ["Logger", "RateLimitedLog", "configure_logging", "get_logger", "log_context", "set_trace", "trace_id"]
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -29,10 +31,6 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 QUIET_LOGGERS: Final = ("asyncio", "hpack", "httpcore", "httpx", "hypercorn.access", "aiokafka", "kafka")
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
-_SECRET_NAME: Final = re.compile(r"passw(or)?d|secret|authorization|(^|_)dsn$|conninfo|cookie", re.IGNORECASE)
-_PASSWORD_IN_TEXT: Final = re.compile(
-    r"(://[^:/@\s]*:)[^@/\s]+(@)|(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&\"]+)", re.IGNORECASE
-)
 _trace: ContextVar[str | None] = ContextVar("penstock_trace", default=None)
 
 
@@ -137,10 +135,7 @@ def _add_trace(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 def _mask(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name, value in event.items():
-        if _SECRET_NAME.search(name):
-            event[name] = "***"
-        elif isinstance(value, (str, BaseException)):
-            event[name] = _PASSWORD_IN_TEXT.sub(r"\1\3***\2", str(value))
+        event[name] = mask(name, value)
     return event
 
 

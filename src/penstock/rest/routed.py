@@ -102,10 +102,11 @@ def _make_quart(
         InstanceRoutes(engine),
         TaskRoutes(engine),
         HealthRoutes(engine, degraded),
-        DocsRoutes(),
         MeRoutes(),
     ):
         quart.register_blueprint(routes.blueprint())
+    if engine.settings.docs_enabled:
+        quart.register_blueprint(DocsRoutes().blueprint())
 
     async def admit() -> None:
         """By the route that the framework itself has found: there is no other reading of the path."""

@@ -78,7 +78,7 @@ def address(sockets: Sequence[socket.socket]) -> str:
 
 
 class Node:
-    """One engine process's service. Without a socket for the metrics it reports them to its parent."""
+    """One engine process's service. One of several reports its metrics to its parent, which serves them."""
 
     def __init__(
         self, settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]], gate: Gate | None = None
@@ -94,7 +94,7 @@ class Node:
             if "metrics" in sockets
             else None
         )
-        self._reporter = None if "metrics" in sockets else Reporter(self._metrics)
+        self._reporter = Reporter(self._metrics) if settings.processes > 1 else None
 
     async def run(self, stopping: Stopping) -> None:
         """Start, serve until asked to stop, stop in order. Raises what a child raised."""

@@ -33,9 +33,10 @@ class RpcServer:
         workflow, worker = WorkflowEngine(engine), Worker(engine)
         ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
         self._health = Health(ours)
+        reflection = Reflection(ours | service_names(self._health.__mapping__()))
         seconds = engine.metrics.grpc_request_seconds
         self.server = Server(
-            [workflow, worker, self._health, Reflection(ours | service_names(self._health.__mapping__()))],
+            [workflow, worker, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
             codec=WireCodec(),
             limits=Limits(
                 connections=max_connections,

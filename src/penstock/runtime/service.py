@@ -7,7 +7,7 @@ second signal cut the stop short, 2 for settings that can't be served.
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import cast
@@ -38,6 +38,11 @@ PURPOSES = ("gRPC", "REST", "metrics")
 """The listeners, in the order in which their ports are taken."""
 
 log = get_logger(__name__)
+
+
+def purposes(settings: Settings) -> Sequence[str]:
+    """The listeners that are switched on."""
+    return PURPOSES if settings.metrics_enabled else tuple(name for name in PURPOSES if name != "metrics")
 
 
 def run(settings: Settings) -> int:
@@ -93,7 +98,7 @@ async def _main(settings: Settings) -> int:
             if settings.processes > 1:
                 await _parent(settings, dsn, stopping, gate)
             else:
-                await Node(settings, dsn, bind(settings, PURPOSES), gate).run(stopping)
+                await Node(settings, dsn, bind(settings, purposes(settings)), gate).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
 
@@ -120,16 +125,17 @@ async def _main_child() -> int:
 
 async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate | None) -> None:
     """Supervise the engine processes and serve their metrics as one page."""
-    sockets = bind(settings, PURPOSES)
-    metrics_sockets = sockets.pop("metrics")
-    where = {purpose: address(group) for purpose, group in sockets.items()} | {"metrics": address(metrics_sockets)}
+    sockets = bind(settings, purposes(settings))
+    metrics_sockets = sockets.pop("metrics", [])
+    where = {purpose: address(group) for purpose, group in {**sockets, "metrics": metrics_sockets}.items() if group}
     parent = Parent(settings, dsn, sockets)
     database = Database(dsn, max_connections=1)  # for the metrics page's gate only
     names = [f"engine {index}" for index in range(settings.processes)]
     try:
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(nursery, Metrics(__version__))
-            await supervisor.start("metrics", MetricsPage(parent.registry, gate).serve, metrics_sockets)
+            if metrics_sockets:
+                await supervisor.start("metrics", MetricsPage(parent.registry, gate).serve, metrics_sockets)
             if gate is not None:
                 for name, step in AccessService(gate, database.connection).steps().items():
                     await supervisor.start(name, partial(forever, name, step))
@@ -148,7 +154,8 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
                 supervisor.expect_end(name)
             if not await parent.stop():
                 stopping.forced = True
-            supervisor.expect_end("metrics")
+            if metrics_sockets:
+                supervisor.expect_end("metrics")
             nursery.cancel_scope.cancel()
     finally:
         close_sockets({**sockets, "metrics": metrics_sockets})

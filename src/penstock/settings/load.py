@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from penstock.masking import mask_text
 from penstock.settings.access import access_problems
 from penstock.settings.model import CHECKED_TYPES, SETTINGS, DispatchMode, KafkaTransport, SettingInfo, Settings
 from penstock.settings.secret import Secret, dsn_has_password
@@ -53,7 +54,7 @@ class _Reader:
                 value, CHECKED_TYPES[info.name], strict=not text, dec_hook=_decode_secret
             )
         except msgspec.ValidationError as error:
-            shown = "" if info.secret else f"{value!r} is not accepted: "
+            shown = "" if info.secret else f"{mask_text(repr(value))} is not accepted: "
             self.problems.append(f"{source}: {shown}{_lower_first(str(error))}")
         self.sources[info.name] = source
 
@@ -217,7 +218,7 @@ def _check_together(reader: _Reader) -> None:
     if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX and not settings.kafka_seed_brokers:
         wrong.append(("dispatch_mode", "kafka_outbox needs kafka_seed_brokers (WE_KAFKA_SEED_BROKERS)"))
     wrong += [
-        ("kafka_seed_brokers", f"{broker!r} is not host:port")
+        ("kafka_seed_brokers", f"{mask_text(repr(broker))} is not host:port")
         for broker in settings.kafka_seed_brokers
         if not re.fullmatch(r"[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", broker)
     ]

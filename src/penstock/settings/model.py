@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 
+from penstock.masking import mask_text
 from penstock.settings.access import AccessSettings
 from penstock.settings.described import says
 from penstock.settings.secret import Secret, redact_dsn
@@ -148,6 +149,9 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         HttpServer,
         _listeners("Server of the REST port: `native` (HTTP/1.1, fast) or `hypercorn` (HTTP/1.1 and HTTP/2)."),
     ] = HttpServer.NATIVE
+    metrics_enabled: Annotated[bool, _listeners("Serve metrics on `metrics_port`.")] = True
+    docs_enabled: Annotated[bool, _listeners("Serve `/docs` and `/openapi.json`.")] = True
+    grpc_reflection_enabled: Annotated[bool, _listeners("Tell gRPC clients which services there are.")] = True
     processes: Annotated[int, _listeners("Engine processes that share the ports.", 1, 64)] = 1
     shutdown_grace_seconds: Annotated[
         float, _listeners("How long requests in flight may take to finish after SIGTERM or SIGINT.", 0, 3_600)
@@ -403,8 +407,8 @@ def _shown(info: SettingInfo, value: object) -> object:
     if isinstance(value, Secret):
         return redact_dsn(value.reveal()) if info.name == "postgres_dsn" else "***"
     if isinstance(value, tuple):
-        return ",".join(cast("tuple[str, ...]", value))
-    return value if isinstance(value, (int, float)) else str(value)
+        return mask_text(",".join(cast("tuple[str, ...]", value)))
+    return value if isinstance(value, (int, float)) else mask_text(str(value))
 
 
 class SettingInfo(NamedTuple):
