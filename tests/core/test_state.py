@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.state import (
     CLOSING_KINDS,
+    ENTERING,
     INSTANCE_TRANSITIONS,
     INTERRUPTED_REASON,
     JOB_STATES,
@@ -53,7 +54,7 @@ def test_nothing_leads_out_of_the_end_of_a_token() -> None:
 
 
 def test_every_other_state_can_be_left_for_any_step_and_for_the_end() -> None:
-    for trigger in (Trigger.ENTER_JOB, Trigger.ENTER_PARKED, Trigger.FORK, Trigger.END):
+    for trigger in ENTERING:
         assert TOKEN_TRANSITIONS[trigger][0] == set(TokenState) - {TokenState.ENDED}
 
 

@@ -28,7 +28,8 @@ _FACTS: Final = {
     "functions": """
         SELECT p.proname, p.prokind, pg_get_function_arguments(p.oid), p.prosrc, p.provolatile, p.proparallel,
           format_type(p.prorettype, NULL), g.aggtransfn, g.agginitval
-        FROM pg_proc p LEFT JOIN pg_aggregate g ON g.aggfnoid = p.oid WHERE p.pronamespace = 'public'::regnamespace""",
+        FROM pg_proc p LEFT JOIN pg_aggregate g ON g.aggfnoid = p.oid WHERE p.pronamespace = 'public'::regnamespace
+          AND p.proname <> 'refuse_transition' -- the guard of test databases (penstock.testing.machine)""",
 }
 
 

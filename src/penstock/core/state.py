@@ -3,7 +3,8 @@
 An **instance** is a set of **tokens** (its open branches) and one JSON object of variables. A token stands on one
 step; the pair (token, seq) is one *step execution*, and ``seq`` is a position from one database-wide sequence, so
 that it also orders executions by entry. ``TOKEN_TRANSITIONS`` and ``INSTANCE_TRANSITIONS`` below are the whole
-machine; `move` and `end_instance` are the only code that assigns a state, and refuse what the tables do not hold.
+machine, with what SQL does alone; `move` and `change_status` are the only Python that assigns a state, and refuse what
+the tables do not hold. In test databases a trigger made from them refuses it too (`penstock.testing.machine`).
 The numbers are stored in the database (`schema.sql`) and never change their meaning.
 """
 
@@ -76,6 +77,7 @@ class Trigger(enum.Enum):
     """Why a token moves."""
 
     ENTER_JOB = "enter_job"
+    ENTER_LEASED = "enter_leased"  # dispatched directly: the next job is leased to a parked poll as it comes to be
     ENTER_PARKED = "enter_parked"
     FORK = "fork"
     CLAIM = "claim"
@@ -94,6 +96,7 @@ _ANY_LEFT = frozenset({_R, _L, _P, _F, _B, _D, _C, _Y})  # a token leaves any st
 
 TOKEN_TRANSITIONS: dict[Trigger, tuple[frozenset[TokenState], TokenState]] = {
     Trigger.ENTER_JOB: (_ANY_LEFT, _R),
+    Trigger.ENTER_LEASED: (_ANY_LEFT, _L),
     Trigger.ENTER_PARKED: (_ANY_LEFT, _P),
     Trigger.FORK: (_ANY_LEFT, _F),
     Trigger.CLAIM: (frozenset({_R}), _L),
@@ -106,6 +109,9 @@ TOKEN_TRANSITIONS: dict[Trigger, tuple[frozenset[TokenState], TokenState]] = {
     Trigger.LATE_HEARTBEAT: (frozenset({_R, _L, _D}), _L),
     Trigger.END: (_ANY_LEFT, _E),
 }
+
+# Those that begin or end a step execution (``seq`` changes, or the token has had its last one); the others stay in it.
+ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.FORK, Trigger.END})
 
 INSTANCE_TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
     InstanceStatus.ACTIVE: frozenset({InstanceStatus.COMPLETED, InstanceStatus.FAILED, InstanceStatus.CANCELLED}),

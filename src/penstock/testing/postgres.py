@@ -27,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 import penstock
 from penstock.store.embedded import embedded
 from penstock.store.schema import schema_sql
+from penstock.testing.machine import guard_sql
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the directory made in it is our own, and checked to be
 MEMORY_MIN_FREE_BYTES = 2 * 2**30
@@ -57,9 +58,10 @@ class _Server(subprocess.Popen[bytes]):
 
 
 def apply_schema(dsn: str) -> None:
-    """Fill an empty database with the engine's tables: the usual template."""
+    """Fill an empty database with the engine's tables, guarded by the table of transitions: the usual template."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(schema_sql().encode())
+        connection.execute(guard_sql().encode())
 
 
 def run_directory(durable: bool) -> Path:
@@ -104,7 +106,8 @@ class Server:
             self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def _template(self, make_template: Callable[[str], None]) -> str:
-        name = f"template_{hashlib.sha256((make_template.__qualname__ + schema_sql()).encode()).hexdigest()[:12]}"
+        made_of = make_template.__qualname__ + schema_sql() + guard_sql()
+        name = f"template_{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         with _flocked(self.directory / "template.lock", fcntl.LOCK_EX):
             found = self._admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
             if found is None:
