@@ -9,10 +9,10 @@ import pytest
 from penstock.kafka.relay import Relay
 from penstock.settings import DispatchMode
 from tests.dispatch.fake_producer import FakeProducer
-from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.conftest import MakeDriver, driver, make_driver
 from tests.engine.driver import Driver
 
-__all__ = ["make_driver"]  # pytest finds the fixture here
+__all__ = ["driver", "make_driver"]  # pytest finds the fixtures here
 
 
 class Leading:
@@ -70,8 +70,8 @@ def make_kafka(make_driver: MakeDriver) -> Generator[MakeKafka]:
         return driver
 
     yield make
-    for driver in drivers:
-        driver.close()
+    for made in drivers:
+        made.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import trio
 
 from penstock.engine import ids
 from penstock.engine.leases import STALE_ENDS_MAX, GrantedLease, LeaseBook
-from penstock.engine.polls import ReleaseItem
+from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.wide import WideLane
 from penstock.errors import Conflict

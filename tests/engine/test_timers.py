@@ -160,7 +160,7 @@ async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
             raise PenstockError("it can not be advanced")
         return await driver.engine._fire(instance, timer, give_up)
 
-    loop = timers.Timers(driver.engine.database, fire, failure_limit=10)
+    loop = timers.Timers(driver.engine.database, fire, driver.engine.aside, failure_limit=10)
     driver.clock.advance(2)
     while loop._next_at <= trio.current_time():
         await loop.fire_once()

@@ -155,11 +155,9 @@ async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
     assert await engine.status(instance) == "FAILED"
 
 
-async def test_a_dead_letter_that_fails_again_and_again_is_left_alone(
-    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, monkeypatch: pytest.MonkeyPatch) -> None:
     """It held up the leases that ended with it, for ever."""
-    engine = await start_local(services=False, lease_expiry_limit=1, background_failure_limit=2)
+    engine = await start_local(services=False, lease_expiry_limit=1)
     broken = await engine.run(linear(1))
     await engine.one("work")
     fine = await engine.run(linear(1))
@@ -178,7 +176,8 @@ async def test_a_dead_letter_that_fails_again_and_again_is_left_alone(
     for _ in range(4):
         await sweep(engine)
         await engine.sweeper.scan_once()
-    assert tried.count(read_instance(broken)) == 2
+    assert tried.count(read_instance(broken)) == 1, "until its pause is over"
+    assert [about.reason for about in engine.engine.aside.listing()] == ["a bug"]
     assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
 
 

@@ -204,7 +204,7 @@ async def test_another_engine_at_it_and_a_lock_on_the_table_put_it_off(
     [partition, *_] = await store.over(connection, "history", 10)
     with psycopg.connect(database_dsn) as other:
         other.execute("SELECT pg_advisory_xact_lock(1885697139, -2)")
-        assert await store.remove_instances(connection, partition, 10, -1) == (0, None)
+        assert await store.remove_instances(connection, [1]) is None
         assert await store.drop(connection, partition) is False
     with psycopg.connect(database_dsn) as reader:
         reader.execute("SELECT count(*) FROM history")

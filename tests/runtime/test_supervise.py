@@ -127,6 +127,31 @@ async def test_the_back_off_of_a_loop_is_bounded(autojump_clock: trio.testing.Mo
     assert max(b - a for a, b in pairwise(asked_at)) == pytest.approx(RETRY_MAX_S)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.UniqueViolation("twice"),
+        psycopg.DataError("bad"),
+        psycopg.errors.ProgramLimitExceeded("large"),
+        psycopg.InternalError("corrupt"),
+    ],
+)
+async def test_a_loop_goes_on_when_the_database_refuses_what_is_in_a_round(
+    error: Exception, autojump_clock: trio.testing.MockClock
+) -> None:
+    metrics = Metrics("test")
+    asked_at: list[float] = []
+
+    async def step() -> None:
+        asked_at.append(trio.current_time())
+        raise error
+
+    with trio.move_on_after(200):
+        await forever("loop", step, metrics)
+    assert [b - a for a, b in pairwise(asked_at)][:7] == [1, 2, 4, 8, 16, 30, 30]
+    assert metrics.registry.get_sample_value("penstock_service_errors_total", {"task": "loop"}) == len(asked_at)
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), psycopg.errors.UndefinedTable("no such table")])
 async def test_a_loop_ends_with_a_bug(error: Exception) -> None:
     async def step() -> None:

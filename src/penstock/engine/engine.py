@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from penstock.engine.answers import AnswerMemory
+from penstock.engine.aside import Aside
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
@@ -51,7 +52,8 @@ class Engine:
             need_topics=settings.through_kafka,
         )
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)
-        self.timers = Timers(database, self._fire, settings.background_failure_limit)
+        self.aside = Aside(metrics)
+        self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit)
         self.wide = WideLane(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
         )

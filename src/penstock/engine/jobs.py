@@ -19,7 +19,8 @@ from penstock.engine.leases import GrantedLease
 from penstock.engine.narrow import NarrowCompletion, NarrowLane
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
-from penstock.engine.polls import Polls, ReleaseItem
+from penstock.engine.poll_items import ReleaseItem
+from penstock.engine.polls import Polls
 from penstock.engine.vocabulary import (
     Completion,
     DeadJob,

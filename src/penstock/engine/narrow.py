@@ -14,7 +14,8 @@ from penstock.core.fencing import Call, Verdict, judge
 from penstock.core.narrow import NarrowPlan
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.flush import Flush
-from penstock.engine.polls import HandOver, Polls
+from penstock.engine.poll_items import HandOver
+from penstock.engine.polls import Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
 from penstock.metrics import Metrics

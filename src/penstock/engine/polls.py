@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import NamedTuple
 
 import trio
 
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, AnswerMemory
-from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.definitions import Definitions
 from penstock.engine.flush import Flush
 from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
+from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
@@ -29,7 +28,7 @@ from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
-from penstock.store.batch import Batcher, Item
+from penstock.store.batch import Batcher
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
@@ -40,57 +39,6 @@ SIZES_MAX_COUNT = 10_000
 
 RELEASE_TRIES_MAX = 3
 """A release that is refused may just have met a heartbeat: it is tried so often."""
-
-
-class ReleaseItem(Item[bool]):
-    """A lease to give back."""
-
-    __slots__ = ("job", "lease", "tries")
-
-    def __init__(self, job: store.JobKey, lease: store.Lease) -> None:
-        super().__init__()
-        self.tries = 0
-        self.job = job
-        self.lease = lease
-
-
-class ClaimItem(Item[None]):
-    """A poll that looks into the queue; its jobs are delivered to the waiter."""
-
-    __slots__ = ("waiter",)
-
-    def __init__(self, waiter: Waiter) -> None:
-        super().__init__()
-        self.waiter = waiter
-
-
-class HandOver(NamedTuple):
-    """A job that was committed under a waiter's lease and is to be delivered."""
-
-    waiter: Waiter
-    loaded: LoadedDefinition
-    instance: int
-    token: int
-    seq: int
-    step: int
-    attempt: int
-    failures: int
-    entered_at: datetime
-    claimed_at: datetime
-    lease_until: datetime
-
-
-class _ClaimPlan:
-    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
-    ``room_bytes``: what there is for more of them."""
-
-    __slots__ = ("holders", "reserved", "room_bytes", "slots")
-
-    def __init__(self, room_bytes: int) -> None:
-        self.slots: list[store.Slot] = []
-        self.holders: dict[tuple[int, int], Waiter] = {}
-        self.reserved: dict[str, int] = {}
-        self.room_bytes = room_bytes
 
 
 class Polls:
@@ -286,7 +234,7 @@ class Polls:
     ) -> bool:
         """Claim for polls, after a probe unless ``counts`` is enough for all of them. False: what was counted is gone,
         and somebody got nothing."""
-        plan = _ClaimPlan(self._memory.room_bytes)
+        plan = ClaimPlan(self._memory.room_bytes)
         try:
             for waiter in waiters:
                 self._reserve(waiter, counts, plan)
@@ -314,7 +262,7 @@ class Polls:
                 self.waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
 
-    def _return_doubtful(self, doubt: InDoubt, plan: _ClaimPlan) -> None:
+    def _return_doubtful(self, doubt: InDoubt, plan: ClaimPlan) -> None:
         """Give back what a claim may have leased, as nobody will get it. Of a claim whose answer did not come at all
         nothing is known: its jobs come back with the end of their leases."""
         for row in store.doubtful(doubt):
@@ -322,7 +270,7 @@ class Polls:
             lease = store.Lease(row.token, row.seq, row.attempt, worker, row.claimed_at)
             self.release_nowait(store.JobKey(row.instance, row.token, row.seq), lease)
 
-    def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: _ClaimPlan) -> None:
+    def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: ClaimPlan) -> None:
         # from another type each time: with one that never runs dry the others would starve
         first = self._turn % len(waiter.types)
         self._turn += 1
@@ -364,7 +312,7 @@ class Polls:
             self._sizes.pop(job_type, None)
 
     async def _deliver_claimed(
-        self, connection: TrioConnection, plan: _ClaimPlan, claimed: Sequence[store.Claimed]
+        self, connection: TrioConnection, plan: ClaimPlan, claimed: Sequence[store.Claimed]
     ) -> None:
         overs: list[HandOver] = []
         known: dict[int, bytes] = {}

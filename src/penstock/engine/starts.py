@@ -22,7 +22,8 @@ from penstock.engine.effects import Effects
 from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
 from penstock.engine.long_lane import LongLane
-from penstock.engine.polls import HandOver, Polls
+from penstock.engine.poll_items import HandOver
+from penstock.engine.polls import Polls
 from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
 from penstock.engine.waiters import Waiter

@@ -20,7 +20,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
-from penstock.engine.polls import ClaimItem
+from penstock.engine.poll_items import ClaimItem
 from penstock.engine.vocabulary import Job, LostJob
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from penstock.engine.aside import Aside
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import wide as store
@@ -24,6 +25,7 @@ LOOK_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 """Pauses before a timer that was refused is tried again; the first one also where its instance is held by somebody."""
+SERVICE = "timers"
 REFUSED_MAX = 10_000
 """So many are remembered; more of them are tried at every look, and may hide others."""
 
@@ -49,9 +51,10 @@ class _Refused(NamedTuple):
 class Timers:
     """Finds due timers and fires them. Every engine does: who comes second finds the timer gone."""
 
-    def __init__(self, database: Database, fire: Fire, failure_limit: int) -> None:
+    def __init__(self, database: Database, fire: Fire, aside: Aside, failure_limit: int) -> None:
         self._database = database
         self._fire = fire
+        self._aside = aside
         self._failure_limit = failure_limit
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
@@ -108,6 +111,7 @@ class Timers:
                 fired += done
                 settled += 1
                 self._refused.pop(timer, None)
+                self._aside.forget(SERVICE, timer)
             except PenstockError as error:
                 settled += self.note_refused(instance, timer, error)
 
@@ -124,9 +128,12 @@ class Timers:
 
     def note_refused(self, instance: int, timer: Timer, error: PenstockError) -> bool:
         """A timer could not be acted on; also one that was left because it takes long. False: it is not remembered."""
-        _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)
         if isinstance(error, Unavailable | TooManyRequests):  # those are tried again with the next look
+            _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)
             return False
+        token, seq, index = timer
+        shown = f"instance {instance:x}, token {token:x}, seq {seq}, timer {index}"
+        self._aside.set_aside(SERVICE, timer, shown, error)
         return self._leave(timer, error.reason)
 
     def _leave(self, timer: Timer, failure: str | None = None) -> bool:

@@ -21,7 +21,8 @@ from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
 from penstock.engine.long_lane import LongLane
 from penstock.engine.losses import Loss
-from penstock.engine.polls import HandOver, Polls
+from penstock.engine.poll_items import HandOver
+from penstock.engine.polls import Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
 from penstock.engine.wide_item import Settled, WideItem, WritesOnly
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError

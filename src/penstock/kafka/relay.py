@@ -43,6 +43,7 @@ import trio
 
 from penstock.core.topic import topic_of, topic_problem
 from penstock.engine import ids
+from penstock.engine.aside import Portion
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
 from penstock.kafka.event import record_of
@@ -52,6 +53,7 @@ from penstock.kafka.troubles import Troubles
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import outbox as store
 from penstock.store.connection import TrioConnection
+from penstock.store.database import DatabaseError
 from penstock.store.outbox import Outgoing, Published
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -66,6 +68,8 @@ RETRY_MAX_ROWS: Final = 20
 """Rows of each job type that are tried while it has trouble."""
 BATCH_BYTES_TARGET: Final = 16 * 2**20
 LOG_INTERVAL_S: Final = 30.0
+
+NOTHING: Final = store.Look([], {}, {})
 
 log = get_logger(__name__)
 _limited = RateLimitedLog(log, interval_seconds=LOG_INTERVAL_S)
@@ -85,6 +89,7 @@ class Relay:
         self._names: dict[int, str] = {}
         self._floors: dict[int, int] = {}  # by job type; those without one are looked at from the start
         self._troubles = Troubles()
+        self._portion: Portion[int] = Portion(engine.aside, "relay", engine.settings.outbox_batch_size)
         self._published: list[Published] = []  # acked, not deleted yet
         self._look_at = 0.0
         self._row_bytes = 1.0  # of the last batch, on average
@@ -168,9 +173,10 @@ class Relay:
         """Take from the job types whose turn it is; those that may have more keep their place in the line."""
         limit = self._limit()
         types = self._next_types(limit)
-        if not types:
+        if not types or limit == 1:  # in trouble: by itself, so that it is known what is refused
             await self._delete_published(connection)
-            return store.Look([], {}, {}), []
+        if not types:
+            return NOTHING, []
         for job_type in types:  # a hint that comes while we look puts its type back
             del self._hot[job_type]
         per_type = max(1, limit // len(types))
@@ -178,9 +184,14 @@ class Relay:
             look, records = await self._take(
                 connection, {id: self._floors.get(id, 0) for id in types}, per_type, self._published
             )
+        except DatabaseError as error:
+            self._put_back(types)
+            await self._take_less(connection, types[0], self._floors.get(types[0], 0), error)
+            return NOTHING, []
         except BaseException:
             self._put_back(types)
             raise
+        self._portion.grow()
         self._published.clear()
         self._put_back(id for id, count in look.looked.items() if count >= per_type or id in look.held)
         for row in look.outgoing:
@@ -189,14 +200,27 @@ class Relay:
             self._floors.pop(job_type, None)
         return look, records
 
+    async def _take_less(self, connection: TrioConnection, job_type: int, floor: int, error: DatabaseError) -> None:
+        """The database refused what was taken: it is halved, and a row that is refused alone waits aside."""
+        if not self._portion.shrink(error):
+            row = await store.first_outgoing(connection, job_type, floor, self._rows_aside())
+            if row is not None:
+                self._portion.set_aside(row, f"outbox row {row:x}", error)
+
     async def retry_once(self) -> int:
         """Try a few rows of the job types that have trouble and whose time has come; how many were acked."""
         due = self._troubles.take_due(trio.current_time()) if self._leadership.leads() else []
         if not due:
             return 0
         await self._create_topics(due)
+        due, per_type = due[: self._portion.rows], min(RETRY_MAX_ROWS, self._portion.rows)
         async with self._database.connection() as connection:
-            look, records = await self._take(connection, dict.fromkeys(due, 0), RETRY_MAX_ROWS, ())
+            try:
+                look, records = await self._take(connection, dict.fromkeys(due, 0), per_type, ())
+            except DatabaseError as error:
+                await self._take_less(connection, due[0], 0, error)
+                return 0
+            self._portion.grow()
         for job_type in due:
             if job_type not in look.looked:
                 self._recovered(job_type)
@@ -207,7 +231,10 @@ class Relay:
         return len(published)
 
     def _limit(self) -> int:
-        return max(1, min(self._settings.outbox_batch_size, int(BATCH_BYTES_TARGET / self._row_bytes)))
+        return max(1, min(self._portion.rows, int(BATCH_BYTES_TARGET / self._row_bytes)))
+
+    def _rows_aside(self) -> list[int]:
+        return self._troubles.rows_aside(trio.current_time()) + self._portion.waiting()
 
     async def _take(
         self, connection: TrioConnection, floors: Mapping[int, int], per_type: int, published: Sequence[Published]
@@ -217,7 +244,7 @@ class Relay:
                 connection,
                 floors,
                 per_type,
-                self._troubles.rows_aside(trio.current_time()),
+                self._rows_aside(),
                 self._settings.dispatch_timeout_seconds,
                 published,
                 audit=self._settings.audit_log_enabled,
@@ -286,8 +313,15 @@ class Relay:
         return [record if isinstance(record, Result) else next(answers) for record in records]
 
     async def _delete_published(self, connection: TrioConnection) -> None:
+        async def delete(rows: Sequence[Published]) -> Sequence[None]:
+            await store.delete_published(connection, rows, audit=self._settings.audit_log_enabled)
+            return ()
+
+        def leave(row: Published, error: DatabaseError) -> None:  # published again when its time comes: a duplicate
+            self._portion.set_aside(row.id, f"published outbox row {row.id:x}", error)
+
         if self._published:
-            await store.delete_published(connection, self._published, audit=self._settings.audit_log_enabled)
+            await self._engine.aside.each(self._published, delete, leave)
             self._published.clear()
 
     def _next_types(self, limit: int) -> list[int]:

@@ -32,6 +32,9 @@ LAG_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0
 K = TypeVar("K", bound=str | tuple[str, ...])
 M = TypeVar("M", bound=MetricWrapperBase)
 
+MAX_ROWS_ASIDE: Final = 100
+"""Rows that are shown one by one."""
+
 # `_created` series would double the size of the page and mean nothing here.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client left this one without types
 
@@ -154,6 +157,15 @@ class Metrics:
         self.task_up: Family[str, Gauge] = Family(
             self._gauge("penstock_task_up", "1 while a supervised task runs", "task")
         )
+        self._rows_aside = self._gauge(
+            "penstock_rows_aside", "Rows that a background service could not handle and set aside", "service"
+        )
+        self._row_aside = self._gauge(
+            "penstock_row_aside", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
+        )
+        self.service_errors: Family[str, Counter] = Family(
+            self._counter("penstock_service_errors", "Rounds of background services that the database refused", "task")
+        )
         self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
 
@@ -168,6 +180,15 @@ class Metrics:
         for job_type, jobs, age_seconds in kept:
             self._queue_jobs.labels(job_type).set(jobs)
             self._queue_age.labels(job_type).set(age_seconds)
+
+    def set_rows_aside(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Replaces the gauges of rows aside by (service, row, reason)."""
+        self._rows_aside.clear()
+        self._row_aside.clear()
+        for number, (service, row, reason) in enumerate(rows):
+            self._rows_aside.labels(service).inc()
+            if number < MAX_ROWS_ASIDE:
+                self._row_aside.labels(service, row, reason).set(1)
 
     def watch_pool(self, idle: Callable[[], int], busy: Callable[[], int], waiting: Callable[[], int]) -> None:
         """Has these asked at each scrape."""

@@ -11,6 +11,8 @@ heartbeat began ends the same way. None of this counts towards dead-lettering.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from penstock.engine.engine import Engine
@@ -21,14 +23,14 @@ from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import get_logger
 from penstock.store import jobs as store
 from penstock.store import outbox as outbox_store
+from penstock.store.database import DatabaseError
 from penstock.store.jobs import JobKey
 
+SERVICE = "lease sweeper"
 TICK_S = 0.25
 BATCH_MAX = 500
 LOOKS_MAX = 3
 """A lease that is due here but not in the database (extended elsewhere, or its row is locked) is looked at so often."""
-REFUSED_MAX = 10_000
-"""Leases that could not be ended: so many are remembered."""
 SCAN_SHARE = 50
 """The scan may take a fiftieth of the time."""
 
@@ -41,7 +43,6 @@ class LeaseSweeper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_scan_at = trio.current_time()
-        self._refusals: dict[tuple[int, int, int], int] = {}
 
     def scan_soon(self) -> None:
         """Another engine is gone: look for its leases now."""
@@ -69,11 +70,10 @@ class LeaseSweeper:
             found = await store.scan_leases(connection, interval_s + 1)
         now = trio.current_time()
         book = self._engine.polls.leases
-        limit = self._engine.settings.background_failure_limit
+        waiting = set(self._engine.aside.waiting(SERVICE))
         for lease in found:
-            if self._refusals.get((lease.token, lease.seq, lease.attempt), 0) >= limit:
-                continue
-            if book.find(lease.token, lease.seq) is None:
+            key = JobKey(lease.instance, lease.token, lease.seq)
+            if book.find(lease.token, lease.seq) is None and key not in waiting:
                 ends_at = now + max(lease.left_s, 0)
                 watched = GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at)
                 watched.dispatched = lease.dispatched
@@ -84,26 +84,37 @@ class LeaseSweeper:
     async def _expire(self, due: list[GrantedLease], now: float) -> int:
         engine = self._engine
         limit = engine.settings.lease_expiry_limit
+        bad: list[GrantedLease] = []
+
+        def leave(lease: GrantedLease, error: DatabaseError) -> None:
+            key = JobKey(lease.instance, lease.token, lease.seq)
+            lease.ends_at = now + engine.aside.set_aside(SERVICE, key, f"job {show_job(*key)}", error)
+            bad.append(lease)
+
         try:
-            rows = await self._end(due, limit)
+            rows = await engine.aside.each(due, lambda leases: self._end(leases, limit), leave)
         except BaseException:
             for lease in due:  # still ours to watch
                 engine.polls.leases.put_back(lease)
             raise
-        gone = {(row.token, row.seq) for row in rows}
+        for lease in bad:
+            engine.polls.leases.put_back(lease)
+        settled = {(row.token, row.seq) for row in rows} | {(lease.token, lease.seq) for lease in bad}
         for row in rows:
             engine.metrics.job_timeouts.inc()
+            if not row.dead:
+                engine.aside.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
             if not row.dead and (name := engine.definitions.job_type_name(row.job_type)) is not None:
                 engine.polls.queued(name)
         for lease in due:
-            if (lease.token, lease.seq) not in gone and lease.looks < LOOKS_MAX:
+            if (lease.token, lease.seq) not in settled and lease.looks < LOOKS_MAX:
                 lease.looks += 1
                 lease.ends_at = now + 2 * TICK_S * lease.looks
                 engine.polls.leases.put_back(lease)
         await self._dead_letter([row for row in rows if row.dead], limit)
         return len(rows)
 
-    async def _end(self, due: list[GrantedLease], limit: int) -> list[store.Expired]:
+    async def _end(self, due: Sequence[GrantedLease], limit: int) -> list[store.Expired]:
         to_outbox = self._engine.settings.through_kafka
         dispatches = [lease for lease in due if lease.dispatched or to_outbox]
         leases = [lease for lease in due if not (lease.dispatched or to_outbox)]
@@ -117,31 +128,26 @@ class LeaseSweeper:
 
     async def _dead_letter(self, rows: list[store.Expired], expiries: int) -> None:
         """All at once: one after another they would hold up the leases that end meanwhile, as would one whose instance
-        somebody holds. What is refused is found again by the scan, unless that happens again and again."""
+        somebody holds. What is refused in an outage is found again by the scan."""
+        aside = self._engine.aside
+        later: PenstockError | None = None
         items: list[DeadLetterItem] = []
         for row in rows:
             key = JobKey(row.instance, row.token, row.seq)
             log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
             items.append(DeadLetterItem(key, row.attempt, expiries))
             self._engine.wide.submit_nowait(items[-1])
-        away: PenstockError | None = None
         for item in items:
             try:
                 if await item.wait_tried():
                     await item.wait_answer()
+                    aside.forget(SERVICE, item.key)
             except (Unavailable, TooManyRequests) as error:
-                away = error
+                later = error
             except PenstockError as error:
-                self._note_refused((item.key.token, item.key.seq, item.attempt), error)
-        if away is not None:
-            raise away
-
-    def _note_refused(self, lease: tuple[int, int, int], error: PenstockError) -> None:
-        if lease not in self._refusals and len(self._refusals) >= REFUSED_MAX:
-            return
-        self._refusals[lease] = failures = self._refusals.get(lease, 0) + 1
-        aside = failures >= self._engine.settings.background_failure_limit
-        log.error("a job could not be dead-lettered", token=f"{lease[0]:x}", reason=error.reason, set_aside=aside)
+                aside.set_aside(SERVICE, item.key, f"job {show_job(*item.key)}", error)
+        if later is not None:
+            raise later
 
 
 def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:

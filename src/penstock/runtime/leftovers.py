@@ -12,12 +12,16 @@ from typing import Final
 
 import trio
 
+from penstock.engine.aside import Portion
 from penstock.engine.engine import Engine
 from penstock.log import get_logger
 from penstock.store import outbox as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import DatabaseError
 
 BATCH_ROWS: Final = 5_000
 LOOK_INTERVAL_S: Final = 10.0
+REFUSED: Final = -1
 
 log = get_logger(__name__)
 
@@ -29,6 +33,7 @@ class Leftovers:
         self._engine = engine
         self.on_moved: Callable[[], None] = lambda: None
         self._moved = 0
+        self._portion: Portion[int] = Portion(engine.aside, "leftovers", BATCH_ROWS)
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -41,11 +46,26 @@ class Leftovers:
         async with self._engine.database.connection() as connection:
             moved = 0
             if await store.anything_left(connection, to_outbox=to_outbox):
-                moved = await store.move_leftovers(connection, BATCH_ROWS, to_outbox=to_outbox)
+                moved = await self._move(connection, to_outbox)
+                if moved == REFUSED:
+                    return moved  # go on at once with less
         self._moved += moved
         if moved:
             self.on_moved()
         elif self._moved:
             log.info("jobs of another dispatch mode were moved", jobs=self._moved, to_outbox=to_outbox)
             self._moved = 0
+        return moved
+
+    async def _move(self, connection: TrioConnection, to_outbox: bool) -> int:
+        aside = self._portion.waiting()
+        try:
+            moved = await store.move_leftovers(connection, self._portion.rows, aside, to_outbox=to_outbox)
+        except DatabaseError as error:
+            if not self._portion.shrink(error):
+                token = await store.first_leftover(connection, aside, to_outbox=to_outbox)
+                if token is not None:
+                    self._portion.set_aside(token, f"token {token:x}", error)
+            return REFUSED
+        self._portion.grow()
         return moved

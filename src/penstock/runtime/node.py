@@ -209,7 +209,7 @@ class Node:
         if self._reporter is not None:
             steps["metrics report"] = self._reporter.step
         for name, step in steps.items():
-            await supervisor.start(name, partial(forever, name, step))
+            await supervisor.start(name, partial(forever, name, step, self._metrics))
         return list(steps)
 
     async def _start_access(self, supervisor: Supervisor, database: Database, membership: Membership) -> list[str]:
@@ -221,7 +221,7 @@ class Node:
         if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
             log.warning("nobody can call yet: make a token with `penstock token new`")
         for name, step in access.steps().items():
-            await supervisor.start(name, partial(forever, name, step))
+            await supervisor.start(name, partial(forever, name, step, self._metrics))
         return list(access.steps())
 
     async def _drain(self, supervisor: Supervisor, http: Server, rpc: RpcServer, engine: Engine) -> None:

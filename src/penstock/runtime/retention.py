@@ -8,6 +8,8 @@ is tried for again in the next round, so that this never holds up those who serv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from penstock.engine.engine import Engine
@@ -15,7 +17,9 @@ from penstock.engine.ids import show_instance
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import retention as store
 from penstock.store.connection import TrioConnection
+from penstock.store.database import BAD_DATA, DatabaseError
 
+SERVICE = "retention"
 INTERVAL_S = 60.0
 REMOVALS_MAX = 20
 """Transactions of one round; the next round goes on where this one stopped."""
@@ -64,12 +68,14 @@ class Retention:
 
     async def _end(self, connection: TrioConnection, partition: store.Partition, days: float) -> bool:
         """Remove the ended instances of a partition, then the partition; True when some are left for the next round."""
-        after: int | None = self._removed_to.get(partition.name, -1)
         for _ in range(REMOVALS_MAX):
-            removed, after = await store.remove_instances(connection, partition, days, after or -1)
-            if after is None:
+            after = self._removed_to.get(partition.name, -1)
+            waiting = set(self._engine.aside.waiting(SERVICE))
+            found = await store.retired(connection, partition, days, after)
+            removed = await self._remove(connection, [id for id in found if id not in waiting])
+            if not found or removed is None:
                 break
-            self._removed_to[partition.name] = after
+            self._removed_to[partition.name] = found[-1]
             log.debug("instances removed", count=removed, partition=partition.name)
             await trio.sleep(PAUSE_S)
         else:
@@ -88,6 +94,34 @@ class Retention:
             )
         return False
 
+    async def _remove(self, connection: TrioConnection, ids: list[int]) -> int | None:
+        """How many instances went; None when another engine is at it. One that can't be removed is set aside."""
+        aside = self._engine.aside
+        others_turn = False
+
+        async def remove(ids: Sequence[int]) -> Sequence[int]:
+            nonlocal others_turn
+            removed = await store.remove_instances(connection, ids) if ids else []
+            others_turn |= removed is None
+            return removed or []
+
+        def leave(id: int, error: DatabaseError) -> None:
+            aside.set_aside(SERVICE, id, f"instance {show_instance(id)}", error)
+
+        removed = await aside.each(ids, remove, leave)
+        for id in removed:
+            aside.forget(SERVICE, id)
+        return None if others_turn else len(removed)
+
     async def _drop(self, connection: TrioConnection, partition: store.Partition) -> None:
-        if await store.drop(connection, partition):
+        aside = self._engine.aside
+        if partition.name in aside.waiting(SERVICE):
+            return
+        try:
+            dropped = await store.drop(connection, partition)
+        except BAD_DATA as error:
+            aside.set_aside(SERVICE, partition.name, f"partition {partition.name}", error)
+            return
+        if dropped:
+            aside.forget(SERVICE, partition.name)
             log.info("partition dropped", name=partition.name, since=partition.since, until=partition.until)

@@ -14,11 +14,12 @@ import trio
 from penstock.errors import PenstockError
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
-from penstock.store.database import AWAY, first_line
+from penstock.store.database import AWAY, BAD_DATA, first_line
 
 log = get_logger(__name__)
 _failures = RateLimitedLog(log, interval_seconds=5)
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+REFUSED_FIRST_S, REFUSED_MAX_S = 1.0, 30.0
 
 
 class ChildExited(Exception):
@@ -80,11 +81,17 @@ class Supervisor:
 
 
 async def forever(
-    name: str, step: Callable[[], Awaitable[object]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    name: str,
+    step: Callable[[], Awaitable[object]],
+    metrics: Metrics | None = None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Call ``step`` again and again; it does its own waiting.
 
     A database that is away, and an operation that was refused for it or for a full queue, is tried again with back-off.
+    So is a round that the database refused for what is in it: a service sets its bad rows aside (`engine.aside`), and
+    what it could not tell from the others must not end the process.
     """
     task_status.started()
     pause_s = RETRY_FIRST_S
@@ -92,6 +99,15 @@ async def forever(
         try:
             await step()
             pause_s = RETRY_FIRST_S
+        except BAD_DATA as error:
+            if metrics is not None:
+                metrics.service_errors[name].inc()
+            _failures.error(
+                name, "the database refuses a service", service=name, error=first_line(error), sqlstate=error.sqlstate
+            )
+            pause_s = max(pause_s, REFUSED_FIRST_S)
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 2, REFUSED_MAX_S)
         except (*AWAY, PenstockError) as error:
             _failures.warning(name, "a service waits for the database", service=name, error=first_line(error))
             await trio.sleep(pause_s)

@@ -239,12 +239,7 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     ] = 1_000
     background_failure_limit: Annotated[
         int,
-        _engine(
-            "A timer that could not be acted on so often, with growing pauses, fails its instance; a lease that could "
-            "not be ended so often is left alone until the next start.",
-            1,
-            1_000,
-        ),
+        _engine("A timer that could not be acted on so often, with growing pauses, fails its instance.", 1, 1_000),
     ] = 5
     definition_cache_max_items: Annotated[int, _engine("Parsed definition versions kept in memory.", 1, 1_000_000)] = (
         1_000

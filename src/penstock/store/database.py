@@ -73,6 +73,9 @@ TOO_LARGE = pg_errors.ProgramLimitExceeded
 """A value is beyond what PostgreSQL can hold in one piece. An operational error, and so in `AWAY` too: to be caught
 first, as waiting does not help."""
 
+BAD_DATA = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError, pg_errors.RaiseException, TOO_LARGE)
+"""The statement met a row that it can't handle: trying again does not help, leaving out that row may."""
+
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown), or
 what it did is `InDoubt`. Who writes takes all of it for in doubt, and looks."""

@@ -137,12 +137,24 @@ async def requeue_dispatched(
     return count, last
 
 
-async def move_leftovers(connection: TrioConnection, limit: int, *, to_outbox: bool) -> int:
-    """Move up to ``limit`` jobs that another mode left behind to where this one looks; how many rows went."""
+async def move_leftovers(connection: TrioConnection, limit: int, aside: Collection[int], *, to_outbox: bool) -> int:
+    """Move up to ``limit`` jobs that another mode left behind to where this one looks, without those of the tokens
+    ``aside``; how many rows went."""
     name = "queue_to_outbox" if to_outbox else "outbox_to_queue"
-    turn = [(SQL["patient_locks"], ()), (SQL["lock_leftovers"], ())]
-    *_, rows = await connection.roundtrip([*turn, (SQL[name], (limit,))])
+    _, rows = await connection.roundtrip([(SQL["lock_leftovers"], ()), (SQL[name], (limit, arrays.ints(aside)))])
     return cast(int, rows[0][0])
+
+
+async def first_leftover(connection: TrioConnection, aside: Collection[int], *, to_outbox: bool) -> int | None:
+    """The token of the job that `move_leftovers` would move first."""
+    rows = await connection.fetch(SQL["first_to_outbox" if to_outbox else "first_to_queue"], (arrays.ints(aside),))
+    return cast(int, rows[0][0]) if rows else None
+
+
+async def first_outgoing(connection: TrioConnection, job_type: int, floor: int, aside: Collection[int]) -> int | None:
+    """The id of the row that `take` would take first."""
+    rows = await connection.fetch(SQL["first_outgoing"], (job_type, floor, arrays.ints(aside)))
+    return cast(int, rows[0][0]) if rows else None
 
 
 async def anything_left(connection: TrioConnection, *, to_outbox: bool) -> bool:

@@ -7,6 +7,7 @@ row by row, one each, in small transactions. Relies on `retention.sql`; a caller
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -68,30 +69,24 @@ async def over(connection: TrioConnection, parent: str, days: float) -> list[Par
     return [Partition(*cast(Any, row)) for row in await connection.fetch(SQL["partitions_over"], (parent, days))]
 
 
-async def remove_instances(
-    connection: TrioConnection, partition: Partition, days: float, after: int
-) -> tuple[int, int | None]:
-    """Remove instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``.
+async def retired(connection: TrioConnection, partition: Partition, days: float, after: int) -> list[int]:
+    """The next instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``."""
+    params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS)
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["retired_instances"], params)]
 
-    Returns how many went, and the id to go on after; None when there is nothing more, or another engine is at it.
-    """
+
+async def remove_instances(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
+    """Remove instances that ended; those that went. None when another engine is at it."""
     async with connection.transaction():
         await connection.fetch(SQL["short_locks"])
         if not await _my_turn(connection):
-            return 0, None
-        rows = await connection.fetch(
-            SQL["retired_instances"], (partition.since, partition.until, after, days, REMOVE_MAX_ROWS)
-        )
-        if not rows:
-            return 0, None
-        ids = [cast(int, row[0]) for row in rows]
-        await connection.fetch(SQL["remove_abnormal_ends"], (ints(ids),))
-        removed = await connection.fetch(SQL["remove_instances"], (ints(ids),))
-        gone = ints(cast(int, row[0]) for row in removed)
+            return None
+        await connection.fetch(SQL["remove_abnormal_ends"], (ints(instances),))
+        removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
         await connection.roundtrip(
-            [(SQL[name], (gone,)) for name in ("remove_signals", "remove_signal_ids", "remove_instance_keys")]
+            [(SQL[name], (ints(removed),)) for name in ("remove_signals", "remove_signal_ids", "remove_instance_keys")]
         )
-    return len(removed), ids[-1]
+    return removed
 
 
 async def left(connection: TrioConnection, partition: Partition) -> Left:

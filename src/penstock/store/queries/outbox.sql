@@ -135,11 +135,12 @@ told AS (
 SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
 
 -- name: queue_to_outbox
--- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first. How many rows of the
--- queue went. No token is locked: if one changes meanwhile, its row is void.
+-- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first, without those of the
+-- tokens $2. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
   DELETE FROM ready r WHERE r.ctid = ANY(ARRAY(
-    SELECT ctid FROM ready ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED))
+    SELECT ctid FROM ready WHERE token_id <> ALL ($2::bigint[])
+    ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED))
   RETURNING r.job_type, r.priority, r.seq, r.token_id),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
@@ -150,10 +151,12 @@ dispatched AS (
 SELECT count(*) FROM gone
 
 -- name: outbox_to_queue
--- Polling mode: up to $1 rows that another mode left in the outbox become queued jobs. What was marked as dispatched
--- but whose row is still there may or may not have been published; it is queued too. How many rows went.
+-- Polling mode: up to $1 rows that another mode left in the outbox, without those of the tokens $2, become queued jobs.
+-- What was marked as dispatched but whose row is still there may or may not have been published; it is queued too. How
+-- many rows went.
 WITH next AS MATERIALIZED (
-  SELECT o.*, o.ctid AS outbox_row FROM dispatch_outbox o ORDER BY o.job_type, o.id LIMIT $1::int),
+  SELECT o.*, o.ctid AS outbox_row FROM dispatch_outbox o WHERE o.token_id <> ALL ($2::bigint[])
+  ORDER BY o.job_type, o.id LIMIT $1::int),
 live AS MATERIALIZED (
   SELECT n.outbox_row, n.seq, t.id AS token_id, t.state FROM next n CROSS JOIN LATERAL (
     SELECT t.id, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
@@ -179,6 +182,19 @@ noted AS (
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed)
 SELECT count(*) FROM gone
+
+-- name: first_to_outbox
+-- The token whose job `queue_to_outbox` moves first, without those $1.
+SELECT token_id FROM ready WHERE token_id <> ALL ($1::bigint[]) ORDER BY job_type, priority, seq LIMIT 1
+
+-- name: first_to_queue
+-- The token whose row `outbox_to_queue` moves first, without those $1.
+SELECT token_id FROM dispatch_outbox WHERE token_id <> ALL ($1::bigint[]) ORDER BY job_type, id LIMIT 1
+
+-- name: first_outgoing
+-- The row that `take_outbox` takes first of the type $1 from id $2 on, without the rows $3.
+SELECT id FROM dispatch_outbox WHERE job_type = $1::int AND id >= $2::bigint AND id <> ALL ($3::bigint[])
+ORDER BY id LIMIT 1
 
 -- name: lock_leftovers
 -- One engine at a time moves what another mode left.

@@ -1,0 +1,62 @@
+"""What goes through the batches of `polls`: looks into the queue, leases to give back, jobs to deliver. Plain data."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.waiters import Waiter
+from penstock.store import jobs as store
+from penstock.store.batch import Item
+
+
+class ReleaseItem(Item[bool]):
+    """A lease to give back."""
+
+    __slots__ = ("job", "lease", "tries")
+
+    def __init__(self, job: store.JobKey, lease: store.Lease) -> None:
+        super().__init__()
+        self.tries = 0
+        self.job = job
+        self.lease = lease
+
+
+class ClaimItem(Item[None]):
+    """A poll that looks into the queue; its jobs are delivered to the waiter."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        super().__init__()
+        self.waiter = waiter
+
+
+class HandOver(NamedTuple):
+    """A job that was committed under a waiter's lease and is to be delivered."""
+
+    waiter: Waiter
+    loaded: LoadedDefinition
+    instance: int
+    token: int
+    seq: int
+    step: int
+    attempt: int
+    failures: int
+    entered_at: datetime
+    claimed_at: datetime
+    lease_until: datetime
+
+
+class ClaimPlan:
+    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
+    ``room_bytes``: what there is for more of them."""
+
+    __slots__ = ("holders", "reserved", "room_bytes", "slots")
+
+    def __init__(self, room_bytes: int) -> None:
+        self.slots: list[store.Slot] = []
+        self.holders: dict[tuple[int, int], Waiter] = {}
+        self.reserved: dict[str, int] = {}
+        self.room_bytes = room_bytes
