@@ -47,7 +47,7 @@ def test_random_definitions_show_what_they_promise() -> None:
                 seen.add("dead end")
             seen.update("interrupting" if boundary.interrupting else "not" for boundary in one.boundaries)
             if one.type is StepType.PARALLEL_GATEWAY:
-                inside = parsed.inside(one.index)
+                inside = parsed.blocks.inside(one.index)
                 if len(inside) > len(one.branches):
                     seen.add("multi-step branch")
                 block = {*inside, one.join}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections import Counter
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
+from penstock.http.server import EXPIRED_PER_TURN
 from tests.http.apps import Parked, answer, echo, read_body
 from tests.http.conftest import Serve, in_memory
 from tests.http.raw import chunked, get, post
@@ -225,6 +227,33 @@ async def test_trickling_headers_time_out(autojump_clock: trio.testing.MockClock
         await ended.wait()
         assert 10 <= trio.current_time() - began < 15
         assert server.statistics().timed_out_total == 1
+
+
+async def test_thousands_of_slow_heads_end_in_slices(autojump_clock: trio.testing.MockClock) -> None:
+    """All at once, they took the loop for a second."""
+
+    class Turns(trio.abc.Instrument):
+        count = 0
+
+        def before_io_wait(self, timeout: float) -> None:
+            self.count += 1
+
+    class Slow:
+        expires_at = 5.0
+        ended_in = 0
+
+        async def expire(self) -> None:
+            self.ended_in = turns.count
+
+    turns = Turns()
+    connections = [Slow() for _ in range(1_000)]
+    async with in_memory(echo) as (server, _client, _ended):
+        server._connections.update(connections)  # type: ignore[arg-type] - all that the watchdog needs
+        trio.lowlevel.add_instrument(turns)
+        await trio.sleep(10)
+        server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
+    in_one_turn = Counter(connection.ended_in for connection in connections)
+    assert max(in_one_turn.values()) <= EXPIRED_PER_TURN
 
 
 async def test_headers_that_go_on_just_when_they_time_out_get_one_time_out_more(

@@ -203,7 +203,7 @@ class _Run(Book):
                 self.remove(token)
                 self.branch_gone(parent, arrived=1)
                 return
-            if index not in self.definition.inside(parent.step) and step.type is not StepType.END:
+            if not self.definition.is_inside(parent.step, index) and step.type is not StepType.END:
                 token.parent_id = None
                 self.branch_gone(parent, arrived=0)
         if step.type is StepType.JOIN_GATEWAY and token.side:

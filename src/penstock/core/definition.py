@@ -102,29 +102,25 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     when this is equal, and parsing it gives an equal Definition."""
     single_token: bool
     """No parallel gateway and no non-interrupting boundary event: an instance never has two open steps."""
+    memory_bytes: int
+    """What it takes in memory, estimated from above."""
 
     def step(self, step_id: str) -> Step | None:
         """The step with this id, or None."""
         return self._steps_by_id.get(step_id)
 
-    def inside(self, gateway: int) -> frozenset[int]:
-        """Indexes of the steps inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch
-        token that enters a step which is neither in here nor the join has left the block."""
-        cached = self._insides.get(gateway)
-        if cached is None:
-            cached = self._insides[gateway] = self._blocks.inside(gateway)
-        return cached
+    def is_inside(self, gateway: int, step: int) -> bool:
+        """Whether the step is inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch
+        token that enters a step which is neither that nor the join has left the block."""
+        return bool(self.blocks.insides[step] & self.blocks.bits[gateway])
 
     @cached_property
     def _steps_by_id(self) -> dict[str, Step]:
         return {step.id: step for step in self.steps}
 
     @cached_property
-    def _insides(self) -> dict[int, frozenset[int]]:
-        return {}
-
-    @cached_property
-    def _blocks(self) -> graph.Blocks:
+    def blocks(self) -> graph.Blocks:
+        """The blocks of all gateways."""
         gateways = {
             step.index: graph.Gateway(heads=step.branches, join=step.join)
             for step in self.steps
@@ -160,7 +156,12 @@ class DefinitionLimits(msgspec.Struct, frozen=True, kw_only=True):
     description_max_chars: int = 10_000
     expression_max_chars: int = 10_000
     expressions_max_chars: int = 500_000
-    """Of all expressions together, each different one counted once. Compiling takes 1 to 4 µs a character."""
+    """Of all expressions together, each different one counted once. Compiling takes 1 to 7 µs a character."""
+    expression_nodes_max_count: int = 100_000
+    """Of all of them together: names, literals, operators and calls. 35 MB, and 0.8 s to compile."""
+    patterns_max_steps: int = 1_000_000
+    """Of their regular expressions together: 100 each and 4 for each instruction. 4 MB, and 0.1 s to compile; 20,000
+    patterns of 20 characters took 37 s."""
     conditions_max_count: int = 1_000
     """Per step, like the next three."""
     transformations_max_count: int = 1_000

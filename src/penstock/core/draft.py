@@ -93,6 +93,8 @@ class StepReader:
         # Steps tend to ask the same questions, "true" first of all.
         self._compiled: dict[str, Expression | str] = {}
         self._compiled_chars = 0
+        self.nodes = 0
+        self.pattern_steps = 0
 
     def read(self, value: object, index: int) -> StepDraft:
         """The draft of ``steps[index]``."""
@@ -335,11 +337,34 @@ class StepReader:
                 limit = self._limits.expressions_max_chars
                 self._problems.add("steps", f"the expressions are longer than {limit} characters together")
                 return None
+            if self._is_costly():
+                return None
             compiled = self._compiled[source] = _parse(source)
+            if isinstance(compiled, Expression):
+                self.nodes += compiled.nodes
+                self.pattern_steps += compiled.pattern_steps
+            else:
+                self.nodes += len(source) // 2  # it was parsed to where it is wrong
+            if self._is_costly():
+                return None
         if isinstance(compiled, str):
             self._problems.add(path, compiled)
             return None
         return compiled
+
+    def _is_costly(self) -> bool:
+        """Whether the expressions cost too much together, which is a problem then."""
+        limits = self._limits
+        if self.nodes > limits.expression_nodes_max_count:
+            limit = limits.expression_nodes_max_count
+            self._problems.add(
+                "steps", f"the expressions have more than {limit} names, literals and operators together"
+            )
+            return True
+        if self.pattern_steps > limits.patterns_max_steps:
+            self._problems.add("steps", "the regular expressions are too large together")
+            return True
+        return False
 
 
 def _parse(source: str) -> Expression | str:

@@ -21,8 +21,7 @@ class NarrowPlan(msgspec.Struct, frozen=True):
 
 def narrow_plans(definition: Definition) -> tuple[NarrowPlan | None, ...]:
     """One entry per step, None for steps whose completion is wide."""
-    blocks = [definition.inside(step.index) for step in definition.steps if step.type is StepType.PARALLEL_GATEWAY]
-    return tuple(_plan(definition, step, blocks) for step in definition.steps)
+    return tuple(_plan(definition, step) for step in definition.steps)
 
 
 def narrow_start(definition: Definition) -> bool:
@@ -36,7 +35,7 @@ def _is_plain(step: Step) -> bool:
     return not step.boundaries and step.timeout_s is None and step.duration is None and step.until is None
 
 
-def _plan(definition: Definition, step: Step, blocks: list[frozenset[int]]) -> NarrowPlan | None:
+def _plan(definition: Definition, step: Step) -> NarrowPlan | None:
     if step.type is not StepType.SERVICE_TASK or step.next is None or step.conditions or not _is_plain(step):
         return None
     target = definition.steps[step.next]
@@ -48,7 +47,8 @@ def _plan(definition: Definition, step: Step, blocks: list[frozenset[int]]) -> N
         return None
     if target.type not in (StepType.SERVICE_TASK, StepType.USER_TASK) or not _is_plain(target):
         return None  # also WAIT: a kept signal may be there for it
-    if any(step.index in block and target.index not in block for block in blocks):
+    insides = definition.blocks.insides
+    if insides[step.index] & ~insides[target.index]:
         return None  # the branch leaves its gateway's block
     return NarrowPlan(target.index, ends=False, is_job=target.type is StepType.SERVICE_TASK)
 

@@ -8,6 +8,7 @@ canonical text of a valid definition must parse to an equal one. Must not do I/O
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -28,8 +29,15 @@ from penstock.core.validation import check_steps
 from penstock.errors import PayloadTooLarge
 
 DEFAULT_LIMITS: Final = DefinitionLimits()
+STORED_LIMITS: Final = DefinitionLimits(expression_nodes_max_count=sys.maxsize, patterns_max_steps=sys.maxsize)
+"""For what was uploaded before there were these."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_:\-]+")
+_CONTENT_WEIGHT: Final = 24
+"""Bytes that a character of the text takes as a tree: `[[],[],…]` has the most."""
+_NODE_BYTES: Final = 350
+_PATTERN_STEP_BYTES: Final = 4
+
 _ID_REASON: Final = "may hold only letters, digits, '_', ':' and '-'"
 
 
@@ -75,7 +83,8 @@ class _Header:
         self.description = reader.text("description", max_chars=limits.description_max_chars)
         self.auto_start_next = reader.flag("autoStartNextWorkflow")
         self.next_workflow_id = _read_definition_id(reader, "nextWorkflowId", limits, required=self.auto_start_next)
-        self.drafts = _read_steps(reader, limits, problems)
+        self.steps = StepReader(limits, problems)
+        self.drafts = _read_steps(reader, limits, self.steps)
         self.metadata = reader.fields("metadata")
         reader.ignore("version")
         reader.refuse_unknown()
@@ -89,7 +98,7 @@ def _read_definition_id(reader: FieldReader, name: str, limits: DefinitionLimits
     return value
 
 
-def _read_steps(reader: FieldReader, limits: DefinitionLimits, problems: Problems) -> list[StepDraft]:
+def _read_steps(reader: FieldReader, limits: DefinitionLimits, steps: StepReader) -> list[StepDraft]:
     items = reader.items("steps", required=True)
     if items is None:
         return []
@@ -98,7 +107,6 @@ def _read_steps(reader: FieldReader, limits: DefinitionLimits, problems: Problem
     if len(items) > limits.steps_max_count:
         reader.refuse("steps", f"has {len(items)} steps, more than {limits.steps_max_count}")
         return []
-    steps = StepReader(limits, problems)
     drafts = [steps.read(item, index) for index, item in enumerate(items)]
     reader.given["steps"] = [draft.given for draft in drafts]
     return drafts
@@ -131,6 +139,9 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         metadata=header.metadata,
         content=content,
         single_token=_has_single_token(steps),
+        memory_bytes=_CONTENT_WEIGHT * len(content)
+        + _NODE_BYTES * header.steps.nodes
+        + _PATTERN_STEP_BYTES * header.steps.pattern_steps,
     )
 
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from typing import Final, TypeVar
 
 import trio
 
 from penstock.access.identity import actor
 from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing import STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
 from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
 from penstock.errors import NotFound
 from penstock.metrics import Metrics
+from penstock.offload import run_long
 from penstock.store import definitions as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, TOO_LARGE, Database, wait_replicated
 from penstock.store.definitions import DefinitionRow, ListedDefinition
+
+PARSED_INLINE_MAX_BYTES: Final = 2_048
+"""Larger definitions are parsed in a thread. Up to 0.1 s for so many bytes of regular expressions, as a rule 2 ms."""
+
+T = TypeVar("T")
 
 
 class LoadedDefinition:
@@ -55,7 +62,7 @@ class Definitions:
         database: Database,
         metrics: Metrics,
         *,
-        cache_max_items: int,
+        cache_max_bytes: int,
         audit: bool,
         outage_wait_s: float = 0.0,
         need_topics: bool = False,
@@ -65,7 +72,8 @@ class Definitions:
         self._outage_wait_s = outage_wait_s
         self._metrics = metrics
         self._audit = audit
-        self._cache_max_items = cache_max_items
+        self._cache_max_bytes = cache_max_bytes
+        self._cached_bytes = 0
         self._need_topics = need_topics
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
@@ -110,7 +118,7 @@ class Definitions:
                 audit=self._audit,
                 actor=actor(),
             )
-        self._keep(LoadedDefinition(row, definition, types))
+        self._keep(await self._off_loop(len(definition.content), lambda: LoadedDefinition(row, definition, types)))
         if new or again:
             self._metrics.definitions_uploaded.inc()
             self.on_uploaded(types)
@@ -130,6 +138,13 @@ class Definitions:
     def unknown(id: str, version: int) -> NotFound:
         """The error for a definition or version that is not there."""
         return NotFound(f"definition '{id[:256]}'" + (f" version {version}" if version else "") + " is unknown")
+
+    async def parse(self, read: Callable[[], Definition], size_bytes: int) -> Definition:
+        """What an upload of this size is, read away from the loop unless it is small. Raises as `parse_definition`."""
+        return await self._off_loop(size_bytes, read, line="uploads")
+
+    async def _off_loop(self, size_bytes: int, make: Callable[[], T], *, line: str = "definitions") -> T:
+        return make() if size_bytes <= PARSED_INLINE_MAX_BYTES else await run_long(make, line=line)
 
     # -- the cache
 
@@ -171,8 +186,10 @@ class Definitions:
     async def _load(self, connection: TrioConnection, row: DefinitionRow) -> LoadedDefinition:
         if row.key in self._by_key:
             return self._touch(row.key)
-        definition = parse_definition(row.content.encode())
-        return self._keep(LoadedDefinition(row, definition, await self._job_types(connection, definition)))
+        content = row.content.encode()
+        definition = await self._off_loop(len(content), lambda: parse_definition(content, limits=STORED_LIMITS))
+        types = await self._job_types(connection, definition)
+        return self._keep(await self._off_loop(len(content), lambda: LoadedDefinition(row, definition, types)))
 
     async def _job_types(self, connection: TrioConnection, definition: Definition) -> dict[str, int]:
         names = {s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type}
@@ -181,11 +198,15 @@ class Definitions:
         return {name: self.job_type_ids[name] for name in names}
 
     def _keep(self, loaded: LoadedDefinition) -> LoadedDefinition:
+        if loaded.key in self._by_key:  # another call was quicker
+            return self._touch(loaded.key)
         self._by_key[loaded.key] = loaded
         self._by_version[loaded.definition.id, loaded.version] = loaded.key
-        if len(self._by_key) > self._cache_max_items:
+        self._cached_bytes += loaded.definition.memory_bytes
+        while self._cached_bytes > self._cache_max_bytes and len(self._by_key) > 1:
             _, old = self._by_key.popitem(last=False)
             self._by_version.pop((old.definition.id, old.version), None)
+            self._cached_bytes -= old.definition.memory_bytes
         return loaded
 
     def _touch(self, key: int) -> LoadedDefinition:

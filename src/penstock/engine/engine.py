@@ -46,7 +46,7 @@ class Engine:
         self.definitions = Definitions(
             database,
             metrics,
-            cache_max_items=settings.definition_cache_max_items,
+            cache_max_bytes=settings.definition_cache_max_bytes,
             audit=settings.audit_log_enabled,
             outage_wait_s=settings.outage_wait_seconds,
             need_topics=settings.through_kafka,

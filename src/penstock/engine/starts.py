@@ -7,6 +7,7 @@ in the transaction that creates the instance; of two at once the second waits fo
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from penstock.engine.waiters import Waiter
 from penstock.engine.wide import POSITIONS_PER_ITEM, WideLane
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
+from penstock.offload import run_sized
 from penstock.settings import Settings
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
@@ -288,7 +290,8 @@ class Starts:
                 except PenstockError as error:
                     item.refuse(error)
                     continue
-                item.planned = _planned_view(item, loaded, change, now)
+                size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.outcome.history)
+                item.planned = await run_sized(size_bytes, partial(_planned_view, item, loaded, change, now))
                 created.append(item)
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
@@ -310,7 +313,7 @@ class Starts:
         request = item.request
         key = request.idempotency_key
         if key is not None:
-            digest = _digest(request)
+            digest = await run_sized(len(request.variables), lambda: _digest(request))
             if not await wide_store.claim_key(connection, START_SCOPE, key, digest, id):
                 used = await wide_store.find_key(connection, START_SCOPE, key)
                 if used is None:

@@ -20,6 +20,8 @@ from penstock.http.request import BodyBudget
 from penstock.http.response import DateHeader
 from penstock.log import get_logger
 
+EXPIRED_PER_TURN = 50
+"""Connections whose time is over that are ended in one turn of the loop: 10 ms. Of 10,000 it comes at once."""
 ROOM_LOOK_SECONDS = 1.0
 """How often a full server looks for an idle connection to end."""
 
@@ -150,8 +152,12 @@ class HttpServer:
         while True:
             await trio.sleep(self.limits.deadline_tick_seconds)
             now = trio.current_time()
-            for connection in [c for c in self._connections if c.expires_at <= now]:
-                await connection.expire()
+            late = [c for c in self._connections if c.expires_at <= now]
+            for count, connection in enumerate(late, 1):
+                if connection.expires_at <= now:
+                    await connection.expire()
+                if count % EXPIRED_PER_TURN == 0:  # each has a refusal to write then: others have their turn between
+                    await trio.lowlevel.checkpoint()
 
 
 def _address(name: tuple[str, int]) -> tuple[str, int]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
-import trio
 from quart import Blueprint, Response, request
 
 from penstock.core.definition import Definition, DefinitionLimits
@@ -15,9 +12,6 @@ from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import NotFound, UnsupportedFormat
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_number, query_slice, query_text, respond
-
-PARSED_INLINE_MAX_BYTES: Final = 65_536
-"""Larger uploads are parsed in a thread: 10,000 steps take half a second, in which the engine would stand still."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,9 +40,7 @@ class DefinitionRoutes:
         return respond(Reply(201, _encode(summary)))
 
     async def _parse(self, body: bytes) -> Definition:
-        if len(body) <= PARSED_INLINE_MAX_BYTES:
-            return parse_definition(body, limits=self._limits)
-        return await trio.to_thread.run_sync(lambda: parse_definition(body, limits=self._limits))
+        return await self._engine.definitions.parse(lambda: parse_definition(body, limits=self._limits), len(body))
 
     async def list(self) -> Response:
         """``GET /v1/definitions``"""

@@ -25,6 +25,7 @@ from penstock.engine.vocabulary import (
     Release,
 )
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
+from penstock.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
     CompletionBody,
@@ -122,28 +123,37 @@ class JobRoutes:
 
     async def complete(self, call: Call) -> Reply:
         """``POST /v1/jobs/{id}/complete``"""
-        body = _read_completion(call.body)
-        await self._engine.jobs.complete(
-            Completion(
+
+        def read() -> Completion:
+            body = _read_completion(call.body)
+            return Completion(
                 job_id=call.job_id,
                 worker_id=required(body.worker_id, "workerId"),
                 attempt=fenced(body.attempt),
                 variables=given_variables(body.variables, self._limits),
             )
-        )
+
+        await self._engine.jobs.complete(await run_sized(len(call.body), read))
         return NO_CONTENT
 
     async def fail(self, call: Call) -> Reply:
         """``POST /v1/jobs/{id}/fail``"""
-        body = _read_failure(call.body)
-        await self._engine.jobs.fail(_failure(body, call.job_id, required(body.worker_id, "workerId"), explicit=False))
+
+        def read() -> Failure:
+            body = _read_failure(call.body)
+            return _failure(body, call.job_id, required(body.worker_id, "workerId"), explicit=False)
+
+        await self._engine.jobs.fail(await run_sized(len(call.body), read))
         return NO_CONTENT
 
     async def heartbeat(self, call: Call) -> Reply:
         """``POST /v1/jobs/{id}/heartbeat``"""
-        body = _read_heartbeat(call.body)
-        worker_id = required(body.worker_id, "workerId")
-        answer = await self._engine.jobs.heartbeat(self._heartbeat(body, call.job_id, worker_id, explicit=False))
+
+        def read() -> Heartbeat:
+            body = _read_heartbeat(call.body)
+            return self._heartbeat(body, call.job_id, required(body.worker_id, "workerId"), explicit=False)
+
+        answer = await self._engine.jobs.heartbeat(await run_sized(len(call.body), read))
         return Reply(200, _encode(answer))
 
     def _heartbeat(self, body: HeartbeatItem, job_id: str, worker_id: str, *, explicit: bool) -> Heartbeat:
@@ -161,39 +171,36 @@ class JobRoutes:
 
     async def complete_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/complete``"""
-        batch = _completions.read(call.body)
         limits = self._limits
 
-        def make(item: CompletionItem, job_id: str) -> Completion:
+        def make(item: CompletionItem, job_id: str, worker_id: str) -> Completion:
             return Completion(
                 job_id=job_id,
-                worker_id=batch.worker_id,
+                worker_id=worker_id,
                 attempt=fenced(item.attempt),
                 explicit=True,
                 variables=given_variables(item.variables, limits),
             )
 
-        requests, refused = _sort_out(batch.items, make)
+        requests, refused = await _sort_out(call, _completions, make)
         return _outcomes(refused, await self._engine.jobs.complete_many(requests))
 
     async def fail_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/fail``"""
-        batch = _failures.read(call.body)
 
-        def make(item: FailureItem, job_id: str) -> Failure:
-            return _failure(item, job_id, batch.worker_id, explicit=True)
+        def make(item: FailureItem, job_id: str, worker_id: str) -> Failure:
+            return _failure(item, job_id, worker_id, explicit=True)
 
-        requests, refused = _sort_out(batch.items, make)
+        requests, refused = await _sort_out(call, _failures, make)
         return _outcomes(refused, await self._engine.jobs.fail_many(requests))
 
     async def heartbeat_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/heartbeat``"""
-        batch = _heartbeats.read(call.body)
 
-        def make(item: HeartbeatItem, job_id: str) -> Heartbeat:
-            return self._heartbeat(item, job_id, batch.worker_id, explicit=True)
+        def make(item: HeartbeatItem, job_id: str, worker_id: str) -> Heartbeat:
+            return self._heartbeat(item, job_id, worker_id, explicit=True)
 
-        requests, refused = _sort_out(batch.items, make)
+        requests, refused = await _sort_out(call, _heartbeats, make)
         answers = await self._engine.jobs.heartbeat_many(requests)
         outcomes: list[ItemOutcome] = [
             BeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
@@ -205,12 +212,11 @@ class JobRoutes:
 
     async def release_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/release``"""
-        batch = _releases.read(call.body)
 
-        def make(item: ReleaseItem, job_id: str) -> Release:
-            return Release(job_id=job_id, worker_id=batch.worker_id, attempt=fenced(item.attempt), explicit=True)
+        def make(item: ReleaseItem, job_id: str, worker_id: str) -> Release:
+            return Release(job_id=job_id, worker_id=worker_id, attempt=fenced(item.attempt), explicit=True)
 
-        requests, refused = _sort_out(batch.items, make)
+        requests, refused = await _sort_out(call, _releases, make)
         return _outcomes(refused, await self._engine.jobs.release_many(requests))
 
 
@@ -256,21 +262,27 @@ def _failure(body: FailureItem, job_id: str, worker_id: str, *, explicit: bool) 
     )
 
 
-def _sort_out(
-    items: Sequence[ItemT | BadItem], make: Callable[[ItemT, str], R]
+async def _sort_out(
+    call: Call, reader: BatchReader[ItemT], make: Callable[[ItemT, str, str], R]
 ) -> tuple[list[R], dict[int, ItemOutcome]]:
-    """The requests of the items that can be made into one, and the outcomes of the others by their place."""
-    requests: list[R] = []
-    refused: dict[int, ItemOutcome] = {}
-    for index, item in enumerate(items):
-        if isinstance(item, BadItem):
-            refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=item.reason)
-            continue
-        try:
-            requests.append(make(item, required(item.job_id, "jobId")))
-        except (BadRequest, PayloadTooLarge) as error:
-            refused[index] = ItemOutcome(job_id=item.job_id or "", outcome="invalid", reason=error.reason)
-    return requests, refused
+    """The requests of the items that can be made into one (of item, job and worker), and the outcomes of the others by
+    their place."""
+
+    def read() -> tuple[list[R], dict[int, ItemOutcome]]:
+        batch = reader.read(call.body)
+        requests: list[R] = []
+        refused: dict[int, ItemOutcome] = {}
+        for index, item in enumerate(batch.items):
+            if isinstance(item, BadItem):
+                refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=item.reason)
+                continue
+            try:
+                requests.append(make(item, required(item.job_id, "jobId"), batch.worker_id))
+            except (BadRequest, PayloadTooLarge) as error:
+                refused[index] = ItemOutcome(job_id=item.job_id or "", outcome="invalid", reason=error.reason)
+        return requests, refused
+
+    return await run_sized(len(call.body), read)
 
 
 def _outcomes(refused: Mapping[int, ItemOutcome], answers: Sequence[ItemOutcome]) -> Reply:

@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
 from penstock.engine.vocabulary import StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Starts
 from penstock.rest.codec import StartBody, StartItem, decoder, required
 from penstock.rest.exchange import Call, Reply, text_header
@@ -30,15 +31,25 @@ class StartRoutes:
 
     async def start(self, call: Call) -> Reply:
         """``POST /v1/instances``"""
-        request = self._request(_read_start(call.body), text_header(call.headers, IDEMPOTENCY_KEY))
+        key = text_header(call.headers, IDEMPOTENCY_KEY)
+        request = await run_sized(len(call.body), lambda: self._request(_read_start(call.body), key))
         return Reply(201, _encode(await self._engine.instances.start(request)))
 
     async def start_batch(self, call: Call) -> Reply:
         """``POST /v1/instances/batch``"""
+        requests, refused = await run_sized(len(call.body), lambda: self._read_batch(call.body))
+        results: Sequence[StartResult] = await self._engine.instances.start_batch(requests)
+        if refused:
+            rest = iter(results)
+            count = len(requests) + len(refused)
+            results = [found if (found := refused.get(at)) is not None else next(rest) for at in range(count)]
+        return Reply(200, b'{"results":%b}' % _encode(results))
+
+    def _read_batch(self, body: bytes) -> tuple[list[StartRequest], dict[int, StartResult]]:
+        """The requests, and the answers to items that can't be read by their place."""
         requests: list[StartRequest] = []
         refused: dict[int, StartResult] = {}
-        items = _starts.read(call.body).items
-        for index, item in enumerate(items):
+        for index, item in enumerate(_starts.read(body).items):
             if isinstance(item, BadItem):
                 refused[index] = StartResult(error=BadRequest.code, reason=item.reason)
                 continue
@@ -46,11 +57,7 @@ class StartRoutes:
                 requests.append(self._request(item, item.idempotency_key or None))
             except (BadRequest, PayloadTooLarge) as error:
                 refused[index] = StartResult(error=error.code, reason=error.reason)
-        results: Sequence[StartResult] = await self._engine.instances.start_batch(requests)
-        if refused:
-            rest = iter(results)
-            results = [found if (found := refused.get(at)) is not None else next(rest) for at in range(len(items))]
-        return Reply(200, b'{"results":%b}' % _encode(results))
+        return requests, refused
 
     def _request(self, body: StartBody, idempotency_key: str | None) -> StartRequest:
         return StartRequest(

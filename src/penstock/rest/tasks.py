@@ -12,6 +12,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
 from penstock.engine.vocabulary import Signal, UserTaskCompletion
 from penstock.errors import BadRequest
+from penstock.offload import run_sized
 from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
@@ -44,19 +45,22 @@ class TaskRoutes:
 
     async def complete_user_task(self, id: str, step_id: str) -> Response:
         """``POST /v1/instances/{id}/user-tasks/{stepId}/complete``"""
-        body = _read_completion(await body_of(request))
+        data = await body_of(request)
         limits = self._engine.limits
-        variables = given_variables(body.variables, limits)
-        if variables is None:
-            variables = given_variables(body.result, limits, "result")
-        await self._engine.tasks.complete_user_task(
-            UserTaskCompletion(
+
+        def read() -> UserTaskCompletion:
+            body = _read_completion(data)
+            variables = given_variables(body.variables, limits)
+            if variables is None:
+                variables = given_variables(body.result, limits, "result")
+            return UserTaskCompletion(
                 instance_id=id,
                 step_id=path_text(step_id),
                 variables=variables,
                 completed_by=body.completed_by or body.worker_id,
             )
-        )
+
+        await self._engine.tasks.complete_user_task(await run_sized(len(data), read))
         return respond(NO_CONTENT)
 
     async def signal(self, id: str, step_id: str) -> Response:
@@ -75,10 +79,12 @@ class TaskRoutes:
     async def _read_signal(self, instance_id: str, step_id: str) -> Signal:
         body = await body_of(request)
         headers: dict[bytes, bytes] = dict(request.scope["headers"])
+        limits = self._engine.limits
+        variables = await run_sized(len(body), lambda: check_variables(body, limits, "body") if body.strip() else None)
         return Signal(
             instance_id=instance_id,
             step_id=path_text(step_id),
-            variables=check_variables(body, self._engine.limits, "body") if body.strip() else None,
+            variables=variables,
             idempotency_key=text_header(headers, IDEMPOTENCY_KEY),
             signal_id=query_text(request, "signalId"),
             buffer=query_flag(request, "buffer"),

@@ -19,6 +19,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 from h2.exceptions import H2Error
 
+from penstock.offload import run_sized
 from penstock.rpc.inbox import Inbox
 from penstock.rpc.wire import DecodeError
 
@@ -160,7 +161,8 @@ class Call(Generic[RequestT, AnswerT]):
         if data is None:
             return None
         try:
-            message: RequestT = self._codec.decode(data, self.method.request_type)
+            kind = self.method.request_type
+            message: RequestT = await run_sized(len(data), lambda: self._codec.decode(data, kind))
         except DecodeError as error:
             raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
         return message

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
-import trio
 from grpclib.const import Handler
 
 from penstock.core.definition import Definition, DefinitionLimits
@@ -26,8 +25,6 @@ from penstock.rpc import messages as m
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, required, slice_of
 
-PARSED_INLINE_MAX_STEPS: Final = 500
-"""Larger uploads are parsed in a thread: 10,000 steps take half a second, in which the engine would stand still."""
 LIST_MAX_BYTES: Final = 16 * 1024 * 1024
 """Of the definitions in one answer, as JSON text; a page with more is refused: the contract has all steps in it."""
 
@@ -57,8 +54,8 @@ class DefinitionCalls:
         def parse() -> Definition:
             return parse_definition(tree_of(message), limits=self._limits)
 
-        small = len(message.steps) <= PARSED_INLINE_MAX_STEPS
-        summary = await self._definitions.upload(parse() if small else await trio.to_thread.run_sync(parse))
+        parsed = await self._definitions.parse(parse, _size_of(message))
+        summary = await self._definitions.upload(parsed)
         return m.UploadDefinitionResponse(id=summary.id, version=summary.version, uploaded_at=summary.uploaded_at)
 
     async def get(self, request: m.GetDefinitionRequest, _call: object) -> m.GetDefinitionResponse:
@@ -86,6 +83,15 @@ class DefinitionCalls:
                 raise TooManyRequests(f"the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer")
             found.append(message_of(stored))
         return found
+
+
+def _size_of(message: m.WorkflowDefinition) -> int:
+    """About what its JSON text would have."""
+    return 100 * len(message.steps) + sum(
+        len(key) + len(value)
+        for step in message.steps
+        for key, value in (*step.transformations.items(), *step.conditional_next_steps.items())
+    )
 
 
 # ------------------------------------------------------------------------------------------- message to JSON tree

@@ -13,7 +13,7 @@ from penstock.errors import BadRequest
 from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import given, given_variables, known, required, slice_of
+from penstock.rpc.reading import given, known, read_variables, required, slice_of
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
@@ -44,7 +44,7 @@ class InstanceCalls:
             StartRequest(
                 definition_id=required(request.definition_id, "definition_id"),
                 definition_version=request.definition_version,
-                variables=given_variables(request.variables, self._limits, "variables") or b"{}",
+                variables=await read_variables(request.variables, self._limits, "variables") or b"{}",
                 business_key=request.business_key or None,
                 instance_key=request.instance_key or None,
                 keep_instance_key=request.keep_instance_key,
@@ -88,7 +88,7 @@ class InstanceCalls:
             UserTaskCompletion(
                 instance_id=required(request.instance_id, "instance_id"),
                 step_id=required(request.user_task_step_id, "user_task_step_id"),
-                variables=given_variables(request.result, self._limits, "result"),
+                variables=await read_variables(request.result, self._limits, "result"),
                 completed_by=request.completed_by or None,
             )
         )
@@ -105,7 +105,7 @@ class InstanceCalls:
         signal = Signal(
             instance_id=request.instance_id if by_key else required(request.instance_id, "instance_id"),
             step_id=required(request.wait_step_id, "wait_step_id"),
-            variables=given_variables(request.variables, self._limits, "variables"),
+            variables=await read_variables(request.variables, self._limits, "variables"),
             idempotency_key=call.header("idempotency-key") or None,
             signal_id=request.signal_id or None,
             buffer=request.buffer,

@@ -15,7 +15,7 @@ from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.codec import encode_message
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import given_variables, required
+from penstock.rpc.reading import read_variables, required
 
 MAX_JOBS_DEFAULT: Final = 1
 """The contract's default for gRPC; REST's is 10."""
@@ -76,7 +76,7 @@ class JobCalls:
             Completion(
                 job_id=required(request.job_id, "job_id"),
                 worker_id=required(request.worker_id, "worker_id"),
-                variables=given_variables(request.variables_to_set, self._limits, "variables_to_set"),
+                variables=await read_variables(request.variables_to_set, self._limits, "variables_to_set"),
             )
         )
         return m.CompleteJobResponse()

@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, ItemOutcome, Job, Release
 from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.offload import run_sized
 from penstock.rpc import worker_messages as w
 from penstock.rpc.reading import given_value, given_variables, required
 
@@ -44,7 +45,8 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[w.Completion]
             variables=given_variables(item.variables, limits, "variables"),
         )
 
-    requests, refused = _sort_out(items, make)
+    size_bytes = sum(len(item.variables) for item in items)
+    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     return _outcomes(items, refused, await engine.jobs.complete_many(requests))
 
 
@@ -93,7 +95,8 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[w.Heartbeat]
             progress=given_value(item.progress, limits, "progress"),
         )
 
-    requests, refused = _sort_out(items, make)
+    size_bytes = sum(len(item.checkpoint) + len(item.progress) for item in items)
+    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     answers = iter(await engine.jobs.heartbeat_many(requests))
     results: list[w.HeartbeatOutcome] = []
     for index, item in enumerate(items):

@@ -10,6 +10,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
 from penstock.engine.vocabulary import InstanceView, StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.offload import run_sized
 from penstock.rpc import worker_items
 from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
@@ -43,11 +44,15 @@ class Worker:
         check_count(len(request.items), "items")
         requests: list[StartRequest] = []
         refused: dict[int, StartResult] = {}
-        for index, item in enumerate(request.items):
-            try:
-                requests.append(self._start_request(item))
-            except (BadRequest, PayloadTooLarge) as error:
-                refused[index] = StartResult(error=error.code, reason=error.reason)
+
+        def read() -> None:
+            for index, item in enumerate(request.items):
+                try:
+                    requests.append(self._start_request(item))
+                except (BadRequest, PayloadTooLarge) as error:
+                    refused[index] = StartResult(error=error.code, reason=error.reason)
+
+        await run_sized(sum(len(item.variables) for item in request.items), read)
         answers = iter(await self._engine.instances.start_batch(requests))
         results = [refused.get(index) or next(answers) for index in range(len(request.items))]
         return w.StartInstancesResponse([_result_message(result) for result in results])

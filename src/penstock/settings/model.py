@@ -241,9 +241,10 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         int,
         _engine("A timer that could not be acted on so often, with growing pauses, fails its instance.", 1, 1_000),
     ] = 5
-    definition_cache_max_items: Annotated[int, _engine("Parsed definition versions kept in memory.", 1, 1_000_000)] = (
-        1_000
-    )
+    definition_cache_max_bytes: Annotated[
+        int,
+        _engine("Parsed definition versions kept in memory, as estimated from above.", 1_048_576, 1_099_511_627_776),
+    ] = 268_435_456
     variables_cache_max_bytes: Annotated[
         int, _engine("Variables of jobs under lease kept in memory, to spare reads.", 0, 17_179_869_184)
     ] = 67_108_864

@@ -82,6 +82,11 @@ class Compiler:
         """How many were compiled."""
         return self._nodes
 
+    @property
+    def pattern_steps(self) -> int:
+        """What the regular expressions among them cost."""
+        return self._limits.steps - self._steps_left
+
     def compile(self, node: Node) -> Run:
         self._nodes += 1
         match node:

@@ -37,6 +37,12 @@ class Expression:
 
     _positions: tuple[tuple[str, int], ...] = field(compare=False, repr=False)
     _slots: int = field(compare=False, repr=False)
+    nodes: int = field(compare=False, repr=False)
+    """How many parts it has: each takes some 300 bytes."""
+
+    pattern_steps: int = field(compare=False, repr=False)
+    """What compiling its regular expressions cost: about four for each instruction, which takes some 16 bytes."""
+
     _base_steps: int = field(compare=False, repr=False)
     _run: Run = field(compare=False, repr=False)
     _limits: Limits = field(compare=False, repr=False)
@@ -102,6 +108,8 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
         frozenset(parser.names),
         tuple(parser.names.items()),
         parser.slots,
+        compiler.nodes,
+        compiler.pattern_steps,
         BASE_STEPS + compiler.nodes,
         run,
         limits,
