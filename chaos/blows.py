@@ -19,6 +19,7 @@ import trio
 from chaos.processes import EngineProcess, Process, WorkerProcess
 from chaos.rig import DATABASE, Rig
 from chaos.server import MAX_CONNECTIONS, ROLE
+from chaos.waits import beat_through_both, burst_on_drained, pause_in_transaction, roll_over
 from chaos.worker_process import LEASE_S
 from penstock.testing.faulty_network import FaultyProxy
 
@@ -348,6 +349,7 @@ async def engine_network(rig: Rig, chance: random.Random) -> str:
 
 
 DATABASE_PROXY, ENGINE_PROXY = frozenset({"database proxy"}), frozenset({"engine proxy"})
+NIGHTS = frozenset({"database clock", "engine clock", "nights"})
 SMALL_DISK, SMALL_POOL = frozenset({"small disk"}), frozenset({"small pool"})
 
 BLOWS: dict[str, Blow] = {
@@ -371,6 +373,10 @@ BLOWS: dict[str, Blow] = {
     "database-clock": Blow("the database's clock jumps", jump_database_clock, frozenset({"database clock"})),
     "engine-clock": Blow("the engines' wall clock jumps", jump_engine_clocks, frozenset({"engine clock"})),
     "database-network": Blow("faults between engines and PostgreSQL", database_network, DATABASE_PROXY),
+    "pause-in-transaction": Blow("SIGSTOP of an engine in a transaction; others are timed", pause_in_transaction),
+    "burst-on-drained": Blow("2,000 jobs on tables that were analyzed when drained", burst_on_drained),
+    "beat-through-both": Blow("one job, heart-beaten through both engines", beat_through_both),
+    "nights": Blow("a day passes, with new partitions, again and again", roll_over, NIGHTS),
     "engine-network": Blow("faults between workers and engines", engine_network, ENGINE_PROXY),
 }
 

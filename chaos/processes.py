@@ -116,7 +116,7 @@ class EngineProcess(Process):
         """Whether ``/readyz`` says so within a few seconds."""
         with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(5):
             async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
-                await stream.send_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                await stream.send_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
                 return (await stream.receive_some(64)).startswith(b"HTTP/1.1 200")
         return False
 

@@ -65,6 +65,8 @@ class Rig:
         self.needs = needs
         self._spare = spare
         self.counts: Counter[str] = Counter()
+        self.complaints: list[str] = []
+        """What attacks themselves saw and must not see."""
         self.blows: list[dict[str, Any]] = []
         self._rate = rate
         self.server = Server(directory / "postgres")
@@ -149,6 +151,8 @@ class Rig:
         for number, port in enumerate(self._ports.enter_context(reserved_ports(ENGINES))):
             log = self.directory / f"engine-{number}.log"
             settings = {**ENGINE_SETTINGS, **({"db_max_conns": 2} if "small pool" in self.needs else {})}
+            if "nights" in self.needs:
+                settings |= {"partition_days": 1, "idempotency_retention_hours": 8_760}
             engine = EngineProcess(f"engine {number}", dsn, port, log, settings, self.clock_file)
             self.engines.append(engine)
             engine.spawn()

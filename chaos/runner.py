@@ -124,6 +124,7 @@ async def run(
         more, looked_at = judge(rig.dsn, directory / "journals", lenient)
         broken += more
         broken += _crashes(rig)
+        broken += rig.complaints
     finally:
         with trio.CancelScope(shield=True):
             await rig.remove()

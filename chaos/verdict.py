@@ -38,6 +38,7 @@ SELECT to_hex(h.instance_id), to_hex(h.instance_id) || '-' || to_hex(h.token_id)
 FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition
 CROSS JOIN LATERAL (SELECT h.seq, h.step::int UNION ALL
   SELECT h.pos, h.end_step::int WHERE h.end_step IS NOT NULL) x (seq, step)
+WHERE d.id NOT LIKE 'blow-%'
 """
 _INSTANCES = """
 SELECT to_hex(i.id), d.id, i.status, i.business_key, to_hex(i.parent_id), i.failure,
@@ -45,6 +46,7 @@ SELECT to_hex(i.id), d.id, i.status, i.business_key, to_hex(i.parent_id), i.fail
     || coalesce((SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.output IS NOT NULL AND h.pos > i.folded_pos), '{}')
 FROM instance i JOIN definition d ON d.key = i.definition
+WHERE d.id NOT LIKE 'blow-%'
 """
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from chaos.blows import BLOWS
 from chaos.runner import Attack, Report, Struck, attacks, new_directory, remove_directory, run
+from chaos.waits import BURST_ITEMS
 
 QUICK = ("kill-engine", "terminate-backends", "kill-backend", "kill-postgres", "kill-worker", "engine-network")
 """Those that don't hold still for seconds."""
@@ -33,6 +34,19 @@ async def test_the_guarantees_hold_under_attack(directory: Path) -> None:
     assert not report.broken, show(report)
     assert report.counts["blows"] >= 2
     assert report.looked_at["histories"] >= 20
+
+
+WAITS = ("pause-in-transaction", "burst-on-drained", "beat-through-both", "nights")
+
+
+@pytest.mark.slow
+async def test_what_one_is_in_the_middle_of_holds_up_nobody_else(directory: Path) -> None:
+    blows = [Struck(0.1, number, name) for number, name in enumerate(WAITS)]
+    report = await run(Attack("waits", WAITS, "suite-3", 1, RATE), directory, replay=blows)
+    assert not report.broken, show(report)
+    assert report.counts["engines stopped in a transaction"] == 1, show(report)
+    assert report.counts["jobs in bursts"] == BURST_ITEMS
+    assert report.counts["nights"] == 1
 
 
 @pytest.mark.chaos
