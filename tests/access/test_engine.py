@@ -155,7 +155,7 @@ def test_an_address_that_others_reach(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"api_tokens": "a=viewer=pst_secret"}, "api_tokens: entry 1 is not name=roles=sha256:<64 hex digits>"),
+        ({"api_tokens": "a=viewer=pst_secret"}, "entry 1 of api_tokens is not name=roles=sha256:<64 hex digits>"),
         ({"trusted_networks": "10.0.0.0/8=root"}, "trusted_networks: '10.0.0.0/8=root': 'root' is none of the roles"),
     ],
 )

@@ -57,10 +57,10 @@ def test_tokens_of_the_settings_stay():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("ci=viewer=pst_123_secret", "entry 1 is not name=roles=sha256"),
-        ("=viewer=sha256:" + "0" * 64, "entry 1 is not"),
-        ("ci=viewer=sha256:" + "0" * 63, "entry 1 is not"),
-        ("ci=root=sha256:" + "0" * 64, "api_tokens: ci: 'root' is none of the roles"),
+        ("ci=viewer=pst_123_secret", "entry 1 of api_tokens is not name=roles=sha256"),
+        ("=viewer=sha256:" + "0" * 64, "entry 1 of api_tokens is not"),
+        ("ci=viewer=sha256:" + "0" * 63, "entry 1 of api_tokens is not"),
+        ("ci=root=sha256:" + "0" * 64, "entry 'ci' of api_tokens: 'root' is none of the roles"),
     ],
 )
 def test_a_line_that_is_no_token_is_refused_without_showing_it(line, said):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,8 +78,9 @@ async def running(
     """A server on a port of its own and for memory streams. It is cut at the end, and must be without calls then."""
     engine = Engine()
     calls: list[tuple[str, str, float]] = []
+    tls: Any = None if ssl_context is None else SimpleNamespace(context=ssl_context)
     server = Server(
-        [*(more or []), engine], codec=WireCodec(), limits=limits, ssl_context=ssl_context, status_of=status_of,
+        [*(more or []), engine], codec=WireCodec(), limits=limits, tls=tls, status_of=status_of,
         on_call=lambda *call: calls.append(call),
     )  # fmt: skip
     sock = socket.create_server(("127.0.0.1", 0))

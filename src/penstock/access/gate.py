@@ -6,6 +6,7 @@ when what proved them does.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ import trio
 from penstock.access.identity import Identity
 from penstock.access.issuer import Issuer
 from penstock.access.networks import TrustedNetworks
+from penstock.access.roles import Grant, read_grant
 from penstock.access.tokens import PREFIX, TOKEN_MAX_BYTES, KnownToken, TokenBook, read_fixed_tokens
-from penstock.errors import Unauthenticated
+from penstock.errors import BadRequest, Unauthenticated
 from penstock.settings import Settings
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -43,10 +45,18 @@ class Gate:
         self.tokens = TokenBook(read_fixed_tokens(settings.api_tokens))
         self.issuer = Issuer(settings) if settings.oidc_issuer is not None else None
         self._networks = TrustedNetworks(settings.trusted_networks)
+        self._certificates = _read_certificates(settings.tls_client_roles)
         self._watched: dict[object, tuple[Identity, Callable[[Ending], None]]] = {}
 
-    async def identify(self, authorization: Sequence[bytes], address: str | None, *, ambient: bool = True) -> Identity:
-        """Who calls: from each `Authorization` header, and the address of the socket.
+    async def identify(
+        self,
+        authorization: Sequence[bytes],
+        address: str | None,
+        certificate: Sequence[str] = (),
+        *,
+        ambient: bool = True,
+    ) -> Identity:
+        """Who calls: from each `Authorization` header, the names in the client's certificate, the socket's address.
 
         ``ambient``: what a browser would add for any page counts. Raises Unauthenticated. A checkpoint only for a key
         of the issuer that is not known yet.
@@ -55,7 +65,7 @@ class Gate:
             raise Unauthenticated("Authorization stands twice")
         if authorization:
             return await self._of_token(authorization[0])
-        identity = self._networks.find(address) if ambient else None
+        identity = (self._of_certificate(certificate) or self._networks.find(address)) if ambient else None
         if identity is None:
             raise Unauthenticated("a token is needed: Authorization: Bearer ...")
         return identity
@@ -71,6 +81,15 @@ class Gate:
         if identity is None:
             raise Unauthenticated("the token is unknown, revoked or expired")
         return identity
+
+    def _of_certificate(self, names: Sequence[str]) -> Identity | None:
+        """The certificate was verified by TLS; what it allows is told by the first of its names that has roles."""
+        for name in names:
+            grant = self._certificates.get(name)
+            if grant is not None:
+                return Identity.of(f"cert:{name}", grant, ambient=True)
+        grant = self._certificates.get("*")
+        return Identity.of(f"cert:{names[0]}", grant, ambient=True) if names and grant is not None else None
 
     # -- calls that last
 
@@ -105,3 +124,17 @@ class Gate:
                 continue
             del self._watched[mark]
             on_end(ending)
+
+
+def _read_certificates(lines: Sequence[str]) -> dict[str, Grant]:
+    """``dns:w.example=worker`` each; ``*`` is any name. Raises BadRequest."""
+    found: dict[str, Grant] = {}
+    for line in lines:
+        name, _, roles = line.partition("=")
+        try:
+            if not re.fullmatch(r"(dns|uri|email|cn):.+|\*", name.strip()):
+                raise BadRequest("a name is dns:…, uri:…, email:… or cn:…, or * for any")
+            found[name.strip()] = read_grant(roles.strip())
+        except BadRequest as error:
+            raise BadRequest(f"tls_client_roles: {line!r}: {error.reason}") from error
+    return found

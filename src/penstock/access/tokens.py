@@ -104,11 +104,11 @@ def read_fixed_tokens(lines: Sequence[str]) -> list[KnownToken]:
         roles, _, kept = rest.rpartition("=")
         match = _HASH.fullmatch(kept.strip())
         if not name.strip() or match is None:  # the line is not shown: it may hold the token itself
-            raise BadRequest(f"api_tokens: entry {len(tokens) + 1} is not name=roles=sha256:<64 hex digits>")
+            raise BadRequest(f"entry {len(tokens) + 1} of api_tokens is not name=roles=sha256:<64 hex digits>")
         try:
             grant = read_grant(roles.strip())
         except BadRequest as error:
-            raise BadRequest(f"api_tokens: {name.strip()}: {error.reason}") from error
+            raise BadRequest(f"entry {name.strip()!r} of api_tokens: {error.reason}") from error
         digest = bytes.fromhex(match[1])
         tokens.append(KnownToken(f"settings:{digest[:6].hex()}", name.strip(), digest, grant, float("inf")))
     return tokens

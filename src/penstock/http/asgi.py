@@ -15,4 +15,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+CERTIFICATE = "penstock.certificate"
+"""An ASGI extension: whom the client's TLS certificate names, such as ``dns:w.example``."""
+
 Headers = list[tuple[bytes, bytes]]

@@ -24,6 +24,7 @@ from penstock.http.refusal import Refusal, error_object
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_head
 from penstock.log import get_logger
+from penstock.tls import TlsStream
 
 if TYPE_CHECKING:
     from penstock.http.server import HttpServer
@@ -67,7 +68,10 @@ class Connection:
         stream: trio.abc.HalfCloseableStream,
         client: tuple[str, int] | None,
         server_address: tuple[str, int] | None,
+        certificate: tuple[str, ...] | None = None,
     ) -> None:
+        self.certificate = certificate
+        """Over TLS: whom the client's certificate names."""
         self.client = client
         self.server_address = server_address
         self.stream = stream
@@ -251,7 +255,7 @@ class Connection:
         """Whether the client has closed its side, as far as the kernel knows: one look, 1 µs. Takes no byte."""
         if self.input_ended or self.broken:
             return True
-        if not isinstance(self.stream, trio.SocketStream):
+        if not isinstance(self.stream, trio.SocketStream | TlsStream):
             return False
         look = select.poll()
         look.register(self.stream.socket.fileno(), _HANG_UP)

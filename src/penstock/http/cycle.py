@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import trio
 
-from penstock.http.asgi import Headers, Message, Scope
+from penstock.http.asgi import CERTIFICATE, Headers, Message, Scope
 from penstock.http.refusal import error_object
 from penstock.http.request import Request
 from penstock.http.response import LAST_CHUNK, Head, encode_head
@@ -66,7 +66,7 @@ class Cycle:
             "asgi": _ASGI,
             "http_version": request.http_version,
             "method": request.method,
-            "scheme": "http",
+            "scheme": "http" if connection.certificate is None else "https",
             "path": unquote(path) if "%" in path else path,
             "raw_path": request.raw_path,
             "query_string": request.query,
@@ -74,7 +74,11 @@ class Cycle:
             "headers": request.headers,
             "client": connection.client,
             "server": connection.server_address,
-            "extensions": {PEER_GONE: connection.peer_gone_nowait, ANSWER_LOST: connection.is_broken},
+            "extensions": {
+                PEER_GONE: connection.peer_gone_nowait,
+                ANSWER_LOST: connection.is_broken,
+                CERTIFICATE: connection.certificate or (),
+            },
         }
 
     # -- receive

@@ -9,10 +9,8 @@ The application is called through a ``Guard`` per connection, which gives it wha
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import socket
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -33,11 +31,12 @@ from hypercorn.typing import ConnectionState
 
 from penstock.accept import accept_connections
 from penstock.allowance import Allowance
-from penstock.http.asgi import App
+from penstock.http.asgi import CERTIFICATE, App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.log import get_logger
+from penstock.tls import Tls, names_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -49,30 +48,20 @@ ROOM_LOOK_SECONDS = 1.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """PEM files. ``keyfile_password`` is never logged."""
-
-    certfile: str
-    keyfile: str
-    keyfile_password: str | None = dataclasses.field(default=None, repr=False)
-
-
 class HypercornServer:
-    """Serves one application. For one ``serve`` only. Over TLS the client chooses HTTP/2 by ALPN if ``http2``; a
-    plain connection may always speak it (prior knowledge, or an h2c offer without a body)."""
+    """Serves one application. For one ``serve`` only. Over TLS the client chooses HTTP/2 if ALPN offers it; a plain
+    connection may always speak it (prior knowledge, or an h2c offer without a body)."""
 
     def __init__(
         self,
         limits: Limits | None = None,
         *,
-        tls: TlsFiles | None = None,
-        http2: bool = True,
+        tls: Tls | None = None,
         refusal_headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.limits = limits or Limits()
-        self._config = _config(self.limits, tls, http2=http2)
-        self._ssl_context = _ssl_context(self._config)
+        self._config = _config(self.limits)
+        self._tls = tls
         self._shared = Shared(self.limits, refusal_headers)
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
@@ -138,10 +127,11 @@ class HypercornServer:
             sock.setblocking(False)
             stream = _BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), self.limits)
             self._open.add(stream)
-            guard, context = Guard(app, self._shared), WorkerContext(None)
+            secured = self._over_tls(stream)
+            guard, context = Guard(_naming(app, secured), self._shared), WorkerContext(None)
             self._idle[guard] = context
             # hypercorn's annotations ask for its own TypedDicts and for trio.SocketStream; it needs neither.
-            wrapped, transport = ASGIWrapper(cast(Any, guard)), cast(Any, self._over_tls(stream))
+            wrapped, transport = ASGIWrapper(cast(Any, guard)), cast(Any, secured)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_drained, guard, context)
                 await _Connection(guard, wrapped, self._config, context, transport).run()
@@ -175,9 +165,9 @@ class HypercornServer:
         await context.terminated.set()
 
     def _over_tls(self, stream: _BoundedStream) -> trio.abc.Stream:
-        if self._ssl_context is None:
+        if self._tls is None:
             return stream
-        return trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
+        return trio.SSLStream(stream, self._tls.context, server_side=True, https_compatible=True)
 
     async def _wait_for_room(self) -> None:
         """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
@@ -299,7 +289,21 @@ class _BoundedStream(trio.abc.HalfCloseableStream):
         self.socket.close()
 
 
-def _config(limits: Limits, tls: TlsFiles | None, *, http2: bool) -> Config:
+def _naming(app: App, stream: trio.abc.Stream) -> App:
+    """The application, told whom the client's certificate names."""
+    if not isinstance(stream, trio.SSLStream):
+        return app
+
+    secured = cast("trio.SSLStream[trio.abc.Stream]", stream)
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("extensions", {})[CERTIFICATE] = names_of(secured)
+        await app(scope, receive, send)
+
+    return named
+
+
+def _config(limits: Limits) -> Config:
     config = Config()
     config.accesslog = config.errorlog = None  # failures are logged by the guard, with their request
     config.include_server_header = False
@@ -308,14 +312,4 @@ def _config(limits: Limits, tls: TlsFiles | None, *, http2: bool) -> Config:
     config.keep_alive_timeout = limits.keep_alive_timeout_seconds
     config.keep_alive_max_requests = 2**62
     config.ssl_handshake_timeout = limits.header_timeout_seconds
-    if tls is not None:
-        config.certfile, config.keyfile, config.keyfile_password = tls.certfile, tls.keyfile, tls.keyfile_password
-        config.alpn_protocols = ["h2", "http/1.1"] if http2 else ["http/1.1"]
     return config
-
-
-def _ssl_context(config: Config) -> ssl.SSLContext | None:
-    try:
-        return config.create_ssl_context()
-    except OSError as exc:  # ssl.SSLError is one
-        raise ValueError(f"certificate {config.certfile} and key {config.keyfile} can't be loaded: {exc}") from exc

@@ -1,7 +1,7 @@
 """The engine's own HTTP/1.1 server: accepting, deadlines, draining.
 
-Relies on ``Connection`` for everything between one client and the application. Serves plain HTTP/1.1 only; HTTP/2 and
-TLS are ``hypercorn_seam``. Nothing that a client sends may end more than its own connection.
+Relies on ``Connection`` for everything between one client and the application. Serves HTTP/1.1 only, plain or over TLS;
+HTTP/2 is ``hypercorn_seam``'s. Nothing that a client sends may end more than its own connection.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.http.limits import Limits
 from penstock.http.request import BodyBudget
 from penstock.http.response import DateHeader
 from penstock.log import get_logger
+from penstock.tls import Tls, TlsStream, accept_tls, names_of
 
 EXPIRED_PER_TURN = 50
 """Connections whose time is over that are ended in one turn of the loop: 10 ms. Of 10,000 it comes at once."""
@@ -31,8 +32,15 @@ log = get_logger(__name__)
 class HttpServer:
     """Serves one application on any number of listening sockets. For one ``serve`` only."""
 
-    def __init__(self, limits: Limits | None = None, *, refusal_headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        tls: Tls | None = None,
+        refusal_headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.limits = limits or Limits()
+        self._tls = tls
         self.refusal_headers = refusal_headers
         """Of every answer that the server gives itself."""
         self.body_budget = BodyBudget(self.limits.max_request_memory_bytes)
@@ -110,9 +118,10 @@ class HttpServer:
         stream: trio.abc.HalfCloseableStream,
         client: tuple[str, int] | None = None,
         server_address: tuple[str, int] | None = None,
+        certificate: tuple[str, ...] | None = None,
     ) -> None:
-        """Serve one client on any stream, and close it."""
-        connection = Connection(self, app, stream, client, server_address)
+        """Serve one client on any stream, and close it. ``certificate``: over TLS, whom the client's names."""
+        connection = Connection(self, app, stream, client, server_address, certificate)
         self._connections.add(connection)
         self._accepted_total += 1
         try:
@@ -129,12 +138,22 @@ class HttpServer:
             with sock:
                 client, server_address = _address(sock.getpeername()), _address(sock.getsockname())
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-                await self.handle(app, stream, client, server_address)
+                if self._tls is None:
+                    await self.handle(app, stream, client, server_address)
+                else:
+                    await self._handle_tls(app, stream, self._tls, client, server_address)
         except OSError:
             log.debug("a client went away while it was accepted")
         finally:
             self._open_sockets -= 1
             self._room.set()
+
+    async def _handle_tls(
+        self, app: App, stream: trio.SocketStream, tls: Tls, client: tuple[str, int], server_address: tuple[str, int]
+    ) -> None:
+        secured = await accept_tls(stream, tls, self.limits.header_timeout_seconds)
+        if secured is not None:
+            await self.handle(app, TlsStream(secured), client, server_address, names_of(secured))
 
     async def _wait_for_room(self) -> None:
         """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""

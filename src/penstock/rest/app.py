@@ -20,6 +20,7 @@ from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, Unauthent
 from penstock.log import set_trace
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
+    CERTIFICATE,
     PEER_GONE,
     App,
     Call,
@@ -165,7 +166,8 @@ class RestApp:
         client = scope.get("client")
         try:
             address = None if client is None else client[0]
-            identity = await gate.identify(proofs, address, ambient=self._pages.is_own(headers))
+            certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
+            identity = await gate.identify(proofs, address, certificate, ambient=self._pages.is_own(headers))
         except PenstockError as error:
             return error
         set_identity(identity)

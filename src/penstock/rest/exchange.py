@@ -25,6 +25,10 @@ ANSWER_LOST: Final = "penstock.answer_lost"
 """The one that tells whether nothing of the answer can arrive any more."""
 
 
+CERTIFICATE: Final = "penstock.certificate"
+"""The ASGI extension of our servers (http/asgi.py): whom the client's TLS certificate names."""
+
+
 class Reply(NamedTuple):
     """An answer. A body of None carries neither content type nor length (204)."""
 

@@ -106,6 +106,11 @@ class Call(Generic[RequestT, AnswerT]):
         return str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else None
 
     @property
+    def certificate(self) -> tuple[str, ...]:
+        """Whom the client's TLS certificate names."""
+        return self._connection.certificate
+
+    @property
     def authorization(self) -> list[bytes]:
         """What the client proves its identity with."""
         proof = self.headers.get(b"authorization")

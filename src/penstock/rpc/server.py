@@ -30,6 +30,7 @@ from penstock.rpc.call import Call, Codec
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
+from penstock.tls import Tls, names_of
 
 if TYPE_CHECKING:
     import socket
@@ -89,7 +90,7 @@ class Server:
         *,
         codec: Codec,
         limits: Limits | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         status_of: Callable[[Exception], GRPCError | None] | None = None,
         on_call: Callable[[str, str, float], None] | None = None,
         gate: Gate | None = None,
@@ -98,7 +99,7 @@ class Server:
         """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
 
         ``on_call`` gets the path ("unknown" when nobody serves it), the status name and the seconds of every call;
-        it must not raise. ``answer_memory`` bounds what operations read for answers. With ``ssl_context`` the
+        it must not raise. ``answer_memory`` bounds what operations read for answers. With ``tls`` the
         listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate`` everybody may call everything.
         """
         self.limits = limits or Limits()
@@ -108,7 +109,7 @@ class Server:
         for service in handlers:
             for path, handler in service.__mapping__().items():
                 self._methods[path.encode()] = Method.of(path, handler)
-        self._ssl_context = ssl_context
+        self._tls = tls
         self._status_of = status_of
         self._on_call = on_call
         self._gate = gate
@@ -233,7 +234,7 @@ class Server:
         try:
             secured = await self._secure(stream)
             if secured is not None:
-                await self._run_connection(Connection(self, secured, peer))
+                await self._run_connection(Connection(self, secured, peer, names_of(secured)))
         except Exception:
             log.exception("a gRPC connection failed")  # ours to mend, but never the end of the others
         finally:
@@ -249,9 +250,9 @@ class Server:
             self._connections.discard(connection)
 
     async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream | None:
-        if self._ssl_context is None:
+        if self._tls is None:
             return stream
-        tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
+        tls = trio.SSLStream(stream, self._tls.context, server_side=True, https_compatible=True)
         with trio.move_on_after(self.limits.handshake_s) as patience:
             self._handshakes.add(patience)  # a drain does not wait for it
             try:
@@ -346,7 +347,7 @@ class Server:
         """Run a call of somebody who may make it, for as long as that is so."""
         caller: Identity | PenstockError
         try:
-            caller = await gate.identify(call.authorization, call.address)
+            caller = await gate.identify(call.authorization, call.address, call.certificate)
         except PenstockError as error:
             caller = error
         table.require(table.RPC.get(call.method.path), caller)

@@ -54,7 +54,11 @@ _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 class Connection:
     """A client's connection, from its first byte to its last."""
 
-    def __init__(self, server: Server, stream: trio.abc.Stream, peer: object) -> None:
+    def __init__(
+        self, server: Server, stream: trio.abc.Stream, peer: object, certificate: tuple[str, ...] = ()
+    ) -> None:
+        self.certificate = certificate
+        """Whom the client's TLS certificate names."""
         self.server = server
         self.limits = server.limits
         self.codec = server.codec

@@ -18,9 +18,10 @@ from penstock.access.roles import read_grant
 from penstock.access.tokens import TOKENS_MAX_COUNT, KnownToken
 from penstock.errors import BadRequest
 from penstock.log import get_logger
-from penstock.settings import Settings, is_loopback
+from penstock.settings import HttpServer, Settings, is_loopback
 from penstock.store import api_tokens as store
 from penstock.store.connection import TrioConnection
+from penstock.tls import LOOK_AGAIN_S, Tls
 
 LOOK_INTERVAL_S: Final = 1.0
 
@@ -71,11 +72,49 @@ def make_gate(settings: Settings) -> Gate | None:
     return Gate(settings) if settings.authentication else None
 
 
+class ListenerTls:
+    """The TLS of each listener, None where it speaks plainly. Raises CertificateError."""
+
+    def __init__(self, settings: Settings) -> None:
+        common = settings.tls_cert_path, settings.tls_key_path
+        own = settings.grpc_tls_cert_path, settings.grpc_tls_key_path
+        http2 = settings.http_server is HttpServer.HYPERCORN
+        self.rest = self._make(settings, common, ["h2", "http/1.1"] if http2 else ["http/1.1"])
+        self.metrics = self._make(settings, common, ["http/1.1"])
+        self.grpc = self._make(settings, own if own[0] is not None else common, ["h2"])
+
+    @staticmethod
+    def _make(settings: Settings, files: tuple[str | None, str | None], protocols: list[str]) -> Tls | None:
+        certificate, key = files
+        if certificate is None or key is None:
+            return None
+        return Tls(
+            certificate,
+            key,
+            protocols=protocols,
+            client_ca=settings.tls_client_ca_path,
+            client_required=settings.tls_client_required,
+        )
+
+    @property
+    def any(self) -> bool:
+        return self.rest is not None or self.grpc is not None
+
+    async def refresh_step(self) -> None:
+        """One round of the service loop: files that have changed are read again."""
+        await trio.sleep(LOOK_AGAIN_S)
+        for tls in (self.rest, self.metrics, self.grpc):
+            if tls is not None:
+                tls.refresh()
+
+
 def tell_access(settings: Settings) -> None:
     """Say in the log how open the engine is."""
     if settings.authentication:
-        if not is_loopback(settings.bind_address):
-            log.info("authentication is on", bind=settings.bind_address)
+        if not is_loopback(settings.bind_address) and settings.tls_cert_path is None:
+            log.warning(
+                "tokens travel in the clear: no TLS here; is there a proxy in front?", bind=settings.bind_address
+            )
     elif settings.insecure:
         log.warning("INSECURE: no authentication, everybody who reaches the engine may do everything")
     elif settings.bind is None:

@@ -17,9 +17,10 @@ from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.errors import PenstockError
 from penstock.http import Limits
-from penstock.rest.exchange import App, Receive, Scope, Send, send_reply
+from penstock.rest.exchange import CERTIFICATE, App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
 from penstock.runtime.descriptors import METRICS_MAX_CONNECTIONS
+from penstock.tls import Tls
 
 
 class MetricsPage:
@@ -30,11 +31,12 @@ class MetricsPage:
         registry: CollectorRegistry,
         gate: Gate | None = None,
         *,
+        tls: Tls | None = None,
         max_connections: int = METRICS_MAX_CONNECTIONS,
     ) -> None:
         from penstock.http.hypercorn_seam import HypercornServer
 
-        self._server = HypercornServer(Limits(max_connections=max_connections), http2=False)
+        self._server = HypercornServer(Limits(max_connections=max_connections), tls=tls)
         app: App = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
         self._app = app if gate is None else _gated(app, gate)
 
@@ -55,7 +57,8 @@ def _gated(app: App, gate: Gate) -> App:
             proofs = [value for name, value in scope["headers"] if name == b"authorization"]
             client = scope.get("client")
             try:
-                identity = await gate.identify(proofs, None if client is None else client[0])
+                certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
+                identity = await gate.identify(proofs, None if client is None else client[0], certificate)
                 identity.require(table.METRICS)
             except PenstockError as error:
                 await send_reply(send, problem_of(error), ())

@@ -23,7 +23,7 @@ from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.rest.cors import Cors
-from penstock.runtime.access import AccessService
+from penstock.runtime.access import AccessService, ListenerTls
 from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.housekeeping import Housekeeping
@@ -88,9 +88,10 @@ class Node:
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__)
+        self._tls = ListenerTls(settings)
         self._shares = share_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._page = (
-            MetricsPage(self._metrics.registry, gate, max_connections=self._shares.metrics)
+            MetricsPage(self._metrics.registry, gate, tls=self._tls.metrics, max_connections=self._shares.metrics)
             if "metrics" in sockets
             else None
         )
@@ -137,7 +138,7 @@ class Node:
         shares = self._shares
         if (shares.rest, shares.grpc) != (self._settings.http_max_connections, self._settings.grpc_max_connections):
             log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
-        rpc = RpcServer(engine, self._settings, self._gate, max_connections=shares.grpc)
+        rpc = RpcServer(engine, self._settings, self._gate, self._tls.grpc, max_connections=shares.grpc)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         http = self._http_server()
         degraded = list[str] if dispatch is None else dispatch.degraded
@@ -206,6 +207,8 @@ class Node:
         }
         if dispatch is not None:
             steps |= dispatch.steps()
+        if self._tls.any:
+            steps["certificates"] = self._tls.refresh_step
         if self._reporter is not None:
             steps["metrics report"] = self._reporter.step
         for name, step in steps.items():
@@ -295,5 +298,5 @@ class Node:
         if settings.http_server is HttpServerKind.HYPERCORN:
             from penstock.http.hypercorn_seam import HypercornServer
 
-            return HypercornServer(limits, refusal_headers=unasked)
-        return HttpServer(limits, refusal_headers=unasked)
+            return HypercornServer(limits, tls=self._tls.rest, refusal_headers=unasked)
+        return HttpServer(limits, tls=self._tls.rest, refusal_headers=unasked)

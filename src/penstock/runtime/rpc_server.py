@@ -5,7 +5,6 @@ Relies on `rpc`, which knows nothing of settings. Must not know the order of sta
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from socket import socket
 
@@ -13,7 +12,6 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
-from penstock.errors import BadRequest
 from penstock.rpc.codec import WireCodec
 from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits
@@ -24,12 +22,21 @@ from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import Settings
+from penstock.tls import Tls
 
 
 class RpcServer:
-    """Serves until drained. Raises BadRequest for TLS files that can't be used."""
+    """Serves until drained."""
 
-    def __init__(self, engine: Engine, settings: Settings, gate: Gate | None, *, max_connections: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        gate: Gate | None,
+        tls: Tls | None = None,
+        *,
+        max_connections: int,
+    ) -> None:
         workflow, worker = WorkflowEngine(engine), Worker(engine)
         ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
         self._health = Health(ours)
@@ -43,7 +50,7 @@ class RpcServer:
                 streams_per_connection=settings.grpc_max_streams,
                 message_bytes=settings.grpc_max_message_bytes,
             ),
-            ssl_context=_tls(settings),
+            tls=tls,
             status_of=status_of,
             answer_memory=engine.answer_memory,
             on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
@@ -63,17 +70,3 @@ class RpcServer:
     async def drain(self, grace_s: float) -> None:
         """Let calls end; those that run after ``grace_s`` are told UNAVAILABLE."""
         await self.server.drain(grace_s)
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if settings.grpc_tls_cert_path is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    certificate, key = settings.grpc_tls_cert_path, settings.grpc_tls_key_path
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:  # which of the two it means does not always stand in it
-        raise BadRequest(f"grpc_tls_cert_path {certificate}, grpc_tls_key_path {key}: {error}") from error
-    return context

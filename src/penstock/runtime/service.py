@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
-from penstock.runtime.access import AccessService, make_gate, tell_access
+from penstock.runtime.access import AccessService, ListenerTls, make_gate, tell_access
 from penstock.runtime.membership import Superseded
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.node import Node, address, bind, close_sockets
@@ -30,8 +30,9 @@ from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.embedded import run_embedded
+from penstock.tls import CertificateError
 
-EXPECTED = (PenstockError, ListenError, DatabaseError, Superseded)
+EXPECTED = (PenstockError, ListenError, CertificateError, DatabaseError, Superseded)
 """Errors that operators can mend: told in a line, without a trace."""
 
 PURPOSES = ("gRPC", "REST", "metrics")
@@ -92,6 +93,7 @@ async def _main(settings: Settings) -> int:
     stopping = Stopping()
     tell_access(settings)
     gate = make_gate(settings)
+    ListenerTls(settings)  # files that can't be used end the start before anything else runs
     async with trio.open_nursery() as nursery:
         await nursery.start(stopping.watch_signals, nursery.cancel_scope)
         async with _database(settings, nursery) as dsn:
@@ -129,16 +131,20 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
     metrics_sockets = sockets.pop("metrics", [])
     where = {purpose: address(group) for purpose, group in {**sockets, "metrics": metrics_sockets}.items() if group}
     parent = Parent(settings, dsn, sockets)
+    tls = ListenerTls(settings)
     database = Database(dsn, max_connections=1)  # for the metrics page's gate only
     names = [f"engine {index}" for index in range(settings.processes)]
     try:
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(nursery, Metrics(__version__))
             if metrics_sockets:
-                await supervisor.start("metrics", MetricsPage(parent.registry, gate).serve, metrics_sockets)
+                page = MetricsPage(parent.registry, gate, tls=tls.metrics)
+                await supervisor.start("metrics", page.serve, metrics_sockets)
             if gate is not None:
                 for name, step in AccessService(gate, database.connection).steps().items():
                     await supervisor.start(name, partial(forever, name, step))
+            if tls.any:
+                await supervisor.start("certificates", partial(forever, "certificates", tls.refresh_step))
             for index, name in enumerate(names):
                 await supervisor.start(name, partial(parent.run_child, index))
             stopping.serving = True

@@ -21,6 +21,10 @@ def _access(text: str, low: float | None = None, high: float | None = None) -> m
     return says("Access", text, low, high)
 
 
+def _tls(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return says("TLS", text, low, high)
+
+
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Part of ``Settings``."""
 
@@ -41,6 +45,23 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         _access(
             "`10.0.0.0/8=worker` each: what these addresses may do without a proof. For SDKs without a place for one."
+        ),
+    ] = ()
+    tls_cert_path: Annotated[
+        str | None,
+        _tls("Certificate chain (PEM) of REST, metrics, and gRPC unless it has its own. With it they speak TLS only."),
+    ] = None
+    tls_key_path: Annotated[str | None, _tls("Private key of the certificate (PEM). Changed files are read again.")] = (
+        None
+    )
+    tls_client_ca_path: Annotated[
+        str | None, _tls("Authority (PEM) of clients' certificates, which they may show then.")
+    ] = None
+    tls_client_required: Annotated[bool, _tls("A client without such a certificate gets no connection.")] = False
+    tls_client_roles: Annotated[
+        tuple[str, ...],
+        _tls(
+            "What names in them may do, with authentication: `dns:w.example=worker` each; `uri:`, `email:`, `cn:`, `*`."
         ),
     ] = ()
     oidc_issuer: Annotated[
@@ -69,9 +90,10 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+_TLS_PAIRS: Final = (("tls_cert_path", "tls_key_path"), ("grpc_tls_cert_path", "grpc_tls_key_path"))
 _HOST: Final = re.compile(r"[0-9A-Za-z._\-]+|\[[0-9A-Fa-f:.]+\]")
 _ORIGIN: Final = re.compile(rf"[a-zA-Z][a-zA-Z0-9+.\-]*://(?:{_HOST.pattern})(?::[0-9]+)?")
-_NEED_AUTHENTICATION: Final = ("api_tokens", "trusted_networks", "oidc_issuer")
+_NEED_AUTHENTICATION: Final = ("api_tokens", "trusted_networks", "oidc_issuer", "tls_client_roles")
 
 
 def is_loopback(address: str) -> bool:
@@ -100,6 +122,7 @@ def access_problems(settings: Settings) -> list[tuple[str, str]]:
     elif not settings.oidc_audience:
         wrong.append(("oidc_audience", "oidc_issuer needs it: tokens for others would get in"))
     wrong += _key_source_problems(settings)
+    wrong += _tls_problems(settings)
     wrong += [
         ("cors_origins", f"{origin!r} is no origin: scheme://host or scheme://host:port, nothing after it")
         for origin in settings.cors_origins
@@ -110,6 +133,23 @@ def access_problems(settings: Settings) -> list[tuple[str, str]]:
         for host in settings.allowed_hosts
         if not _HOST.fullmatch(host)
     ]
+    return wrong
+
+
+def _tls_problems(settings: Settings) -> list[tuple[str, str]]:
+    wrong: list[tuple[str, str]] = []
+    for pair in _TLS_PAIRS:
+        given = [getattr(settings, name) is not None for name in pair]
+        if given[0] != given[1]:
+            wrong.append((pair[given.index(False)], f"{pair[0]} and {pair[1]} go together"))
+    if settings.tls_client_ca_path is not None and settings.tls_cert_path is None:
+        wrong.append(("tls_client_ca_path", "needs tls_cert_path: clients show certificates over TLS only"))
+    if settings.tls_client_ca_path is None:
+        wrong += [
+            (name, "needs tls_client_ca_path")
+            for name in ("tls_client_required", "tls_client_roles")
+            if getattr(settings, name)
+        ]
     return wrong
 
 

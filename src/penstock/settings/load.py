@@ -212,9 +212,6 @@ def _check_together(reader: _Reader) -> None:
         if port and port in taken:
             wrong.append((name, f"{port} is {taken[port]} already"))
         taken[port] = name
-    if (settings.grpc_tls_cert_path is None) != (settings.grpc_tls_key_path is None):
-        missing = "grpc_tls_cert_path" if settings.grpc_tls_cert_path is None else "grpc_tls_key_path"
-        wrong.append((missing, "grpc_tls_cert_path and grpc_tls_key_path go together"))
     if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX and not settings.kafka_seed_brokers:
         wrong.append(("dispatch_mode", "kafka_outbox needs kafka_seed_brokers (WE_KAFKA_SEED_BROKERS)"))
     wrong += [

@@ -208,7 +208,7 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     grpc_max_message_bytes: Annotated[int, _grpc("One message; over it INVALID_ARGUMENT.", 1_024, 1_073_741_824)] = (
         8_388_608
     )
-    grpc_tls_cert_path: Annotated[str | None, _grpc("Certificate chain (PEM). With it, the port speaks TLS only.")] = (
+    grpc_tls_cert_path: Annotated[str | None, _grpc("Certificate chain (PEM) of gRPC's own; see `tls_cert_path`.")] = (
         None
     )
     grpc_tls_key_path: Annotated[str | None, _grpc("Private key of the certificate (PEM).")] = None
