@@ -26,9 +26,9 @@ class Allowance:
         self._left -= 1.0
         return True
 
-    def give(self) -> None:
-        """Put one back."""
-        self._left = min(self._size, self._left + 1.0)
+    def give(self, count: float = 1.0) -> None:
+        """Put some back."""
+        self._left = min(self._size, self._left + count)
 
     def refill(self) -> None:
         """Fill it up."""

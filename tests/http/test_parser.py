@@ -325,3 +325,32 @@ def test_progress_tells_what_is_waited_for() -> None:
     under_test.receive(body)
     assert under_test.next_request()
     assert under_test.progress is Progress.NOTHING
+
+
+@pytest.mark.parametrize(
+    "host", [b"a", b"a:80", b"A.example.:8080", b"[::1]", b"[::1]:8080", b"", b"127.0.0.1", b"a_b-c", b"a:"]
+)
+def test_a_host_that_may_be_one_is_taken(host: bytes) -> None:
+    assert parse(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
+    assert parse(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"a b", b"a/b", b"http://a", b"a@b", b"a:b", b"a:123456", b"[::1", b"::1", b"a,b:c", b'a"b', b"a#", b"\xe9"],
+)
+def test_a_host_that_can_not_be_one_is_refused(host: bytes) -> None:
+    refusal = refusal_of(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
+    assert (refusal.status, refusal.reason) == (400, "the Host header is no host and port")
+
+
+@pytest.mark.parametrize("line", [b"GET  / HTTP/1.1", b"GET /  HTTP/1.1", b"GET / x HTTP/1.1", b" GET / HTTP/1.1"])
+def test_a_request_line_of_other_than_three_words_is_refused(line: bytes) -> None:
+    assert refusal_of(line + b"\r\nHost: a\r\n\r\n").status == 400
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", b"GET /\r HTTP/1.1\r\nHost: a\r\n\r\n"]
+)
+def test_a_bare_carriage_return_is_refused(head: bytes) -> None:
+    assert refusal_of(head + b"\r\n\r\n").status == 400

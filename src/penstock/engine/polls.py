@@ -16,6 +16,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions
 from penstock.engine.flush import Flush
+from penstock.engine.job_sizes import JobSizes
 from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem
@@ -32,10 +33,6 @@ from penstock.store.batch import Batcher
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
-
-READ_MAX_COUNT = 64
-"""Instances whose variables are made into text at once for jobs that were claimed."""
-SIZES_MAX_COUNT = 10_000
 
 RELEASE_TRIES_MAX = 3
 """A release that is refused may just have met a heartbeat: it is tried so often."""
@@ -59,7 +56,7 @@ class Polls:
         self._metrics = metrics
         self._cache = cache
         self._memory = memory
-        self._sizes: dict[str, int] = {}  # variables of the largest jobs of late, by type
+        self._sizes = JobSizes(memory)
         self.waiters = Waiters(memory, settings.poll_parked_max_bytes)
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked)
@@ -92,7 +89,7 @@ class Polls:
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
-        if not self._memory.fits(max(self._job_bytes(name) for name in waiter.types)):
+        if not self._memory.fits(max(self._sizes.job_bytes(name) for name in waiter.types)):
             raise Overloaded("too many large answers at once; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
@@ -279,7 +276,7 @@ class Polls:
             wanted = min(waiter.room, counts.get(name, 0))
             if id is None or wanted <= 0:
                 continue
-            job_bytes = self._job_bytes(name)
+            job_bytes = self._sizes.job_bytes(name)
             if wanted * job_bytes > plan.room_bytes:
                 alone = not plan.slots and self._memory.fits(job_bytes)
                 wanted = max(plan.room_bytes // job_bytes, int(alone))
@@ -293,23 +290,6 @@ class Polls:
                 plan.holders[id, ordinal] = waiter
             plan.reserved[name] = before + wanted
             waiter.reserved += wanted
-
-    def _job_bytes(self, job_type: str) -> int:
-        """What a job of the type will hold of the memory for answers."""
-        return COPIES * self._sizes.get(job_type, store.INLINE_VARIABLES_MAX_BYTES)
-
-    def _note_size(self, job_type: str, size_bytes: int) -> None:
-        """Large ones are remembered, and slowly forgotten."""
-        known = self._sizes.get(job_type, 0)
-        if size_bytes <= store.INLINE_VARIABLES_MAX_BYTES and not known:
-            return
-        size_bytes = max(size_bytes, known * 7 // 8)
-        if size_bytes > store.INLINE_VARIABLES_MAX_BYTES:
-            if len(self._sizes) >= SIZES_MAX_COUNT:
-                self._sizes.clear()
-            self._sizes[job_type] = size_bytes
-        else:
-            self._sizes.pop(job_type, None)
 
     async def _deliver_claimed(
         self, connection: TrioConnection, plan: ClaimPlan, claimed: Sequence[store.Claimed]
@@ -365,7 +345,7 @@ class Polls:
             attempt=over.attempt,
             checkpoint=None if checkpoint is None else raw(checkpoint),
         )
-        self._note_size(job.job_type, len(variables))
+        self._sizes.note(job.job_type, len(variables))
         if over.loaded.definition.single_token:
             self._cache.put(over.token, over.seq, variables)
         left_s = (over.lease_until - over.claimed_at).total_seconds()
@@ -397,7 +377,7 @@ class Polls:
         try:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
-            read, left_out = await self._read_variables(connection, missing) if missing else ({}, {})
+            read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for over in overs:
                 self._return(over)
@@ -410,7 +390,7 @@ class Polls:
             if variables is None or (
                 size_bytes > store.INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
             ):  # no room for them: back to the queue, and the next claim knows better
-                self._note_size(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
+                self._sizes.note(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
                 self._return(over)
             else:
                 self.deliver(over, variables, checkpoints.get((over.token, over.seq)))
@@ -420,28 +400,6 @@ class Polls:
         self.waiters.give_up(over.waiter)
         lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
         self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
-
-    async def _read_variables(
-        self, connection: TrioConnection, instances: Sequence[int]
-    ) -> tuple[dict[int, str], dict[int, int]]:
-        """The variables of instances, as far as there is room for them, at least of one that fits alone; and the bytes
-        of those for which there was none."""
-        read: dict[int, str] = {}
-        more: dict[int, int] = {}
-        read_bytes = 0
-        for first in range(0, len(instances), READ_MAX_COUNT):
-            wanted = instances[first : first + READ_MAX_COUNT]
-            room_bytes = max(self._memory.room_bytes // COPIES - read_bytes, 0)
-            found, more = await store.variables_within(connection, wanted, room_bytes)
-            if more and not read and not found:
-                least = min(more, key=lambda instance: more[instance])
-                if self._memory.fits(COPIES * more[least]):
-                    found, _ = await store.variables_within(connection, [least], more[least])
-            read |= found
-            read_bytes += sum(map(len, found.values()))
-            if more:
-                break
-        return read, more
 
     async def _release(self, items: list[ReleaseItem]) -> None:
         await self._flush_releases.apply_safely(items)

@@ -29,6 +29,10 @@ from penstock.http.request import BodyBudget, Request, origin_form
 # Only what is a valid line: anything else stays in the head and llhttp refuses it.
 _UPGRADE_LINE = re.compile(rb"\r\nupgrade:[\t\x20-\x7e\x80-\xff]*(?=\r\n)", re.IGNORECASE)
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+# RFC 3986 host and port, with the colon alone too. Empty where a target has no authority.
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::[0-9]{0,5})?")
+_HOSTS_KEPT = 1_000
+_good_hosts: set[bytes] = set()
 _VERSIONS = {b" HTTP/1.1": "1.1", b" HTTP/1.0": "1.0"}
 # Headers that decide how a request is read. All others pass unseen.
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"expect", b"host"})
@@ -184,13 +188,18 @@ class RequestParser:
             raise Refusal(414, "uri-too-long", f"the request line is over {limits.max_request_line_bytes} bytes")
         if len(head) > limits.max_head_bytes:
             raise Refusal(431, "headers-too-large", f"the headers are over {limits.max_head_bytes} bytes")
-        if head.count(b"\r\n") - 2 > limits.max_header_count:
+        lines = head.count(b"\r\n")
+        if lines - 2 > limits.max_header_count:
             raise Refusal(431, "headers-too-large", f"there are more than {limits.max_header_count} headers")
         version = _VERSIONS.get(head[line_end - 9 : line_end])
         if version is None:
             if head[line_end - 9 : line_end].startswith(b" HTTP/"):
                 raise Refusal(505, "version-not-supported", "this port speaks HTTP/1.1 and HTTP/1.0")
             raise bad_request("the request line does not end with an HTTP version")
+        if head.count(b"\r") != lines:
+            raise bad_request("a carriage return without a line feed")
+        if head.count(b" ", 0, line_end) != 2:
+            raise bad_request("the request line is not three words with one space between them")
         if head.startswith(b"CONNECT "):
             raise Refusal(501, "not-implemented", "this server is no proxy: CONNECT is not served")
         return version
@@ -200,8 +209,11 @@ class RequestParser:
         checked all the same, for a difference between the two is how requests are smuggled."""
         framing = self._framing
         length, coding = framing.get(b"content-length"), framing.get(b"transfer-encoding")
+        host = framing.get(b"host")
+        if host is not None and host not in _good_hosts:
+            _check_host(host)
         if self._http_version == "1.1":
-            if b"host" not in framing:
+            if host is None:
                 raise bad_request("the Host header is missing")
             if framing.get(b"expect", b"100-continue").lower() != b"100-continue":
                 raise Refusal(417, "expectation-failed", "only 100-continue can be expected")
@@ -330,6 +342,13 @@ class RequestParser:
     def _refuse(self, refusal: Refusal) -> None:
         self._refusal = refusal  # httptools hides what a callback raises behind its own error
         raise refusal
+
+
+def _check_host(host: bytes) -> None:
+    if _HOST.fullmatch(host) is None:
+        raise bad_request("the Host header is no host and port")
+    if len(_good_hosts) < _HOSTS_KEPT:  # others are looked at each time
+        _good_hosts.add(host)
 
 
 def _reason(error: httptools.HttpParserError) -> str:

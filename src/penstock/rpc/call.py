@@ -299,6 +299,7 @@ class Call(Generic[RequestT, AnswerT]):
                     self._torn = sent < total
                     if self._torn:
                         connection.flush()
+                        connection.sent_part()
                     continue
             except H2Error:
                 self.closed = True

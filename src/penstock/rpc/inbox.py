@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 PREFIX_BYTES = 5  # one byte "compressed", four bytes length
 
 
+def is_whole_message(data: bytes) -> bool:
+    """Whether a frame holds one message and nothing else."""
+    return len(data) >= PREFIX_BYTES and len(data) == PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big")
+
+
 class Inbox:
     """Messages of one call. Fed by the connection; one task may take from it."""
 

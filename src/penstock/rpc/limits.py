@@ -50,6 +50,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Pings, settings, priorities and empty frames a client may send in a burst, between two answers of ours."""
     control_frames_per_s: float = 10.0
     """How fast that allowance comes back on a connection that is sent nothing."""
+    window_updates: int = 1_000
+    """WINDOW_UPDATE frames in a burst; each answer, and each part of a long one, gives some back."""
+    window_updates_per_s: float = 100.0
+    """How fast that allowance comes back."""
+    small_frames: int = 1_000
+    """DATA frames in a burst that carry less than `small_frame_bytes` and no whole message."""
+    small_frames_per_s: float = 100.0
+    """How fast that allowance comes back."""
+    small_frame_bytes: int = 64
     resets: int = 2_000
     """Streams a client may reset in a burst (CVE-2023-44487, rapid reset); each answered call gives one back."""
     resets_per_s: float = 100.0

@@ -63,6 +63,8 @@ class Counts(Struct):
     """Idle connections that made room for others."""
     broken: int = 0
     """Connections ended because the client broke the protocol."""
+    malformed: int = 0
+    """Requests that were reset because their headers break the protocol."""
     floods: int = 0
     """... of these, by too many control frames or resets."""
     silent: int = 0

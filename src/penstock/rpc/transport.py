@@ -31,12 +31,15 @@ from h2.events import (
     SettingsAcknowledged,
     StreamEnded,
     StreamReset,
+    UnknownFrameReceived,
     WindowUpdated,
 )
 from h2.exceptions import H2Error
 
 from penstock.allowance import Allowance
+from penstock.rpc.headers import flaw_of
 from penstock.rpc.http2 import HPACK_TABLE_BYTES, PING_DRAIN, PING_IDLE, open_h2
+from penstock.rpc.inbox import is_whole_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +51,9 @@ log = logging.getLogger(__name__)
 
 # More makes a batch of frames block the loop for longer (3,500 pings fit in 32 KiB: about 60 ms), less costs reads.
 _READ_BYTES = 32 * 1024
+WINDOW_UPDATES_PER_ANSWER = 20
+WINDOW_UPDATES_PER_PART = 4
+"""Of a part of an answer, which is a frame: one for the stream and one for the connection, and as many to spare."""
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -82,6 +88,8 @@ class Connection:
         self._draining = False
         self._client_leaves = False
         self._control = Allowance(self.limits.control_frames, self.limits.control_frames_per_s)
+        self._window_updates = Allowance(self.limits.window_updates, self.limits.window_updates_per_s)
+        self._small_frames = Allowance(self.limits.small_frames, self.limits.small_frames_per_s)
         self._resets = Allowance(self.limits.resets, self.limits.resets_per_s)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             RequestReceived: self._on_request,
@@ -93,6 +101,7 @@ class Connection:
             SettingsAcknowledged: self._on_control,
             PingReceived: self._on_control,
             PriorityUpdated: self._on_control,
+            UnknownFrameReceived: self._on_control,
             PingAckReceived: self._on_ping_ack,
             ConnectionTerminated: self._on_goaway,
         }
@@ -135,6 +144,11 @@ class Connection:
     def answered(self) -> None:
         """An answer was sent: what the client pings to measure the bandwidth of is no flood."""
         self._control.refill()
+        self._window_updates.give(WINDOW_UPDATES_PER_ANSWER)
+
+    def sent_part(self) -> None:
+        """A part of a long answer was sent: the client may open its windows for it."""
+        self._window_updates.give(WINDOW_UPDATES_PER_PART)
 
     def flush(self) -> None:
         """Hand what h2 has to say to the writer."""
@@ -312,6 +326,13 @@ class Connection:
             self.server.counts.refused += 1
             self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
+        flaw = flaw_of(event.headers)
+        if flaw is not None:
+            log.debug("a request of %s is malformed: %s", self.peer, flaw)
+            self.server.counts.malformed += 1
+            self._reset_stream(event.stream_id, ErrorCodes.PROTOCOL_ERROR)
+            self._spend(self._control, "malformed requests")
+            return
         headers = dict(event.headers)
         if len(headers) < len(event.headers):
             _join_proofs(headers, event.headers)
@@ -334,13 +355,19 @@ class Connection:
             self.h2.reset_stream(stream_id, code)
 
     def _on_data(self, event: DataReceived) -> None:
-        if not event.data and not event.stream_ended:
-            self._spend(self._control, "empty frames")
+        if len(event.data) < self.limits.small_frame_bytes and not event.stream_ended:
+            self._count_small_frame(event.data)
         call = self.calls.get(event.stream_id)
         if call is None:
             self.consumed(event.flow_controlled_length)
         else:
             call.inbox.feed(event.data, event.flow_controlled_length)
+
+    def _count_small_frame(self, data: bytes) -> None:
+        if not data:
+            self._spend(self._control, "empty frames")
+        elif not is_whole_message(data):
+            self._spend(self._small_frames, "small frames")
 
     def _on_stream_ended(self, event: StreamEnded) -> None:
         call = self.calls.get(event.stream_id)
@@ -354,6 +381,7 @@ class Connection:
             call.reset()
 
     def _on_window(self, event: WindowUpdated) -> None:
+        self._spend(self._window_updates, "window updates")
         if not event.stream_id:
             self._wake_all_windows()
         elif event.stream_id in self._windows:
@@ -376,6 +404,7 @@ class Connection:
     def _on_ping_ack(self, event: PingAckReceived) -> None:
         if event.ping_data == PING_DRAIN:
             self._drain_pinged.set()
+        self._on_control(event)
 
     def _on_goaway(self, _event: ConnectionTerminated) -> None:
         self._client_leaves = True
