@@ -33,7 +33,7 @@ WARM_UP_ROUNDS = 30
 PAUSE_S = 0.02
 WINDOW = (0.1, 0.9)
 ROW = "Kafka mode: commit → record in the worker p50 ≤ 15 ms; relay ≥ 5,000 records/s"
-ACKED = re.compile(r'^workflow_engine_dispatch_relay_publish_total\{result="acked"\} (\S+)$', re.MULTILINE)
+ACKED = re.compile(r'^workflow_engine_dispatch_relay_publish_total\{result="success"\} (\S+)$', re.MULTILINE)
 
 
 def run(bench: Bench) -> Run:

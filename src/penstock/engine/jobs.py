@@ -138,10 +138,10 @@ class Jobs:
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
         )
-        with self._metrics.poll_seconds.time():
-            return await self._polls.wait_jobs(
-                waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds)
-            )
+        jobs = await self._polls.wait_jobs(waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds))
+        if not jobs:
+            self._metrics.empty_polls.inc()
+        return jobs
 
     async def wait_lost(self, worker_id: str, wait_seconds: float) -> list[LostJob]:
         """Jobs that were cancelled under this worker's lease, waiting for up to ``wait_seconds`` while there are none.
@@ -213,7 +213,7 @@ class Jobs:
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
-                outcomes[index] = _outcome(requests[index].job_id, verdict)
+                outcomes[index] = self._outcome(requests[index].job_id, verdict)
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def fail_many(self, requests: Sequence[Failure]) -> list[ItemOutcome]:
@@ -355,7 +355,7 @@ class Jobs:
             case Verdict.NOT_FOUND:
                 raise NotFound(f"job '{job_id}' is unknown")
             case Verdict.LEASE_LOST:
-                self._metrics.lock_conflicts.inc()
+                self._metrics.leases_lost.inc()
                 raise LeaseLost(f"job '{job_id}': the lease is lost, or was never held by this worker")
             case Verdict.CANCELLED:
                 raise JobCancelled(f"job '{job_id}': its instance ended or its step was interrupted")
@@ -379,15 +379,20 @@ class Jobs:
         self._narrow.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
         return item
 
+    def _outcome(self, job_id: str, verdict: Verdict) -> ItemOutcome:
+        if verdict is Verdict.LEASE_LOST:
+            self._metrics.leases_lost.inc()
+        return ItemOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
+
     async def _complete_outcome(self, request: Completion) -> ItemOutcome:
         try:
-            return _outcome(request.job_id, await self._complete(request))
+            return self._outcome(request.job_id, await self._complete(request))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
     async def _fail_outcome(self, request: Failure) -> ItemOutcome:
         try:
-            return _outcome(request.job_id, await self._fail(request))
+            return self._outcome(request.job_id, await self._fail(request))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
@@ -396,7 +401,7 @@ class Jobs:
             answer = await self._heartbeat(request)
         except PenstockError as error:
             return _failed(request.job_id, error)
-        return _outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
+        return self._outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
 
     async def _release_outcome(self, request: Release) -> ItemOutcome:
         try:
@@ -482,10 +487,6 @@ def _bounded(seconds: float | None) -> float | None:
         return None
     pause_s = min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
     return None if math.isnan(pause_s) else pause_s
-
-
-def _outcome(job_id: str, verdict: Verdict) -> ItemOutcome:
-    return ItemOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
 
 
 def _failed(job_id: str, error: PenstockError) -> ItemOutcome:

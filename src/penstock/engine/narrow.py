@@ -162,7 +162,7 @@ class NarrowLane:
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if row.new_seq is None:
             self._metrics.steps_executed["END"].inc()
-            self._metrics.instances_completed["COMPLETED"].inc()
+            self._metrics.note_end(definition.id, "COMPLETED")
         else:
             variables = None if cached is None else merged(cached, item.output)
             waiter, item.waiter = item.waiter, None

@@ -320,13 +320,16 @@ class Polls:
                 known[row.token] = found
             if row.checkpoint is not None:
                 checkpoints[row.token, row.seq] = row.checkpoint
-            self._metrics.job_pickup_seconds.observe((row.claimed_at - row.entered_at).total_seconds())
         for row in claimed:  # from here on `deliver_all` answers for them
             del plan.holders[row.job_type, row.ordinal]
         await self.deliver_all(connection, overs, known, checkpoints)
 
     def deliver(self, over: HandOver, variables: bytes, checkpoint: str | None = None) -> None:
         """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
+        waited_s = (over.claimed_at - over.entered_at).total_seconds()
+        self._metrics.job_pickup_seconds.observe(waited_s)
+        if over.attempt == 1:
+            self._metrics.first_lock_seconds.observe(waited_s)
         step = over.loaded.definition.steps[over.step]
         id = ids.show_job(over.instance, over.token, over.seq)
         job = Job(

@@ -374,4 +374,4 @@ class WideLane:
                 definition=loaded.definition.id,
             )
         if out.ended:
-            metrics.instances_completed[InstanceStatus(out.instance.status).name].inc()
+            metrics.note_end(loaded.definition.id, InstanceStatus(out.instance.status).name)

@@ -283,8 +283,9 @@ class Relay:
         well: set[int] = set()
         worst: dict[int, Result] = {}
         for row, result in zip(rows, results, strict=True):
-            self._metrics.relay_published[result.outcome.value].inc()
-            if result.outcome is Outcome.ACKED:
+            acknowledged = result.outcome is Outcome.ACKED
+            self._metrics.relay_published["success" if acknowledged else result.outcome.value].inc()
+            if acknowledged:
                 acked.append(Published(row.job_type, row.id, row.step))
                 self._troubles.forget_row(row.id)
                 self._metrics.dispatch_seconds.observe(row.age_s + took_s)

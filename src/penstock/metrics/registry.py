@@ -5,8 +5,9 @@ counters. Must do nothing on the hot path but add a number (0.4 us a counter, 0.
 labelled metric are found in a dict, which saves the 0.8 us and the lock of ``labels()``; what has to be asked for
 (queue depth, pool use) is asked when somebody scrapes, or by a slow task.
 
-Label values come from closed sets (statuses, route patterns, task names), except job types, which users choose: see
-``MAX_JOB_TYPES``.
+Label values come from closed sets (statuses, route patterns, task names), except job types and definition ids, which
+users choose: see ``MAX_JOB_TYPES`` and ``MAX_DEFINITIONS``. What a description says is driven by
+`tests/runtime/test_metrics.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ __all__ = ["Family", "Metrics"]
 
 # Job types told apart in the gauges of the queue; those with the fewest jobs beyond it are one label, `other`.
 MAX_JOB_TYPES: Final = 500
+# Definition ids told apart among the ends of instances; those that come later are one label, `other`.
+MAX_DEFINITIONS: Final = 500
 
 # Requests and transactions: from under the durable commit of a fast disk to an outage that was waited out.
 LATENCY_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -58,20 +61,29 @@ class Metrics:
     """All metrics of one engine process. Attributes are counters (``.inc(n)``), histograms (``.observe(seconds)``),
     gauges (``.set(v)``), and a ``Family`` of them where there are labels. Nothing here raises or waits."""
 
-    def __init__(self, version: str = "") -> None:
+    def __init__(self, version: str = "", *, kafka: bool = True) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._engine()
         self._requests()
         self._jobs()
-        self._kafka()
+        self._kafka(self.registry if kafka else CollectorRegistry())  # what an engine that polls does not show
         self._process(version)
 
     def _engine(self) -> None:
         self.definitions_uploaded = self._counter("workflow_definitions_uploaded", "Definition versions created")
         self.instances_started = self._counter("workflow_instances_started", "Instances started")
         self.instances_completed: Family[str, Counter] = Family(
-            self._counter("workflow_instances_completed", "Instances that ended", "outcome")
+            self._counter("workflow_instances_completed", "Instances that ended, by outcome", "outcome")
         )
+        self._instances_ended: Family[tuple[str, ...], Counter] = Family(
+            self._counter(
+                "penstock_instances_ended",
+                f"Instances that ended, by definition id (the first {MAX_DEFINITIONS}; others are `other`) and outcome",
+                "definition",
+                "outcome",
+            )
+        )
+        self._ended_definitions: set[str] = set()
         self.steps_executed: Family[str, Counter] = Family(
             self._counter("workflow_steps_executed", "Step executions that ended, by type", "step_type")
         )
@@ -91,7 +103,12 @@ class Metrics:
             self._histogram("engine_db_transaction_duration_seconds", "Transactions", LATENCY_BUCKETS, "tx_type")
         )
         self.db_lock_wait_seconds: Family[str, Histogram] = Family(
-            self._histogram("engine_db_lock_wait_duration_seconds", "Waits for row locks", LATENCY_BUCKETS, "operation")
+            self._histogram(
+                "engine_db_lock_wait_duration_seconds",
+                "Locking and reading instances: nearly all of it is waiting for row locks",
+                LATENCY_BUCKETS,
+                "operation",
+            )
         )
         self.db_retries: Family[str, Counter] = Family(
             self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
@@ -110,44 +127,57 @@ class Metrics:
         self.grpc_request_seconds: Family[tuple[str, ...], Histogram] = Family(
             self._histogram("grpc_requests_duration_seconds", "gRPC calls", LATENCY_BUCKETS, "method", "code")
         )
-        self.open_connections: Family[str, Gauge] = Family(
-            self._gauge("penstock_open_connections", "Client connections", "listener")
-        )
+        self._open_connections = self._gauge("penstock_open_connections", "Client connections", "listener")
 
     def _jobs(self) -> None:
-        self.job_retries = self._counter("job_retries", "Jobs that returned to the queue after a retryable failure")
-        self.job_timeouts = self._counter("engine_job_timeout", "Leases that expired")
+        self.job_retries = self._counter("job_retries", "Attempts that failed retryably, with retries left")
+        self.job_timeouts = self._counter("engine_job_timeout", "Leases, and deadlines of dispatched jobs, that passed")
         self.job_pickup_seconds = self._histogram(
-            "engine_job_pickup_latency_seconds", "From a job's birth to its lease", PICKUP_BUCKETS
+            "engine_job_pickup_latency_seconds", "From the creation of a job to each lease of it", PICKUP_BUCKETS
         )
-        self.lock_conflicts = self._counter(
-            "workflow_engine_job_lock_conflicts",
-            "Complete, fail and heartbeat calls refused because the lease was lost",
+        self.empty_polls = self._counter("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
+        self.leases_lost = self._counter(
+            "penstock_job_lease_lost", "Completions, failures and heartbeats refused because the lease was lost"
         )
         self.fails_ignored = self._counter(
             "penstock_job_fails_ignored", "Fail calls of jobs that the caller no longer held, answered with success"
         )
-        self.poll_seconds = self._histogram(
-            "workflow_engine_job_poll_latency_seconds", "Claims of ready jobs, waiting excluded", LATENCY_BUCKETS
+        self.first_lock_seconds = self._histogram(
+            "workflow_engine_job_poll_latency_seconds", "From the creation of a job to its first lease", PICKUP_BUCKETS
         )
         self.parked_polls = self._gauge("penstock_parked_polls", "Long polls that wait for a job")
         self._queue_jobs = self._gauge("penstock_queue_jobs", "Jobs ready to be taken", "job_type")
         self._queue_age = self._gauge("penstock_queue_oldest_job_age_seconds", "Age of the oldest of them", "job_type")
 
-    def _kafka(self) -> None:
-        self.outbox_backlog = self._gauge("workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay")
+    def _kafka(self, registry: CollectorRegistry) -> None:
+        self.outbox_backlog = Gauge(
+            "workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay", registry=registry
+        )
         self.relay_published: Family[str, Counter] = Family(
-            self._counter("workflow_engine_dispatch_relay_publish", "Records published, by result", "result")
+            Counter(
+                "workflow_engine_dispatch_relay_publish",
+                "Records sent, by result: success, unknown, topic_refused, record_refused",
+                ("result",),
+                registry=registry,
+            )
         )
-        self.relay_batch_seconds = self._histogram(
-            "workflow_engine_dispatch_relay_batch_latency_seconds", "Publishing one batch", LATENCY_BUCKETS
+        self.relay_batch_seconds = Histogram(
+            "workflow_engine_dispatch_relay_batch_latency_seconds",
+            "Publishing one batch",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
         )
-        self.dispatch_seconds = self._histogram(
-            "penstock_dispatch_latency_seconds", "From a job's row in the outbox to the broker's ack", PICKUP_BUCKETS
+        self.dispatch_seconds = Histogram(
+            "penstock_dispatch_latency_seconds",
+            "From a job's row in the outbox to the broker's ack",
+            buckets=PICKUP_BUCKETS,
+            registry=registry,
         )
-        self.relay_leader = self._gauge("workflow_engine_dispatch_relay_leader", "1 where the relay runs")
+        self.relay_leader = Gauge("workflow_engine_dispatch_relay_leader", "1 where the relay runs", registry=registry)
         self.producer_errors: Family[str, Counter] = Family(
-            self._counter("workflow_engine_kafka_producer_errors", "Errors of the Kafka producer", "code")
+            Counter(
+                "workflow_engine_kafka_producer_errors", "Errors of the Kafka producer", ("code",), registry=registry
+            )
         )
 
     def _process(self, version: str) -> None:
@@ -168,6 +198,16 @@ class Metrics:
         )
         self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
+
+    def note_end(self, definition_id: str, outcome: str) -> None:
+        """An instance of the definition ended."""
+        self.instances_completed[outcome].inc()
+        if definition_id not in self._ended_definitions:
+            if len(self._ended_definitions) >= MAX_DEFINITIONS:
+                definition_id = "other"
+            else:
+                self._ended_definitions.add(definition_id)
+        self._instances_ended[definition_id, outcome].inc()
 
     def set_queue(self, rows: Iterable[tuple[str, int, float]]) -> None:
         """Replaces the gauges of the queue by (job type, ready jobs, age of the oldest in seconds)."""
@@ -195,6 +235,10 @@ class Metrics:
         self.pool_connections["idle"].set_function(idle)
         self.pool_connections["busy"].set_function(busy)
         self.pool_waiting.set_function(waiting)
+
+    def watch_connections(self, listener: str, open_count: Callable[[], int]) -> None:
+        """Has it asked at each scrape."""
+        self._open_connections.labels(listener).set_function(open_count)
 
     def watch_batches(self, queue: str, age_seconds: Callable[[], float], aside: Callable[[], int]) -> None:
         """Has these asked at each scrape."""

@@ -87,7 +87,7 @@ class Node:
         self._gate = gate
         self._dsn = dsn
         self._sockets = sockets
-        self._metrics = Metrics(__version__)
+        self._metrics = Metrics(__version__, kafka=settings.through_kafka)
         self._tls = ListenerTls(settings)
         self._shares = share_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._page = (
@@ -145,6 +145,8 @@ class Node:
         await supervisor.start(
             "REST", http.serve, make_app(engine, degraded=degraded, gate=self._gate), sockets["REST"]
         )
+        self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
+        self._metrics.watch_connections("REST", lambda: http.statistics().connections)
         rpc.set_serving(True)
         stopping.serving = True
         log.info("ready", engine=engine.ids.number, **where)

@@ -1,0 +1,445 @@
+"""What the description of each metric says, driven: the last test fails for one that nothing here drives."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+import psycopg
+import pytest
+import trio
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.engine.vocabulary import Completion, Failure, Heartbeat
+from penstock.errors import LeaseLost
+from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
+from penstock.metrics import Metrics
+from penstock.metrics import registry as metrics_registry
+from penstock.runtime.dispatch import Dispatch
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.testing.definitions import definition, end, fork, linear, timer
+from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
+from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
+from tests.dispatch.test_deadlines import sweep
+from tests.engine.conftest import driver, make_driver
+from tests.engine.driver import Driver, number
+from tests.rpc.conftest import Google, google
+from tests.runtime.background import Background
+from tests.runtime.conftest import StartEngine, start_engine
+from tests.runtime.engine_process import EngineProcess
+from tests.runtime.waiting import wait_until
+from tests.shapes import choose, task, user, wait
+from tests.waiting import wait_until as wait_until_true
+
+__all__ = ["driver", "google", "kafka", "make_driver", "make_kafka", "start_engine"]  # pytest finds the fixtures here
+
+T = TypeVar("T", bound=Callable[..., Any])
+DRIVEN: set[tuple[str, str]] = set()
+
+
+def drives(name: str, says: str) -> Callable[[T], T]:
+    """The test drives what the metric's description says."""
+    DRIVEN.add((name, says))
+    return lambda test: test
+
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(metrics: Metrics) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(generate_latest(metrics.registry).decode())
+        for sample in family.samples
+    }
+
+
+class Growth:
+    """What was counted since this was made."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._metrics = driver.engine.metrics
+        self._before = samples(self._metrics)
+
+    def of(self, name: str, **labels: str) -> float:
+        key = name, tuple(sorted(labels.items()))
+        return samples(self._metrics).get(key, 0) - self._before.get(key, 0)
+
+
+# -- definitions and instances
+
+
+@drives("workflow_definitions_uploaded", "Definition versions created")
+async def test_definition_versions(driver: Driver) -> None:
+    growth = Growth(driver)
+    await driver.upload(linear(1))
+    await driver.upload(linear(1))  # the same content makes none
+    await driver.upload(linear(2))
+    assert growth.of("workflow_definitions_uploaded_total") == 2
+
+
+@drives("workflow_instances_started", "Instances started")
+async def test_instances_started(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.upload(fork(1, 1))
+    growth = Growth(driver)
+    await driver.start("linear")
+    await driver.start("fork")
+    for _ in range(2):  # the second gives the same instance
+        await driver.start("linear", instance_key="k")
+    chain = definition(end(), definition_id="first", autoStartNextWorkflow=True, nextWorkflowId="linear")
+    await driver.run(chain)
+    assert growth.of("workflow_instances_started_total") == 5
+
+
+@drives("workflow_instances_completed", "Instances that ended, by outcome")
+@drives(
+    "penstock_instances_ended",
+    "Instances that ended, by definition id (the first 500; others are `other`) and outcome",
+)
+async def test_instances_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_registry, "MAX_DEFINITIONS", 2)
+    growth = Growth(driver)
+    await driver.run(linear(1))  # ends in the narrow lane
+    await driver.complete(await driver.one("work"))
+    await driver.start("linear")
+    await driver.fail(await driver.one("work"), retryable=False)
+    view = await driver.start("linear")
+    await driver.cancel(view.id)
+    await driver.run(definition(end(), definition_id="at-once"))
+    await driver.run(definition(end(), definition_id="third"))
+    for outcome, times in (("COMPLETED", 3), ("FAILED", 1), ("CANCELLED", 1)):
+        assert growth.of("workflow_instances_completed_total", outcome=outcome) == times
+        assert growth.of("penstock_instances_ended_total", definition="linear", outcome=outcome) == 1
+    assert growth.of("penstock_instances_ended_total", definition="at-once", outcome="COMPLETED") == 1
+    assert growth.of("penstock_instances_ended_total", definition="third", outcome="COMPLETED") == 0
+    assert growth.of("penstock_instances_ended_total", definition="other", outcome="COMPLETED") == 1
+
+
+@drives("workflow_steps_executed", "Step executions that ended, by type")
+async def test_steps_executed(driver: Driver) -> None:
+    growth = Growth(driver)
+    body = definition(
+        task("a", "d"), choose("d", {"true": "u"}), user("u", boundaryEvents=[timer("w", interrupting=True)]),
+        end(), wait("w", "end"), definition_id="steps",
+    )  # fmt: skip
+    instance = await driver.run(body)
+    await driver.complete(await driver.one("a"))
+    await driver.due(3601)  # the timer closes the user task
+    await driver.signal(instance, "w")
+    ended = {"SERVICE_TASK": 1, "DECISION": 1, "USER_TASK": 1, "WAIT": 1, "END": 1, "TRANSFORMATION": 0}
+    for kind, times in ended.items():
+        assert growth.of("workflow_steps_executed_total", step_type=kind) == times, kind
+
+
+@drives("penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE")
+async def test_dead_ends(driver: Driver) -> None:
+    growth = Growth(driver)
+    body = definition(task("a", None, boundaryEvents=[timer("end")]), end())
+    instance = await driver.run(body)
+    await driver.complete(await driver.one("a"))
+    assert growth.of("penstock_instances_dead_ended_total") == 1
+    assert await driver.status(instance) == "ACTIVE"
+
+
+# -- jobs
+
+
+@drives("job_retries", "Attempts that failed retryably, with retries left")
+async def test_job_retries(driver: Driver) -> None:
+    growth = Growth(driver)
+    await driver.run(definition(task("a", retryCount=1), end()))
+    await driver.fail(await driver.one("a"))
+    assert growth.of("job_retries_total") == 1
+    await driver.fail(await driver.one("a"))  # none left
+    assert growth.of("job_retries_total") == 1
+
+
+@drives("engine_job_timeout", "Leases, and deadlines of dispatched jobs, that passed")
+async def test_job_timeouts(driver: Driver, kafka: KafkaDriver) -> None:
+    await driver.run(linear(1, definition_id="polled"))
+    await driver.one("work")
+    growth = Growth(driver)
+    assert await sweep(driver, 31) == 1
+    assert growth.of("engine_job_timeout_total") == 1
+    await kafka.run(linear(1, job_type="k"))
+    await kafka.drain()
+    growth = Growth(kafka)
+    assert await sweep(kafka, 1_801) >= 1
+    assert growth.of("engine_job_timeout_total") >= 1
+
+
+PICKUP, FIRST_LOCK = "engine_job_pickup_latency_seconds", "workflow_engine_job_poll_latency_seconds"
+
+
+@drives(PICKUP, "From the creation of a job to each lease of it")
+@drives(FIRST_LOCK, "From the creation of a job to its first lease")
+async def test_latencies_of_jobs(driver: Driver) -> None:
+    driver.clock.stop()
+    growth = Growth(driver)
+    await driver.run(definition(task("a", "b", retryCount=1), task("b"), end()))
+    driver.clock.advance(7)
+    await driver.fail(await driver.one("a", lease=3600))
+    driver.clock.advance(20)
+    again = await driver.one("a", lease=3600)
+    for name, count, seconds in ((PICKUP, 2, 7 + 27), (FIRST_LOCK, 1, 7)):
+        assert growth.of(f"{name}_count") == count
+        assert growth.of(f"{name}_sum") == pytest.approx(seconds, abs=0.01)
+    async with trio.open_nursery() as nursery:  # born into the hands of a parked poll
+        nursery.start_soon(lambda: driver.poll("b", wait=30))
+        await wait_until_true(lambda: _parked(driver))
+        await driver.complete(again)
+    assert growth.of(f"{FIRST_LOCK}_count") == 2
+    assert growth.of(f"{FIRST_LOCK}_sum") == pytest.approx(7, abs=0.01)
+
+
+async def _parked(driver: Driver) -> bool:
+    return len(driver.engine.polls.waiters) > 0
+
+
+@drives("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
+async def test_polls_without_a_job(driver: Driver) -> None:
+    await driver.run(linear(1))
+    growth = Growth(driver)
+    assert len(await driver.poll("work")) == 1
+    assert growth.of("workflow_engine_job_lock_conflicts_total") == 0
+    assert await driver.poll("work") == []
+    assert await driver.poll("work", wait=0.05) == []
+    assert growth.of("workflow_engine_job_lock_conflicts_total") == 2
+
+
+@drives("penstock_job_lease_lost", "Completions, failures and heartbeats refused because the lease was lost")
+@drives("penstock_job_fails_ignored", "Fail calls of jobs that the caller no longer held, answered with success")
+async def test_refused_results(driver: Driver) -> None:
+    await driver.run(linear(1))
+    job = await driver.one("work")
+    growth = Growth(driver)
+    thief: dict[str, Any] = {"job_id": job.id, "worker_id": "thief"}
+    with pytest.raises(LeaseLost):
+        await driver.engine.jobs.complete(Completion(**thief))
+    with pytest.raises(LeaseLost):
+        await driver.engine.jobs.heartbeat(Heartbeat(**thief))
+    with pytest.raises(LeaseLost):
+        await driver.engine.jobs.fail(Failure(**thief, retryable=True, attempt=7))
+    assert growth.of("penstock_job_lease_lost_total") == 3
+    (completed,) = await driver.engine.jobs.complete_many([Completion(**thief)])
+    (failed,) = await driver.engine.jobs.fail_many([Failure(**thief, retryable=True, attempt=7)])
+    assert (completed.outcome, failed.outcome) == ("lease-lost", "lease-lost")
+    assert growth.of("penstock_job_lease_lost_total") == 5
+    assert growth.of("penstock_job_fails_ignored_total") == 0
+    await driver.engine.jobs.fail(Failure(**thief, retryable=True))
+    assert growth.of("penstock_job_fails_ignored_total") == 1
+    assert growth.of("penstock_job_lease_lost_total") == 5
+    assert growth.of("workflow_engine_job_lock_conflicts_total") == 0
+
+
+@drives("penstock_queue_jobs", "Jobs ready to be taken")
+@drives("penstock_queue_oldest_job_age_seconds", "Age of the oldest of them")
+async def test_the_queue(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.start("linear")
+    driver.clock.advance(60)
+    await driver.start("linear")
+    await Housekeeping(driver.engine).run_once()
+    found = samples(driver.engine.metrics)
+    label = (("job_type", "work"),)
+    assert found["penstock_queue_jobs", label] == 2
+    assert 60 <= found["penstock_queue_oldest_job_age_seconds", label] < 100
+
+
+# -- transactions
+
+
+@drives("penstock_batch_items", "Items that one transaction took")
+@drives("engine_db_transaction_duration_seconds", "Transactions")
+async def test_transactions(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    growth = Growth(driver)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(driver.start, "linear")
+    assert growth.of("penstock_batch_items_sum", lane="start") == 20
+    batches = growth.of("penstock_batch_items_count", lane="start")
+    assert 1 <= batches < 20
+    assert growth.of("engine_db_transaction_duration_seconds_count", tx_type="start") == batches
+
+
+@drives(
+    "engine_db_lock_wait_duration_seconds", "Locking and reading instances: nearly all of it is waiting for row locks"
+)
+@drives("penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is")
+@drives("penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold")
+@drives("penstock_db_transactions_repeated", "Transactions run again, by cause")
+async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
+    view = await driver.run(definition(user("u"), end()))
+    growth = Growth(driver)
+
+    def age(found: Samples) -> float:
+        return max(value for (name, _), value in found.items() if name == "penstock_batch_age_seconds")
+
+    def aside(found: Samples) -> float:
+        return sum(value for (name, _), value in found.items() if name == "penstock_aside_items")
+
+    assert age(samples(driver.engine.metrics)) == aside(samples(driver.engine.metrics)) == 0
+    ages: list[float] = []
+
+    async def is_aside() -> bool:
+        ages.append(age(samples(driver.engine.metrics)))
+        return aside(samples(driver.engine.metrics)) == 1
+
+    with psycopg.connect(driver.dsn) as holder:
+        holder.execute("SELECT FROM token WHERE id = %s FOR UPDATE", (number(view),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.cancel, view)
+            await wait_until_true(is_aside)
+            holder.rollback()
+    assert max(ages) > 0
+    assert aside(samples(driver.engine.metrics)) == 0
+    assert growth.of("penstock_db_transactions_repeated_total", cause="55P03") >= 1
+    assert growth.of("engine_db_lock_wait_duration_seconds_count", operation="wide") >= 2
+    assert growth.of("engine_db_lock_wait_duration_seconds_sum", operation="wide") > 0
+
+
+# -- Kafka
+
+
+@drives("workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay")
+@drives(
+    "workflow_engine_dispatch_relay_publish",
+    "Records sent, by result: success, unknown, topic_refused, record_refused",
+)
+@drives("workflow_engine_dispatch_relay_batch_latency_seconds", "Publishing one batch")
+@drives("penstock_dispatch_latency_seconds", "From a job's row in the outbox to the broker's ack")
+async def test_the_relay(kafka: KafkaDriver) -> None:
+    types = {
+        "workflow.jobs.a": ACKED,
+        "workflow.jobs.b": UNKNOWN,
+        "workflow.jobs.c": NO_TOPIC,
+        "workflow.jobs.d": TOO_LARGE,
+    }
+    kafka.producer.answer = lambda record: types[record.topic]
+    for topic in types:
+        await kafka.run(linear(1, definition_id=topic[-1], job_type=topic[-1]))
+    await Housekeeping(kafka.engine).run_once()
+    growth = Growth(kafka)
+    assert samples(kafka.engine.metrics)["workflow_engine_dispatch_outbox_backlog", ()] == 4
+    kafka.clock.advance(100)
+    await kafka.drain()
+    for result in ("success", "unknown", "topic_refused", "record_refused"):
+        assert growth.of("workflow_engine_dispatch_relay_publish_total", result=result) >= 1, result
+    assert growth.of("workflow_engine_dispatch_relay_publish_total", result="acked") == 0
+    assert growth.of("workflow_engine_dispatch_relay_publish_total", result="success") == 1
+    assert growth.of("workflow_engine_dispatch_relay_batch_latency_seconds_count") == len(kafka.producer.batches)
+    assert growth.of("penstock_dispatch_latency_seconds_count") == 1
+    assert 100 <= growth.of("penstock_dispatch_latency_seconds_sum") < 130
+    await Housekeeping(kafka.engine).run_once()
+    assert samples(kafka.engine.metrics)["workflow_engine_dispatch_outbox_backlog", ()] == 3
+
+
+@drives("workflow_engine_dispatch_relay_leader", "1 where the relay runs")
+@drives("workflow_engine_kafka_producer_errors", "Errors of the Kafka producer")
+async def test_the_leader_and_the_producer(kafka: KafkaDriver) -> None:
+    dispatch = Dispatch(kafka.engine)
+    for leads in (True, False):
+        dispatch._on_leading(leads)
+        assert samples(kafka.engine.metrics)["workflow_engine_dispatch_relay_leader", ()] == leads
+    growth = Growth(kafka)
+    producer = KafkaProducer(kafka.engine.settings, kafka.engine.metrics)
+    producer._counted([ACKED, UNKNOWN])
+    assert growth.of("workflow_engine_kafka_producer_errors_total", code="REQUEST_TIMED_OUT") == 1
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer._reconnect)  # nobody listens there
+            await wait_until_true(lambda: _not_connected(growth))
+            nursery.cancel_scope.cancel()
+    assert growth.of("workflow_engine_kafka_producer_errors_total", code=NOT_CONNECTED) >= 1
+
+
+async def _not_connected(growth: Growth) -> bool:
+    return growth.of("workflow_engine_kafka_producer_errors_total", code=NOT_CONNECTED) > 0
+
+
+def test_an_engine_that_polls_shows_nothing_of_kafka() -> None:
+    shown = {family.name for family in Metrics(kafka=False).registry.collect()}
+    hidden = {family.name for family in Metrics().registry.collect()} - shown
+    assert hidden == {
+        "workflow_engine_dispatch_outbox_backlog",
+        "workflow_engine_dispatch_relay_publish",
+        "workflow_engine_dispatch_relay_batch_latency_seconds",
+        "workflow_engine_dispatch_relay_leader",
+        "workflow_engine_kafka_producer_errors",
+        "penstock_dispatch_latency_seconds",
+    }
+
+
+# -- the process
+
+
+def page(engine: EngineProcess) -> Samples:
+    connection = http.client.HTTPConnection("127.0.0.1", engine.metrics_port, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@drives("http_requests_duration_seconds", "REST requests")
+@drives("grpc_requests_duration_seconds", "gRPC calls")
+@drives("penstock_open_connections", "Client connections")
+@drives("penstock_parked_polls", "Long polls that wait for a job")
+@drives("penstock_pool_connections", "Connections of the pool: idle, busy")
+@drives("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
+@drives("penstock_event_loop_lag_seconds", "How late the event loop ran a task that was due")
+@drives("penstock_task_up", "1 while a supervised task runs")
+@drives("penstock_build_info", "1, with the version as label")
+def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
+    from penstock import __version__
+
+    engine = start_engine().wait_ready()
+    before = page(engine)
+    assert not any(name.startswith(("workflow_engine_dispatch", "workflow_engine_kafka")) for name, _ in before)
+    assert before["penstock_build_info", (("version", __version__),)] == 1
+    assert before["penstock_task_up", (("task", "timers"),)] == 1
+    assert engine.call("GET", "/v1/instances/1f")[0] == 404
+    rest = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=10)
+    rest.request("GET", "/healthz")
+    rest.getresponse().read()  # and the connection stays
+    with grpc.insecure_channel(f"127.0.0.1:{engine.grpc_port}") as channel:
+        stub = google.workflow_grpc.WorkflowEngineStub(channel)
+        with pytest.raises(grpc.RpcError):
+            stub.GetInstance(google.workflow.GetInstanceRequest(id="1f"), timeout=10)
+        poll = {"workerId": "w", "jobTypes": ["none"], "waitSeconds": 20}
+        parked = Background(engine.call, "POST", "/v1/jobs/poll", poll)
+        wait_until(lambda: page(engine)["penstock_parked_polls", ()] == 1)
+        found = page(engine)
+        path = (("method", "GET"), ("path", "/v1/instances/{id}"), ("status", "404"))
+        assert found["http_requests_duration_seconds_count", path] == 1
+        (call,) = [labels for name, labels in found if name == "grpc_requests_duration_seconds_count"]
+        assert dict(call)["method"].endswith("GetInstance")
+        assert dict(call)["code"] == "NOT_FOUND"
+        assert found["penstock_open_connections", (("listener", "REST"),)] == 2
+        assert found["penstock_open_connections", (("listener", "gRPC"),)] == 1
+    idle, busy = (found["penstock_pool_connections", (("state", state),)] for state in ("idle", "busy"))
+    assert 1 <= idle + busy <= 10
+    assert found["penstock_pool_waiting_tasks", ()] == 0
+    lags = "penstock_event_loop_lag_seconds_count"
+    wait_until(lambda: page(engine)[lags, ()] > before[lags, ()])
+    rest.close()
+    wait_until(lambda: page(engine)["penstock_open_connections", (("listener", "REST"),)] == 1)
+    assert engine.stop() == 0
+    assert parked.answer() == (200, {"jobs": []})
+
+
+def test_every_sentence_is_driven() -> None:
+    """One that was added or changed needs a test here that would fail if it were not true."""
+    described = {(family.name, family.documentation) for family in Metrics().registry.collect()}
+    described = {(name, says) for name, says in described if not name.startswith("process_")}
+    assert described - DRIVEN == set()
+    assert DRIVEN - described == set()
