@@ -10,16 +10,20 @@ import grpc
 import psycopg
 import pytest
 import trio
+import trio.testing
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.engine.aside import Aside
 from penstock.engine.vocabulary import Completion, Failure, Heartbeat
 from penstock.errors import LeaseLost
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
 from penstock.metrics import registry as metrics_registry
+from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
+from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
@@ -435,6 +439,43 @@ def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
     wait_until(lambda: page(engine)["penstock_open_connections", (("listener", "REST"),)] == 1)
     assert engine.stop() == 0
     assert parked.answer() == (200, {"jobs": []})
+
+
+@drives("penstock_rows_aside", "Rows that a background service could not handle and set aside")
+@drives("penstock_row_aside", "1 for each of them, 100 at most; the log says when")
+async def test_rows_aside() -> None:
+    metrics = Metrics()
+    aside = Aside(metrics)
+    for row in range(MAX_ROWS_ASIDE + 1):
+        aside.set_aside("timers", row, f"timer {row}", psycopg.DataError("bad"))
+
+    def shown() -> tuple[float | None, int]:
+        count = metrics.registry.get_sample_value("penstock_rows_aside", {"service": "timers"})
+        return count, sum(name == "penstock_row_aside" and value == 1 for (name, _), value in samples(metrics).items())
+
+    assert shown() == (MAX_ROWS_ASIDE + 1, 100)
+    label = {"service": "timers", "row": "timer 7", "reason": "bad"}
+    assert metrics.registry.get_sample_value("penstock_row_aside", label) == 1
+    for row in range(5):
+        aside.forget("timers", row)
+    assert shown() == (MAX_ROWS_ASIDE - 4, MAX_ROWS_ASIDE - 4)
+
+
+@drives("penstock_service_errors", "Rounds of background services that the database refused")
+async def test_rounds_that_the_database_refused(autojump_clock: trio.testing.MockClock) -> None:
+    metrics = Metrics()
+    rounds = 0
+
+    async def step() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds < 4:
+            raise psycopg.DataError("bad")
+        await trio.sleep_forever()
+
+    with trio.move_on_after(60):
+        await forever("loop", step, metrics)
+    assert metrics.registry.get_sample_value("penstock_service_errors_total", {"task": "loop"}) == 3
 
 
 def test_every_sentence_is_driven() -> None:
