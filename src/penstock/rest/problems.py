@@ -40,11 +40,11 @@ STATUS_BY_CODE: Final[Mapping[str, int]] = {
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {404: "not-found", 405: "method-not-allowed", 413: "payload-too-large"}
 RETRY_AFTER_SECONDS: Final = 1
 SHOWN_PATH_MAX_CHARS: Final = 200
-_RETRY_LATER: Final[Headers] = ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
+RETRY_LATER: Final[Headers] = ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
 _HEADERS: Final[Mapping[int, Headers]] = {
     401: ((b"www-authenticate", b'Bearer realm="penstock"'),),
-    429: _RETRY_LATER,
-    503: _RETRY_LATER,
+    429: RETRY_LATER,
+    503: RETRY_LATER,
 }
 
 
@@ -84,7 +84,7 @@ def bug(error: BaseException, method: str, path: str) -> Reply:
     """The answer for what should not have happened; the trace goes to the log. A database that is away may happen:
     reads do not wait for it."""
     if isinstance(error, AWAY):
-        return problem("unavailable", "the database is away", _RETRY_LATER)
+        return problem("unavailable", "the database is away", RETRY_LATER)
     log.error("request failed", method=method, path=path, exc_info=error)
     return problem("internal-error", "the request failed inside the engine; the engine's log says why")
 

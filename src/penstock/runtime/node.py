@@ -17,36 +17,34 @@ import trio
 from penstock import __version__
 from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
-from penstock.errors import Unavailable
 from penstock.http import HttpServer, Limits, ListenError, Server, listen
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.rest.cors import Cors
 from penstock.runtime.access import AccessService, ListenerTls
+from penstock.runtime.database_start import DatabaseStart
 from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
+from penstock.runtime.entrance import Entrance
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
-from penstock.runtime.retention import Retention, prepare_partitions
+from penstock.runtime.retention import Retention
 from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, DatabaseError, first_line
-from penstock.store.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.database import Database, DatabaseError, first_line
 
 FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end; each is bounded by itself."""
 POOL_GRACE_S = 2.0
 METRICS_GRACE_S = 1.0
-CONNECT_PAUSE_S = 0.1
 
 log = get_logger(__name__)
 
@@ -122,13 +120,19 @@ class Node:
         where = {purpose: address(group) for purpose, group in sockets.items()}
         if self._page is not None:
             await supervisor.start("metrics", self._page.serve, sockets["metrics"])
-        await self._wait_for_database()
+        http = self._http_server()
+        entrance = Entrance()
+
+        async def serve_entrance() -> None:
+            await supervisor.start("REST", http.serve, entrance, sockets["REST"])
+
+        membership = Membership(database, self._settings.dispatch_mode.value)
+        number = await DatabaseStart(self._settings, self._dsn, serve_entrance).run(membership.join)
         pool = database.pool
         self._metrics.watch_pool(
             lambda: pool.statistics().idle, lambda: pool.statistics().busy, lambda: pool.statistics().waiting
         )
-        membership = Membership(database, self._settings.dispatch_mode.value)
-        engine = Engine(database, self._settings, self._metrics, await membership.join())
+        engine = Engine(database, self._settings, self._metrics, number)
         membership.attach(engine)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
@@ -140,11 +144,10 @@ class Node:
             log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
         rpc = RpcServer(engine, self._settings, self._gate, self._tls.grpc, max_connections=shares.grpc)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
-        http = self._http_server()
         degraded = list[str] if dispatch is None else dispatch.degraded
-        await supervisor.start(
-            "REST", http.serve, make_app(engine, degraded=degraded, gate=self._gate), sockets["REST"]
-        )
+        entrance.app = make_app(engine, degraded=degraded, gate=self._gate)
+        if "REST" not in supervisor.names():
+            await serve_entrance()
         self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
         self._metrics.watch_connections("REST", lambda: http.statistics().connections)
         rpc.set_serving(True)
@@ -263,26 +266,6 @@ class Node:
         with trio.move_on_after(METRICS_GRACE_S):
             await supervisor.wait_ended("metrics")
         await supervisor.stop("metrics")
-
-    async def _wait_for_database(self) -> None:
-        """Connect and apply the schema; a database that is still starting is waited for."""
-        deadline = trio.current_time() + self._settings.outage_wait_seconds
-        connection: TrioConnection | None = None
-        while connection is None:
-            try:
-                with trio.fail_after(self._settings.db_connect_timeout_seconds):
-                    connection = await TrioConnection.connect(self._dsn)
-            except (*AWAY, trio.TooSlowError) as error:
-                if trio.current_time() >= deadline:
-                    raise Unavailable(f"the database can't be reached: {first_line(error) or 'no answer'}") from error
-                await trio.sleep(CONNECT_PAUSE_S)
-        try:
-            found = await ensure_schema(connection)
-            if found < SCHEMA_VERSION:
-                log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
-            await prepare_partitions(connection, self._settings.partition_days)
-        finally:
-            connection.close_nowait()
 
     def _http_server(self) -> Server:
         settings = self._settings

@@ -168,7 +168,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
     def leave_server(self, why: str) -> None:
         """Close: the server takes no writes (any more). The next connection may find the primary."""
         self.takes_no_writes = True
-        self.discard(why)
+        log.debug("left the server: %s", why)
+        self.close_nowait()
 
     def _note(self, notice: Diagnostic) -> None:
         self._unreplicated |= is_unreplicated(notice)

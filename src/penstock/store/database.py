@@ -11,6 +11,7 @@ from typing import Any, Final
 import psycopg
 import trio
 from psycopg import errors as pg_errors
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.store.connection import TrioConnection
@@ -48,6 +49,7 @@ CONNECTION_DEFAULTS = {
 """Of a conninfo that doesn't say otherwise."""
 
 REPLICATION_TIMEOUT_S = 2.0
+PING_TIMEOUT_S = 5.0
 
 DatabaseError = psycopg.Error
 """Anything that PostgreSQL or the way to it has to complain about."""
@@ -76,7 +78,10 @@ first, as waiting does not help."""
 BAD_DATA = (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError, pg_errors.RaiseException, TOO_LARGE)
 """The statement met a row that it can't handle: trying again does not help, leaving out that row may."""
 
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg_errors.ReadOnlySqlTransaction)
+READ_ONLY = pg_errors.ReadOnlySqlTransaction
+"""The server takes no writes: a standby, or it was told so."""
+
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, READ_ONLY)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown), or
 what it did is `InDoubt`. Who writes takes all of it for in doubt, and looks."""
 
@@ -112,6 +117,15 @@ def with_defaults(dsn: str) -> str:
         )
     missing: dict[str, Any] = {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
     return make_conninfo(dsn, **missing)
+
+
+async def is_starting(dsn: str) -> bool:
+    """Whether a server is there that takes no connections now: it starts, recovers or stops. Told by no other means,
+    as an error in connecting has no code, and its text the server's language."""
+    with trio.move_on_after(PING_TIMEOUT_S):
+        status = await trio.to_thread.run_sync(pq.PGconn.ping, dsn.encode(), abandon_on_cancel=True)
+        return status == pq.Ping.REJECT
+    return False
 
 
 async def wait_replicated(connection: TrioConnection) -> None:

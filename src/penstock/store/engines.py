@@ -25,6 +25,8 @@ async def claim_number(
 ) -> int:
     """Lease a number for ids; asks again while others take the same one."""
     params = (holder, lease_s, dispatch_mode, description, SCHEMA_VERSION)
+    if rows := await connection.fetch(SQL["extend_number"], (holder, lease_s)):
+        return cast(int, rows[0][0])
     for _ in range(100):
         rows = await connection.fetch(SQL["claim_number"], params)
         if rows:

@@ -82,7 +82,8 @@ async def ensure_schema(connection: TrioConnection) -> int:
             await _apply(connection, MIGRATIONS[version], version)
         return found
     finally:
-        await connection.fetch(SQL["unlock_schema"])
+        if not connection.closed:  # else the server has let go of it, and what was raised tells more
+            await connection.fetch(SQL["unlock_schema"])
 
 
 async def _apply(connection: TrioConnection, text: str, version: int | None = None) -> None:

@@ -13,6 +13,14 @@ ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excl
 WHERE engine.leased_until <= penstock_now()
 RETURNING number
 
+-- name: extend_number
+-- The number that $1 holds already, for $2 seconds more: its claim was not answered.
+UPDATE engine SET leased_until = penstock_now() + $2::float8 * interval '1 s'
+WHERE holder = $1::uuid AND leased_until > penstock_now() RETURNING number
+
+-- name: server_process
+SELECT pg_backend_pid()
+
 -- name: renew_number
 UPDATE engine SET leased_until = penstock_now() + $3::float8 * interval '1 s'
 WHERE number = $1::int AND holder = $2::uuid RETURNING number

@@ -1,0 +1,78 @@
+"""The first use of the database: wait until there is one that takes writes, look at what is between, bring the schema.
+
+A server that says that it starts, recovers or is a standby is waited for as long as it takes: with much to recover that
+is many minutes, and an engine that ended meanwhile would only be started again. One that does not answer, or does not
+let us in, is tried for ``outage_wait_seconds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+
+from penstock.errors import Unavailable
+from penstock.log import RateLimitedLog, get_logger
+from penstock.runtime.retention import prepare_partitions
+from penstock.settings import Settings
+from penstock.store.connection import TrioConnection
+from penstock.store.database import AWAY, READ_ONLY, first_line, is_starting
+from penstock.store.pooler import refuse_transaction_pooling
+from penstock.store.schema import SCHEMA_VERSION, ensure_schema
+
+PAUSE_S: Final = 0.1
+LOG_INTERVAL_S: Final = 5.0
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+_waiting = RateLimitedLog(log, interval_seconds=LOG_INTERVAL_S)
+
+
+class DatabaseStart:
+    """One engine's way to its database. ``on_long_wait`` is called once when it takes longer than
+    ``outage_wait_seconds``."""
+
+    def __init__(self, settings: Settings, dsn: str, on_long_wait: Callable[[], Awaitable[None]]) -> None:
+        self._settings = settings
+        self._dsn = dsn
+        self._on_long_wait = on_long_wait
+
+    async def run(self, join: Callable[[], Awaitable[T]]) -> T:
+        """Prepare the database, then ``join`` it; both again while it is away. Raises Unavailable."""
+        outage_wait_s = self._settings.outage_wait_seconds
+        started = last_sign = trio.current_time()
+        told = False
+        while True:
+            try:
+                await self._prepare()
+                return await join()
+            except (*AWAY, trio.TooSlowError) as error:
+                why = first_line(error) or "no answer"
+                now = trio.current_time()
+                if isinstance(error, READ_ONLY) or await is_starting(self._dsn):
+                    last_sign = now
+                    _waiting.warning(
+                        "start", "waiting for the database to take writes", error=why, since_s=now - started
+                    )
+                elif now - last_sign >= outage_wait_s:
+                    raise Unavailable(f"the database can't be reached: {why}") from error
+            if not told and trio.current_time() - started >= outage_wait_s:
+                told = True
+                await self._on_long_wait()
+            await trio.sleep(PAUSE_S)
+
+    async def _prepare(self) -> None:
+        connect_timeout_s = self._settings.db_connect_timeout_seconds
+        with trio.fail_after(connect_timeout_s):
+            connection = await TrioConnection.connect(self._dsn)
+        try:
+            with trio.fail_after(connect_timeout_s):
+                await refuse_transaction_pooling(connection, self._dsn)
+            found = await ensure_schema(connection)
+            if found < SCHEMA_VERSION:
+                log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
+            await prepare_partitions(connection, self._settings.partition_days)
+        finally:
+            connection.close_nowait()
