@@ -174,7 +174,7 @@ class Driver:
         """Every row of every table that an operation may change."""
         tables = (
             "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
-            "buffered_signal", "signal_id", "dispatch_outbox", "idempotency", "audit",
+            "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}
 

@@ -98,7 +98,7 @@ async def test_work_goes_on_after_an_upgrade(old_dsn: str, make_driver: MakeDriv
     await finish_everything(driver, instances)
     ended = {name: await driver.status(instance) for name, instance in instances.items() if name != "cancelled"}
     assert ended == dict.fromkeys(ended, "COMPLETED")
-    assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
+    assert driver.rows("SELECT count(*) FROM ready") == driver.rows("SELECT count(*) FROM parked") == [(0,)]
     assert_invariants(old_dsn)
 
 

@@ -60,6 +60,7 @@ class Book:
         self.definition = definition
         self.instance = instance
         self.tokens = {token.id: token for token in tokens}
+        self.parked_before = self.parked()
         self.fresh: set[int] = set()
         self.touched: dict[int, Token] = {}
         self.removed: list[int] = []
@@ -197,8 +198,13 @@ class Book:
             raise PositionsExhausted
         return self.inputs.positions.popleft()
 
+    def parked(self) -> set[int]:
+        return {token.id for token in self.tokens.values() if token.state is TokenState.PARKED}
+
     def finish(self) -> Outcome:
         out = self.out
+        parked = self.parked()
+        out.parked, out.unparked = sorted(parked - self.parked_before), sorted(self.parked_before - parked)
         for token in self.touched.values():
             (out.inserted if token.id in self.fresh else out.updated).append(token)
         out.deleted = self.removed

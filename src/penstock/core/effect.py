@@ -66,7 +66,8 @@ class Outcome(msgspec.Struct):
 
     ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and
     ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a
-    worker (the engine may hand them off instead). ``snapshot`` are the tokens a failure closed, for `retry`.
+    worker (the engine may hand them off instead). ``parked`` and ``unparked`` name the tokens that are PARKED now and
+    were not, and the other way round. ``snapshot`` are the tokens a failure closed, for `retry`.
     """
 
     instance: Instance
@@ -78,6 +79,8 @@ class Outcome(msgspec.Struct):
     deleted: list[int] = []
     queued: list[JobRef] = []
     dequeued: list[JobRef] = []
+    parked: list[int] = []
+    unparked: list[int] = []
     armed: list[Timer] = []
     disarmed: list[tuple[int, int]] = []  # (token, seq): all timers of it
     fired: list[Timer] = []  # one timer of an execution that stays open

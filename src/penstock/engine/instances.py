@@ -250,23 +250,16 @@ class Instances:
         limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
-            found: list[int] = []
-            total = 0
-            if keys is None or keys:
-                found, total = await store.find_page(
-                    connection,
-                    definitions=keys,
-                    status=status,
-                    business_key=business_key,
-                    limit=size,
-                    offset=offset,
-                    count_max=limit + 1,
-                )
-            if total <= limit:
-                return FoundInstances(found, total, total_is_estimate=False)
-            if definition_id is None and status is None and business_key is None:
+            if keys is not None and not keys:
+                return FoundInstances([], 0, total_is_estimate=False)
+            wanted = store.Wanted(keys, status, business_key)
+            found = await store.find_page(connection, wanted, limit=size, offset=offset, count_max=limit + 1)
+            if found.complete and found.total <= limit:
+                return FoundInstances(found.ids, found.total, total_is_estimate=False)
+            total = found.total
+            if wanted == store.Wanted():
                 total = max(total, await store.estimate(connection))
-        return FoundInstances(found, total, total_is_estimate=True)
+        return FoundInstances(found.ids, total, total_is_estimate=True)
 
     async def find_slice(
         self,
@@ -289,14 +282,8 @@ class Instances:
             found: list[int] = []
             last: int | None = None
             if keys is None or keys:
-                found, last = await store.find_slice(
-                    connection,
-                    definitions=keys,
-                    status=status,
-                    business_key=business_key,
-                    limit=slice_limit(limit),
-                    before=before,
-                )
+                wanted = store.Wanted(keys, status, business_key)
+                found, last = await store.find_slice(connection, wanted, limit=slice_limit(limit), before=before)
         return FoundSlice(found, show_cursor(last))
 
     async def _read_at_once(self, found: Sequence[int]) -> list[InstanceView]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
+import trio
 from psycopg.errors import QueryCanceled, UniqueViolation
 
 from penstock.core.state import InstanceStatus
@@ -17,6 +18,10 @@ from penstock.store.statements import SQL
 
 BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
+WALK_S: Final = 1.0
+"""So long a list is walked over for what is rare in it; one piece longer at most."""
+WALK_PIECE_ROWS: Final = 10_000
+"""Takes 10 to 40 ms."""
 
 
 class NarrowStart(NamedTuple):
@@ -124,94 +129,95 @@ async def exists(connection: TrioConnection, id: int) -> bool:
     return bool(await connection.fetch(SQL["instance_exists"], (id,)))
 
 
+class Wanted(NamedTuple):
+    """What a list holds. ``status`` is one of the wire's, None for any."""
+
+    definitions: Sequence[int] | None = None
+    status: str | None = None
+    business_key: str | None = None
+
+
+class IdPage(NamedTuple):
+    """Part of a list. ``total``: how many there are in all, counted up to a limit, or, with ``complete`` False, as far
+    as there was time to look; then ``ids`` may be too few as well."""
+
+    ids: list[int]
+    total: int
+    complete: bool
+
+
 async def find_ids(
-    connection: TrioConnection,
-    *,
-    definitions: Sequence[int] | None,
-    status: str | None,
-    business_key: str | None,
-    limit: int,
-    offset: int = 0,
-    before: int = BEYOND_ALL,
-    by_scan: bool = False,
+    connection: TrioConnection, wanted: Wanted, *, limit: int, offset: int = 0, before: int = BEYOND_ALL
 ) -> list[int]:
-    """Ids below ``before``, newest first. ``status`` is one of the wire's, None for any. ``by_scan``: open ones by a
-    walk over all tokens; else raises QueryCanceled when there are too few of them among too many, and the transaction
-    is rolled back.
+    """Ids below ``before``, newest first. Raises QueryCanceled when there are too few of them among too many, and the
+    transaction is rolled back: then `_walk`.
     """
-    keys = None if definitions is None else arrays.ints(definitions)
-    params: tuple[object, ...] = (keys, business_key, limit, offset, before)
-    match status:
+    keys = None if wanted.definitions is None else arrays.ints(wanted.definitions)
+    params: tuple[object, ...] = (keys, wanted.business_key, limit, offset, before)
+    match wanted.status:
         case None:
             name = "list_all"
         case "COMPLETED":
             name = "list_completed"
-        case "ACTIVE" | "WAITING":
-            name, params = "scan_open" if by_scan else "list_open", (*params, status == "WAITING")
+        case "ACTIVE":
+            name = "list_active"
+        case "WAITING" if wanted.definitions is None and wanted.business_key is None:
+            name, params = "list_waiting", (limit, offset, before)
+        case "WAITING":
+            name = "list_waiting_of"
         case _:
-            name, params = "list_ended", (*params, int(InstanceStatus[status]))
-    bound = {"list_open": [(SQL["give_up_soon"], ())], "scan_open": [(SQL["plan_for_a_scan"], ())]}.get(name, [])
-    statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), *bound, (SQL[name], params), (SQL["commit"], ())]
+            name, params = "list_ended", (*params, int(InstanceStatus[wanted.status]))
+    settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
     try:
-        *_, rows, _ = await connection.roundtrip(statements)
+        *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
     except QueryCanceled:
         await connection.rollback()
         raise
     return [cast(int, row[0]) for row in rows]
 
 
-async def find_page(
-    connection: TrioConnection,
-    *,
-    definitions: Sequence[int] | None,
-    status: str | None,
-    business_key: str | None,
-    limit: int,
-    offset: int,
-    count_max: int,
-) -> tuple[list[int], int]:
-    """Ids as of `find_ids`, and how many there are in all, counted up to ``count_max``. Takes seconds at most, however
-    many instances are open."""
+async def _walk(connection: TrioConnection, wanted: Wanted, limit: int, before: int) -> tuple[list[int], int | None]:
+    """Up to ``limit`` ids below ``before``, as many as `WALK_S` suffices for, and below which id there may be more."""
+    keys = None if wanted.definitions is None else arrays.ints(wanted.definitions)
+    found: list[int] = []
+    deadline = trio.current_time() + WALK_S
+    while True:
+        params = (keys, wanted.business_key, limit - len(found), None, before, wanted.status, WALK_PIECE_ROWS)
+        statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
+        *_, rows, _ = await connection.roundtrip(statements)
+        looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
+        found += ids
+        if len(found) == limit:
+            return found, found[-1]
+        if looked < WALK_PIECE_ROWS:
+            return found, None
+        before = last
+        if trio.current_time() >= deadline:
+            return found, before
 
-    async def find(limit: int, offset: int, by_scan: bool) -> list[int]:
-        return await find_ids(
-            connection, definitions=definitions, status=status, business_key=business_key, limit=limit, offset=offset,
-            by_scan=by_scan,
-        )  # fmt: skip
 
-    by_scan = False
+async def find_page(connection: TrioConnection, wanted: Wanted, *, limit: int, offset: int, count_max: int) -> IdPage:
+    """A page, newest first, counted up to ``count_max``. Takes seconds at most, however many there are to look at."""
     try:
-        page = await find(limit, offset, by_scan)
+        page = await find_ids(connection, wanted, limit=limit, offset=offset)
+        return IdPage(page, len(await find_ids(connection, wanted, limit=count_max)), complete=True)
     except QueryCanceled:
-        by_scan = True
-        page = await find(limit, offset, by_scan)
-    try:
-        return page, len(await find(count_max, 0, by_scan))
-    except QueryCanceled:
-        return page, len(await find(count_max, 0, True))
+        found, more = await _walk(connection, wanted, max(count_max, offset + limit), BEYOND_ALL)
+    complete = more is None or len(found) >= count_max
+    return IdPage(found[offset : offset + limit], min(len(found), count_max) + (not complete), complete)
 
 
 async def find_slice(
-    connection: TrioConnection,
-    *,
-    definitions: Sequence[int] | None,
-    status: str | None,
-    business_key: str | None,
-    limit: int,
-    before: int,
+    connection: TrioConnection, wanted: Wanted, *, limit: int, before: int
 ) -> tuple[list[int], int | None]:
-    """Up to ``limit`` ids below ``before`` as of `find_ids`, and below which id there may be more."""
+    """Up to ``limit`` ids below ``before``, newest first, and below which id there may be more.
 
-    async def find(by_scan: bool) -> list[int]:
-        return await find_ids(
-            connection, definitions=definitions, status=status, business_key=business_key, limit=limit + 1,
-            before=before, by_scan=by_scan,
-        )  # fmt: skip
-
+    Takes seconds at most: of what is rare among very many there may be fewer in a slice, also none, and more behind it.
+    """
     try:
-        found = await find(False)
+        found = await find_ids(connection, wanted, limit=limit + 1, before=before)
     except QueryCanceled:
-        found = await find(True)
+        return await _walk(connection, wanted, limit, before)
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 

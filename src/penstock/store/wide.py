@@ -362,6 +362,10 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
     add("delete_ready", sorted(gone), ints, ints, ints)
     add("insert_ready", queued, ints, ints, ints, ints)
     add("insert_outbox", outgoing, ints, ints, ints, ints, ints)
+    parked = [(change.outcome.instance.id, id) for change in changes for id in change.outcome.parked]
+    add("insert_parked", parked, ints, ints)
+    unparked = [(change.outcome.instance.id, id) for change in changes for id in change.outcome.unparked]
+    add("delete_parked", unparked, ints, ints)
     add("delete_timers", [pair for change in changes for pair in change.outcome.disarmed], ints, ints)
     fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.outcome.fired]
     add("delete_fired", fired, ints, ints, ints)

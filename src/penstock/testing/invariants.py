@@ -26,6 +26,11 @@ INVARIANTS: Final[dict[str, str]] = {
             IS DISTINCT FROM (0::smallint, r.job_type, r.priority, r.seq)
           AND (r.seq = t.seq OR EXISTS (
             SELECT FROM history h WHERE h.token_id = r.token_id AND h.seq = r.seq))""",
+    "the tokens that wait for a person or a signal are listed, and no others": """
+        SELECT t.instance_id, t.id, t.state, p.instance_id, p.token_id
+        FROM (SELECT * FROM token WHERE state = 2) t
+        FULL JOIN parked p ON (p.instance_id, p.token_id) = (t.instance_id, t.id)
+        WHERE t.id IS NULL OR p.token_id IS NULL""",
     "a dispatched job has an attempt and a deadline, and no holder": """
         SELECT instance_id, id, seq, attempt, claimed_by FROM token
         WHERE state = 5 AND (attempt < 1 OR lease_until IS NULL OR claimed_at IS NULL OR claimed_by IS NOT NULL)""",

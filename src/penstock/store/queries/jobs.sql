@@ -60,6 +60,8 @@ unqueued AS (
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
+parked AS (
+  INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM moved WHERE next_type IS NULL),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1

@@ -153,6 +153,13 @@ CROSS JOIN LATERAL (
   SELECT o.ctid FROM ready o WHERE o.job_type = d.job_type AND o.priority = d.priority AND o.seq = d.seq OFFSET 0) old
 WHERE r.ctid = old.ctid
 
+-- name: insert_parked
+INSERT INTO parked (instance_id, token_id) SELECT * FROM unnest($1::bigint[], $2::bigint[])
+
+-- name: delete_parked
+DELETE FROM parked p USING unnest($1::bigint[], $2::bigint[]) AS d(instance_id, token_id)
+WHERE p.instance_id = d.instance_id AND p.token_id = d.token_id
+
 -- name: insert_timers
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT * FROM unnest($1::timestamptz[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[])
