@@ -139,7 +139,7 @@ class Wanted(NamedTuple):
 
 class IdPage(NamedTuple):
     """Part of a list. ``total``: how many there are in all, counted up to a limit, or, with ``complete`` False, as far
-    as there was time to look; then ``ids`` may be too few as well."""
+    as there was time to look: then ``ids`` may be too few as well."""
 
     ids: list[int]
     total: int
@@ -182,7 +182,7 @@ async def _walk(connection: TrioConnection, wanted: Wanted, limit: int, before: 
     found: list[int] = []
     deadline = trio.current_time() + WALK_S
     while True:
-        params = (keys, wanted.business_key, limit - len(found), None, before, wanted.status, WALK_PIECE_ROWS)
+        params = (keys, wanted.business_key, limit - len(found), wanted.status, before, WALK_PIECE_ROWS)
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
@@ -200,11 +200,16 @@ async def find_page(connection: TrioConnection, wanted: Wanted, *, limit: int, o
     """A page, newest first, counted up to ``count_max``. Takes seconds at most, however many there are to look at."""
     try:
         page = await find_ids(connection, wanted, limit=limit, offset=offset)
-        return IdPage(page, len(await find_ids(connection, wanted, limit=count_max)), complete=True)
     except QueryCanceled:
         found, more = await _walk(connection, wanted, max(count_max, offset + limit), BEYOND_ALL)
-    complete = more is None or len(found) >= count_max
-    return IdPage(found[offset : offset + limit], min(len(found), count_max) + (not complete), complete)
+        complete = more is None or len(found) >= count_max
+        return IdPage(found[offset : offset + limit], min(len(found), count_max) + (not complete), complete)
+    if len(page) < limit and (page or not offset):
+        return IdPage(page, min(offset + len(page), count_max), complete=True)
+    try:
+        return IdPage(page, len(await find_ids(connection, wanted, limit=count_max)), complete=True)
+    except QueryCanceled:
+        return IdPage(page, min(offset + len(page) + 1, count_max), complete=False)
 
 
 async def find_slice(

@@ -104,25 +104,25 @@ ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 SET LOCAL statement_timeout = '500ms'
 
 -- name: walk
--- A piece of a list, for as long as one has time: of the next $7 that have the status $6 (null: any; of open ones, that
--- are open) those that match, at most $3; how many were looked at, and the last of them. $1 $2 $5 as in the lists.
+-- A piece of a list, for as long as one has time: the next $6 by the index that comes nearest to the status $4 (null: any),
+-- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists.
 WITH looked AS MATERIALIZED (
-  (SELECT r.id FROM token r WHERE $6::text = 'ACTIVE' AND r.id < $5::bigint AND r.id = r.instance_id
-   ORDER BY r.id DESC LIMIT $7::int)
+  (SELECT r.id FROM token r WHERE $4::text = 'ACTIVE' AND r.id < $5::bigint AND r.id = r.instance_id
+   ORDER BY r.id DESC LIMIT $6::int)
   UNION ALL
-  (SELECT DISTINCT p.instance_id FROM parked p WHERE $6::text = 'WAITING' AND p.instance_id < $5::bigint
-   ORDER BY p.instance_id DESC LIMIT $7::int)
+  (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint
+   ORDER BY p.instance_id DESC LIMIT $6::int)
   UNION ALL
   (SELECT e.instance_id FROM abnormal_end e
-   WHERE e.status = CASE $6::text WHEN 'FAILED' THEN 2 WHEN 'CANCELLED' THEN 3 END AND e.instance_id < $5::bigint
-   ORDER BY e.instance_id DESC LIMIT $7::int)
+   WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 WHEN 'CANCELLED' THEN 3 END AND e.instance_id < $5::bigint
+   ORDER BY e.instance_id DESC LIMIT $6::int)
   UNION ALL
-  (SELECT i.id FROM instance i WHERE coalesce($6::text, 'COMPLETED') = 'COMPLETED' AND i.id < $5::bigint
-   ORDER BY i.id DESC LIMIT $7::int))
+  (SELECT i.id FROM instance i WHERE coalesce($4::text, 'COMPLETED') = 'COMPLETED' AND i.id < $5::bigint
+   ORDER BY i.id DESC LIMIT $6::int))
 SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
   SELECT l.id FROM looked l LEFT JOIN instance i ON i.id = l.id
-  WHERE ($6::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1)
-    AND ($6::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
+  WHERE ($4::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1)
+    AND ($4::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
   ORDER BY l.id DESC LIMIT $3::int)
 
