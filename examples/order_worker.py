@@ -62,10 +62,10 @@ async def reserve_stock(order: Order) -> Reservation:
 
 @worker.handler("payment.charge", timeout_s=30)
 async def charge_payment(order: Order, context: JobContext) -> dict[str, object]:
-    """The job's id is the key to the payment service: a job that is handed out twice is charged once."""
+    """The payment service charges once for a key, however often the job comes, also after a retry of the instance."""
     if order.items == ["flaky"] and context.attempt == 1:
         raise Retry("the payment service asks to come back", after=0.1)
-    return {"paymentId": hashlib.sha256(context.id.encode()).hexdigest()[:12]}
+    return {"paymentId": hashlib.sha256(context.idempotency_key.encode()).hexdigest()[:12]}
 
 
 @worker.handler("parcel.ship")

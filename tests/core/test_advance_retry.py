@@ -264,3 +264,31 @@ def test_jobs_are_queued_again_in_their_old_order() -> None:
     machine.fail("d")
     machine.retry()
     assert machine.open == list("abcdef")
+
+
+def test_an_entry_keeps_its_id_until_its_step_is_left() -> None:
+    """Also when the advance of the `retry` itself fails again, before it came to the other open step."""
+    machine = Machine(
+        definition(
+            gateway("fork", "a", "b"),
+            task("a", "check"),
+            choose("check", {"ok": "join"}),
+            task("b", "join"),
+            joining("join", "end"),
+            end(),
+        )
+    )
+    b = machine.at("b").entry_id
+    machine.complete("a")  # the decision fails the instance
+    for _ in range(2):
+        assert machine.status is FAILED
+        assert machine.snapshot is not None
+        assert {token.entry for token in machine.snapshot if token.step == 3} == {b}
+        machine.retry()
+    machine = Machine(definition(task("x", "y"), task("y", "end"), end()))
+    x = machine.at("x").entry_id
+    machine.fail("x")
+    machine.retry()
+    assert machine.at("x").entry_id == x != machine.at("x").seq
+    machine.complete("x")
+    assert machine.at("y").entry_id == machine.at("y").seq

@@ -133,6 +133,7 @@ def as_job(event: JobDispatchEvent | None, worker: str) -> Job:
         locked_at=event.created_at,
         created_at=event.created_at,
         attempt=event.attempt,
+        idempotency_key=event.idempotency_key,
     )
 
 

@@ -63,6 +63,7 @@ async def test_a_started_job_is_published_with_all_that_a_worker_needs(kafka: Ka
         created_at=created,
         attempt=1,
         step_id="a",
+        idempotency_key=job_id,
     )
     assert kafka.outbox() == []
     assert kafka.states() == [(DISPATCHED, 1)]
@@ -73,6 +74,18 @@ async def test_a_started_job_is_published_with_all_that_a_worker_needs(kafka: Ka
         ("DISPATCHED_VIA_BROKER", 0, f"attempt 1, dedup-id {row:x}")
     ]
     assert kafka.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_a_job_of_a_retried_instance_is_published_under_the_key_of_the_first(kafka: KafkaDriver) -> None:
+    instance = await kafka.run(LINE)
+    await kafka.drain()
+    first = event_of(kafka.producer.batches[0][0])
+    await kafka.engine.jobs.fail(msgspec.structs.replace(failed(first), retryable=False))
+    await kafka.retry(instance)
+    await kafka.drain()
+    second = event_of(kafka.producer.batches[1][0])
+    assert second.job_id != first.job_id
+    assert second.idempotency_key == first.idempotency_key == first.job_id
 
 
 async def test_every_job_of_a_run_goes_through_the_outbox_and_the_run_completes(kafka: KafkaDriver) -> None:

@@ -333,3 +333,75 @@ async def test_work_that_is_done_stays_done_when_a_condition_after_it_is_wrong(d
     assert await driver.poll("x") == []
     assert variables_of(await driver.one("second")).get("paid") == (None if kind == "timer" else 1)
     assert await driver.path(instance) == [("x", "COMPLETED"), ("second", "RUNNING")]
+
+
+# -- the key of a job for the outside world
+
+
+async def test_a_retry_of_the_instance_keeps_the_keys_of_the_jobs_that_it_closed(driver: Driver) -> None:
+    """The payment was made, its report was lost, the instance failed: who retries it must not pay twice."""
+    instance = await driver.run(
+        definition(
+            gateway("fork", "pay", "ship", "ask"),
+            task("pay", "join"),
+            task("ship", "join"),
+            user("ask", "join"),
+            joining("join", "after"),
+            task("after"),
+            end(),
+        )
+    )
+    paid, shipped = await driver.one("pay"), await driver.one("ship")
+    keys = {paid.step_id: paid.idempotency_key, shipped.step_id: shipped.idempotency_key}
+    assert keys == {"pay": paid.id, "ship": shipped.id}
+    for _ in range(3):
+        await driver.fail(paid, retryable=False)
+        await driver.retry(instance)
+        jobs = await driver.poll("pay", "ship")
+        assert {job.step_id: job.idempotency_key for job in jobs} == keys
+        assert not {job.id for job in jobs} & {paid.id, shipped.id}
+        paid, shipped = sorted(jobs, key=lambda job: job.step_id)
+    await driver.complete(paid)
+    await driver.complete(shipped)
+    await driver.finish_task(instance, "ask")
+    after = await driver.one("after")
+    assert after.idempotency_key == after.id
+
+
+async def test_a_step_that_is_entered_again_has_another_key(driver: Driver) -> None:
+    instance = await driver.run(
+        definition(task("x", "again"), choose("again", {"n < 3": "x", "true": "end"}), end()), {"n": 0}
+    )
+    seen = set()
+    for n in range(1, 4):
+        job = await driver.one("x")
+        key = job.idempotency_key
+        if n == 2:
+            await driver.fail(job, retryable=False)
+            await driver.retry(instance)
+            job = await driver.one("x")
+            assert (job.idempotency_key, job.id == key) == (key, False)
+            driver.engine.polls.give_back([job])  # through the queue, and by the hand-off that a claim is not
+            job = await driver.one("x")
+            assert job.idempotency_key == key
+        seen.add(key)
+        await driver.complete(job, {"n": n})
+    assert len(seen) == 3
+    assert await driver.status(instance) == "COMPLETED"
+
+
+async def test_what_was_only_about_to_be_entered_has_no_key_yet(driver: Driver) -> None:
+    """Conditions fail the instance after the job: its work is done, and the next step is another one."""
+    instance = await driver.run(
+        definition(
+            task("x", conditionalNextSteps={"ok": "y"}), task("y", conditionalNextSteps={"missing.too": "end"}), end()
+        ),
+        {"ok": 1},
+    )
+    x = await driver.one("x")
+    await driver.complete(x)
+    assert await driver.status(instance) == "FAILED"
+    driver.rows("UPDATE instance SET vars = '{\"ok\": true}' RETURNING 1")
+    await driver.retry(instance)
+    y = await driver.one("y")
+    assert y.idempotency_key == y.id != x.id

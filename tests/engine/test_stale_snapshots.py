@@ -37,7 +37,8 @@ class HeldUp:
         assert SQL[name].count(where) == 1
         self._dsn = driver.dsn
         self._module = module
-        self._patched = {**SQL, name: SQL[name].replace(where, where + b" WHERE " + PAUSE)}
+        joined = b" AND " if b" WHERE " in where else b" WHERE "
+        self._patched = {**SQL, name: SQL[name].replace(where, where + joined + PAUSE)}
 
     async def run(self, late: Callable[[], Awaitable[object]], others: Callable[[], Awaitable[object]]) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as holder, pytest.MonkeyPatch.context() as patch:
@@ -171,7 +172,9 @@ async def test_a_row_that_a_relay_of_the_old_mode_takes_while_it_is_moved_is_a_q
             look = await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
         assert [row.attempt for row in look.outgoing] == [1]
 
-    await HeldUp(driver, "outbox_to_queue", b"AS outbox_row FROM dispatch_outbox o", outbox).run(late, taken)
+    await HeldUp(
+        driver, "outbox_to_queue", b"FROM dispatch_outbox o WHERE o.token_id <> ALL ($2::bigint[])", outbox
+    ).run(late, taken)
     assert driver.rows("SELECT state FROM token") == [(0,)]
     await driver.complete(await driver.one("work"))
 

@@ -29,6 +29,7 @@ def event(number: int = 1, job_type: str = "t", **changes: Any) -> JobDispatchEv
         attempt=1,
         job_payload=b'{"n": %d}' % number,
         created_at=datetime(2026, 11, 21, tzinfo=UTC),
+        idempotency_key=f"k{number}",
     )
     return msgspec.structs.replace(plain, **changes)
 

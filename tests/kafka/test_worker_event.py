@@ -27,6 +27,7 @@ def test_a_record_of_the_engine_is_its_job():
             variables={"größe": 12345678901234567890, "none": None},
             created_at=datetime(2026, 11, 21, tzinfo=UTC),
             attempt=1,
+            idempotency_key="k7",
         ),
     )
 

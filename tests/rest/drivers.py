@@ -57,6 +57,7 @@ class JobView:
     retries_remaining: int
     variables: Json
     attempt: int
+    idempotency_key: str
 
 
 class Driver(Protocol):
@@ -218,6 +219,7 @@ class RestDriver:
                 retries_remaining=item["retriesRemaining"],
                 variables=item["variables"],
                 attempt=item["attempt"],
+                idempotency_key=item["idempotencyKey"],
             )
             for item in (await self.call("POST", "/v1/jobs/poll", body))["jobs"]
         ]

@@ -194,6 +194,7 @@ class GrpcDriver:
                 retries_remaining=job.retries_remaining,
                 variables=_json(job.variables),
                 attempt=job.attempt,
+                idempotency_key=job.idempotency_key,
             )
             for job in jobs
         ]

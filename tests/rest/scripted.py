@@ -54,6 +54,7 @@ def job(id: str = "1f-1-0", **changes: Any) -> Job:
         "locked_at": NOON,
         "created_at": NOON,
         "attempt": 1,
+        "idempotency_key": "1f-1-0",
     }
     return Job(**{**given, **changes})
 

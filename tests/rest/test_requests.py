@@ -36,6 +36,7 @@ async def test_a_poll_is_passed_on_and_its_jobs_are_listed(rest: Rest, engine: S
                 "lockedAt": "2026-01-02T12:00:00Z",
                 "createdAt": "2026-01-02T12:00:00Z",
                 "attempt": 1,
+                "idempotencyKey": "1f-1-0",
             }
         ]
     }

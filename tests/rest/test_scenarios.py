@@ -198,6 +198,20 @@ async def test_a_chained_workflow_starts_with_all_variables(driver: Driver, name
     assert (started.definition_id, started.business_key) == (child, None)
 
 
+async def test_a_job_has_one_key_for_all_its_attempts(driver: Driver, name: str) -> None:
+    again = step("again", "DECISION", conditionalNextSteps={"n < 2": "work", "true": "end"})
+    work = service("work", "again", job_type=name, retryCount=1)
+    await driver.upload(definition(work, again, end(), definition_id=name))
+    await driver.start(name)
+    first = await one(driver, name)
+    assert first.idempotency_key == first.id
+    await driver.fail(first.id)
+    second = await one(driver, name)
+    assert second.idempotency_key == first.idempotency_key
+    await driver.complete(second.id, {"n": 1})
+    assert (await one(driver, name)).idempotency_key != first.idempotency_key  # the workflow came to the step again
+
+
 # -- user tasks and waits
 
 

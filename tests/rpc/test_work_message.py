@@ -26,7 +26,7 @@ class Jobs:
             Job(
                 id="1-2-3", job_type="t", instance_id="1", step_id="s", step_execution_id="1-2-3", retries_remaining=0,
                 variables=raw(text), lock_expires_at=NOW, status="LOCKED", worker_id="w", locked_at=NOW, created_at=NOW,
-                attempt=1, checkpoint=None,
+                attempt=1, idempotency_key="1-2-3", checkpoint=None,
             )
         ]  # fmt: skip
 

@@ -238,7 +238,7 @@ CASES = {
     "list ACTIVE of a rare definition": Case(found(status="ACTIVE", definitions=[2], limit=2), 2, 2500),
     "list ACTIVE by business key": Case(found(status="ACTIVE", business_key="order-10034"), 1, 30),
     "list WAITING": Case(found(status="WAITING"), 50, 30),
-    "list WAITING of a definition": Case(found(status="WAITING", definitions=[1]), 50, 400),
+    "list WAITING of a definition": Case(found(status="WAITING", definitions=[1]), 50, 5_000),
     "list WAITING by business key": Case(found(status="WAITING", business_key="order-10034"), 0, 30),
 }  # fmt: skip
 

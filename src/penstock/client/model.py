@@ -106,7 +106,8 @@ class KeptSignal(_Wire, frozen=True):
 
 
 class Job(_Wire, frozen=True):
-    """A job leased to a worker. ``attempt`` fences what is reported about it."""
+    """A job leased to a worker. ``attempt`` fences what is reported about it; ``idempotency_key`` is what other systems
+    know the work by (see ``JobContext.idempotency_key``), empty when the engine is too old to give one."""
 
     id: str
     job_type: str
@@ -120,6 +121,7 @@ class Job(_Wire, frozen=True):
     locked_at: datetime | None = None
     created_at: datetime | None = None
     attempt: int | None = None
+    idempotency_key: str = ""
     checkpoint: Any = None
 
 

@@ -179,6 +179,7 @@ class _Run(Book):
             self.touch(token)
             if token.is_open:
                 self.entering.append((token, token.step))
+                self.reentering[token.id] = token.entry
 
     # -- moving through the graph
 
@@ -447,9 +448,9 @@ class _Run(Book):
         self.out.queued.clear()  # nothing that this very advance queued or armed survives the end
         self.out.armed.clear()
 
-    @staticmethod
-    def keep_for_retry(token: Token, culprit: bool, entering: int | None) -> Token:
-        """The token as `retry` finds it: open steps READY (entered anew), gateways with their counts."""
+    def keep_for_retry(self, token: Token, culprit: bool, entering: int | None) -> Token:
+        """The token as `retry` finds it: open steps READY (entered anew, as the entry they were), gateways with their
+        counts."""
         kept = structs.replace(
             token,
             attempt=0,
@@ -461,6 +462,11 @@ class _Run(Book):
         )
         if entering is not None:
             kept.step = entering
+            kept.entry = self.reentering.get(token.id)
+        elif token.leaving:
+            kept.entry = None
+        elif culprit or token.is_open:
+            kept.entry = token.entry_id
         if culprit or entering is not None or token.is_open:
             kept.state = TokenState.READY
         return kept

@@ -68,6 +68,7 @@ class Book:
         self.inputs = inputs
         self.out = Outcome(instance)
         self.entering: deque[tuple[Token, int]] = deque()
+        self.reentering: dict[int, int | None] = {}  # by token: the entry that `retry` comes back to
         self.used_signals: set[int] = set()
         self.steps_max = inputs.max_automatic_steps
         self.written_bytes = 0
@@ -113,6 +114,7 @@ class Book:
         token.claimed_by = token.claimed_at = token.lease_until = None
         token.timeout_s = step.timeout_s
         token.queued = None
+        token.entry = self.reentering.pop(token.id, None)
         self.touch(token)
 
     def close(

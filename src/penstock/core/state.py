@@ -146,6 +146,13 @@ class Token(msgspec.Struct):
     priority: int = PRIORITY_DEFAULT
     queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
 
+    entry: int | None = None  # which entry of the step this is, when a `retry` came back to it; see `entry_id`
+
+    @property
+    def entry_id(self) -> int:
+        """Of this entry of the step: the same in all its attempts, also after a `retry` of the instance."""
+        return self.seq if self.entry is None else self.entry
+
     @property
     def place(self) -> int:
         """The id of the row that it has in the queue while READY: another one each time, so that none is met twice."""

@@ -224,6 +224,7 @@ def _hand_over(
         item.job.instance,
         item.job.token,
         seq,
+        seq,
         item.plan.next_step,
         1,
         0,

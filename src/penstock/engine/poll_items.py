@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter
 from penstock.store import jobs as store
 from penstock.store.batch import Item
@@ -41,12 +43,35 @@ class HandOver(NamedTuple):
     instance: int
     token: int
     seq: int
+    entry: int
     step: int
     attempt: int
     failures: int
     entered_at: datetime
     claimed_at: datetime
     lease_until: datetime
+
+    def job(self, variables: bytes, checkpoint: str | None) -> Job:
+        """As workers see it."""
+        step = self.loaded.definition.steps[self.step]
+        id = ids.show_job(self.instance, self.token, self.seq)
+        return Job(
+            id=id,
+            job_type=step.job_type or "",
+            instance_id=ids.show_instance(self.instance),
+            step_id=step.id,
+            step_execution_id=id,
+            retries_remaining=max(0, step.retry_count - self.failures),
+            variables=raw(variables),
+            lock_expires_at=self.lease_until,
+            status="LOCKED",
+            worker_id=self.waiter.worker,
+            locked_at=self.claimed_at,
+            created_at=self.entered_at,
+            attempt=self.attempt,
+            idempotency_key=id if self.entry == self.seq else ids.show_job(self.instance, self.token, self.entry),
+            checkpoint=None if checkpoint is None else raw(checkpoint),
+        )
 
 
 class ClaimPlan:

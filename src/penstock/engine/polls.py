@@ -23,7 +23,7 @@ from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseIt
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
-from penstock.engine.vocabulary import Job, raw
+from penstock.engine.vocabulary import Job
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
@@ -307,6 +307,7 @@ class Polls:
                     row.instance,
                     row.token,
                     row.seq,
+                    row.entry,
                     row.step,
                     row.attempt,
                     row.failures,
@@ -330,24 +331,7 @@ class Polls:
         self._metrics.job_pickup_seconds.observe(waited_s)
         if over.attempt == 1:
             self._metrics.first_lock_seconds.observe(waited_s)
-        step = over.loaded.definition.steps[over.step]
-        id = ids.show_job(over.instance, over.token, over.seq)
-        job = Job(
-            id=id,
-            job_type=step.job_type or "",
-            instance_id=ids.show_instance(over.instance),
-            step_id=step.id,
-            step_execution_id=id,
-            retries_remaining=max(0, step.retry_count - over.failures),
-            variables=raw(variables),
-            lock_expires_at=over.lease_until,
-            status="LOCKED",
-            worker_id=over.waiter.worker,
-            locked_at=over.claimed_at,
-            created_at=over.entered_at,
-            attempt=over.attempt,
-            checkpoint=None if checkpoint is None else raw(checkpoint),
-        )
+        job = over.job(variables, checkpoint)
         self._sizes.note(job.job_type, len(variables))
         if over.loaded.definition.single_token:
             self._cache.put(over.token, over.seq, variables)

@@ -226,7 +226,18 @@ class Starts:
             assert row.lease_until is not None
             overs.append(
                 HandOver(
-                    waiter, loaded, row.id, row.id, row.seq, 0, 1, 0, row.entered_at, row.entered_at, row.lease_until
+                    waiter,
+                    loaded,
+                    row.id,
+                    row.id,
+                    row.seq,
+                    row.seq,
+                    0,
+                    1,
+                    0,
+                    row.entered_at,
+                    row.entered_at,
+                    row.lease_until,
                 )
             )
         else:

@@ -179,7 +179,8 @@ class PollRequest(Request, frozen=True, kw_only=True):
 
 
 class Job(Answer, frozen=True, kw_only=True):
-    """A job under lease."""
+    """A job under lease. ``idempotency_key``: the same in all attempts at this entry of the step, also after a retry of
+    the instance."""
 
     id: str
     job_type: str
@@ -194,6 +195,7 @@ class Job(Answer, frozen=True, kw_only=True):
     locked_at: datetime
     created_at: datetime
     attempt: int
+    idempotency_key: str
     checkpoint: msgspec.Raw | None = None
 
 

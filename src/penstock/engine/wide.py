@@ -225,6 +225,7 @@ class WideLane:
                     out.instance.id,
                     token.id,
                     token.seq,
+                    token.entry_id,
                     token.step,
                     token.attempt,
                     token.failures,

@@ -37,6 +37,7 @@ def record_of(row: Outgoing, step: Step) -> Record:
         created_at=row.entered_at,
         attempt=row.attempt,
         step_id=step.id,
+        idempotency_key=ids.show_job(row.instance, row.token, row.entry),
     )
     headers = (("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode()))
     return Record(topic_of(job_type), instance_id.encode(), encode_message(event), headers)

@@ -117,4 +117,5 @@ def _job_message(job: Job) -> m.Job:
         variables=bytes(job.variables),
         lock_expires_at=job.lock_expires_at,
         attempt=job.attempt,
+        idempotency_key=job.idempotency_key,
     )

@@ -228,6 +228,7 @@ class Job(Struct):
     variables: Annotated[bytes, Proto(7, STRUCT)] = b""
     lock_expires_at: Annotated[datetime | None, Proto(8)] = None
     attempt: Annotated[int, Proto(9)] = 0
+    idempotency_key: Annotated[str, Proto(10)] = ""
 
 
 class JobDispatchEvent(Struct):
@@ -244,6 +245,7 @@ class JobDispatchEvent(Struct):
     created_at: Annotated[datetime | None, Proto(40)] = None
     attempt: Annotated[int, Proto(41)] = 0
     step_id: Annotated[str, Proto(42)] = ""
+    idempotency_key: Annotated[str, Proto(43)] = ""
 
 
 class PollJobsRequest(Struct):

@@ -123,6 +123,7 @@ def job_message(job: Job) -> w.Job:
         checkpoint=b"" if job.checkpoint is None else bytes(job.checkpoint),
         lock_expires_at=job.lock_expires_at,
         created_at=job.created_at,
+        idempotency_key=job.idempotency_key,
     )
 
 

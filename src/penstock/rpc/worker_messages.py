@@ -79,6 +79,7 @@ class Job(Struct):
     checkpoint: Annotated[bytes, Proto(8)] = b""
     lock_expires_at: Annotated[datetime | None, Proto(9)] = None
     created_at: Annotated[datetime | None, Proto(10)] = None
+    idempotency_key: Annotated[str, Proto(13)] = ""
 
 
 class Completion(Struct):

@@ -28,6 +28,7 @@ class Outgoing(NamedTuple):
     instance: int
     token: int
     seq: int
+    entry: int
     attempt: int
     step: int
     failures: int

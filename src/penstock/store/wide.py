@@ -177,7 +177,7 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -199,6 +199,7 @@ def _token(row: Sequence[Any]) -> Token:
         timeout_s=timeout_s,
         priority=priority,
         queued=queued,
+        entry=entry,
     )
 
 
@@ -322,19 +323,19 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.queued)
+         t.lease_until, t.timeout_s, t.queued, t.entry)
         for change in changes for t in change.outcome.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, arrays.floats, ints)  # fmt: skip
+        texts, times, times, arrays.floats, ints, ints)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s)
+         t.lease_until, t.timeout_s, t.entry)
         for change in changes for t in change.outcome.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
-        ints, texts, times, times, arrays.floats)  # fmt: skip
+        ints, texts, times, times, arrays.floats, ints)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
 
 

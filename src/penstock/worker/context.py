@@ -46,8 +46,19 @@ class JobContext:
 
     @property
     def attempt(self) -> int | None:
-        """How often the job was handed out, this time included. Use it with ``id`` as a key to the outside world."""
+        """How often the job was handed out, this time included. It fences reports, and is no key to the outside world:
+        each attempt has another one."""
         return self.job.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key under which other systems do this job's work once: a payment, a mail, a row of yours.
+
+        The same in all attempts (retries, leases that ended, repeats from Kafka) and also after somebody lets the
+        failed instance go on (``retry_instance``), which makes a new job with another ``id``. Another one when the
+        workflow comes to the step again, in a loop. At most 64 characters, of ``0-9a-f-``.
+        """
+        return self.job.idempotency_key or self.job.id
 
     @property
     def retries_remaining(self) -> int:

@@ -75,4 +75,5 @@ def _job_of(event: JobDispatchEvent) -> Job:
         variables=variables,
         created_at=event.created_at,
         attempt=event.attempt or None,
+        idempotency_key=event.idempotency_key,
     )

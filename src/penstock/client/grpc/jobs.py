@@ -50,6 +50,7 @@ def _read_polled(answer: m.PollJobsResponse) -> list[Job]:
             variables=variables_of(item.variables),
             lock_expires_at=item.lock_expires_at,
             attempt=item.attempt or None,
+            idempotency_key=item.idempotency_key,
         )
         for item in answer.jobs
     ]
@@ -69,6 +70,7 @@ def job_of(message: w.Job, worker_id: str) -> Job:
         worker_id=worker_id,
         created_at=message.created_at,
         attempt=message.attempt or None,
+        idempotency_key=message.idempotency_key,
         checkpoint=msgspec.json.decode(message.checkpoint) if message.checkpoint else None,
     )
 

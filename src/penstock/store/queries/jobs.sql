@@ -23,7 +23,7 @@ moved AS (
   -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
   -- re-check under the lock fails and the item is refused: then the caller looks (Facts) and may come again.
   UPDATE token t SET
-    seq = nextval('step_seq'), queued = NULL, step = i.next_step, job_type = i.next_type,
+    seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
     state = CASE WHEN i.next_type IS NULL THEN 2 WHEN i.hand_off IS NULL THEN 0 ELSE 1 END,
     attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,

@@ -390,6 +390,11 @@ class Job(betterproto2.Message):
         10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
 
+    idempotency_key: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
+    """
+    the same in all attempts at this entry of the step, also after a retry of the instance
+    """
+
 
 default_message_pool.register_message("penstock.v1", "Job", Job)
 

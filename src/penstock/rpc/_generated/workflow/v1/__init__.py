@@ -386,6 +386,11 @@ class Job(betterproto2.Message):
     [+] grows by one with each lease
     """
 
+    idempotency_key: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    [+] the same in all attempts at this entry of the step, also after RetryInstance
+    """
+
 
 default_message_pool.register_message("workflow.v1", "Job", Job)
 
@@ -433,6 +438,11 @@ class JobDispatchEvent(betterproto2.Message):
     step_id: "str" = betterproto2.field(42, betterproto2.TYPE_STRING)
     """
     [+]
+    """
+
+    idempotency_key: "str" = betterproto2.field(43, betterproto2.TYPE_STRING)
+    """
+    [+] the same in all attempts at this entry of the step, also after RetryInstance
     """
 
 
