@@ -45,18 +45,22 @@ def send_mail(to: str, text: str, *, key: str) -> None:
 
 @worker.handler("expense.ask")
 def ask(expense: Expense, job: JobContext) -> dict[str, str]:
-    send_mail("the team lead", f"please approve {expense.amount:g} for {expense.purpose or 'an expense'}", key=job.id)
+    send_mail(
+        "the team lead",
+        f"please approve {expense.amount:g} for {expense.purpose or 'an expense'}",
+        key=job.idempotency_key,
+    )
     return {"asked": "team-lead"}
 
 
 @worker.handler("expense.remind")
 def remind(expense: Expense, job: JobContext) -> None:
-    send_mail("the team lead", f"{expense.employee} is still waiting", key=job.id)
+    send_mail("the team lead", f"{expense.employee} is still waiting", key=job.idempotency_key)
 
 
 @worker.handler("expense.escalate")
 def escalate(expense: Expense, job: JobContext) -> dict[str, str]:
-    send_mail("the head of the department", f"nobody decided on {expense.amount:g}", key=job.id)
+    send_mail("the head of the department", f"nobody decided on {expense.amount:g}", key=job.idempotency_key)
     return {"asked": "department-head"}
 
 
@@ -67,7 +71,7 @@ def pay(expense: Expense, job: JobContext) -> dict[str, str]:
 
 @worker.handler("expense.refuse")
 def refuse(expense: Expense, job: JobContext) -> None:
-    send_mail(expense.employee, f"refused{': ' if expense.comment else ''}{expense.comment}", key=job.id)
+    send_mail(expense.employee, f"refused{': ' if expense.comment else ''}{expense.comment}", key=job.idempotency_key)
 
 
 async def decide(client: Client, instance_id: str, *, approved: bool, by: str) -> bool:

@@ -74,7 +74,7 @@ def mail(job_type: str, text: str) -> Callable[[Application, JobContext], None]:
     """A handler that tells somebody something: several steps of this process do no more."""
 
     def send(application: Application, job: JobContext) -> None:
-        print(f"mail about {application.applicant.name}'s loan: {text} [{job.id}]")
+        print(f"mail about {application.applicant.name}'s loan: {text} [{job.idempotency_key}]")
 
     return worker.handler(job_type)(send)
 
@@ -92,7 +92,7 @@ async def pay_out(loan: Decided, job: JobContext) -> dict[str, str]:
     """The job's id is the key of the transfer: the bank does it once, however often this runs."""
     if not loan.approved:
         raise NonRetryable("a loan that was not approved is not paid out")
-    return {"transfer": f"T-{job.id}"}
+    return {"transfer": f"T-{job.idempotency_key}"}
 
 
 async def wait_for(client: Client, instance_id: str, step: str) -> Instance:

@@ -177,6 +177,36 @@ def test_a_handler_that_refuses_ends_the_instance(run: Run, wire: Wire) -> None:
     run(main)
 
 
+def test_a_handler_has_one_key_for_its_work_also_after_a_retry_of_the_instance(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+    seen: list[tuple[str, str, int | None]] = []
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            worker = Worker(client)
+
+            @worker.handler(name)
+            async def work(job: JobContext) -> None:
+                seen.append((job.idempotency_key, job.id, job.attempt))
+                if len(seen) == 1:
+                    raise Retry("the answer of the payment service was lost", after=0)
+                if len(seen) == 2:
+                    raise NonRetryable("an operator looks at it")
+
+            async with worker:
+                failed = await run_to_the_end(client, name, {})
+                assert failed.status == "FAILED"
+                await client.retry_instance(failed.id)
+                assert (await client.wait_until_ended(failed.id, timeout_s=20)).status == "COMPLETED"
+
+    run(main)
+    keys, ids, attempts = zip(*seen, strict=True)
+    assert len(set(keys)) == 1
+    assert ids[0] == ids[1] == keys[0] != ids[2]
+    assert attempts == (1, 2, 1)
+
+
 def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
