@@ -87,7 +87,7 @@ class Evidence:
             self.instances = {row[0]: Ended(*row) for row in connection.execute(_INSTANCES)}
             self.left = {
                 table: connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchall()[0][0]
-                for table in ("token", "ready", "timer", "buffered_signal", "instance_key")
+                for table in ("token", "ready", "parked", "timer", "buffered_signal", "instance_key")
             }
         self.closed = {row.job: row for row in self.history if row.kind < 10}
         self.completed = {job: row for job, row in self.closed.items() if row.kind == COMPLETED}
