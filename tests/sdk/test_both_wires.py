@@ -197,7 +197,8 @@ def test_a_handler_has_one_key_for_its_work_also_after_a_retry_of_the_instance(r
             async with worker:
                 failed = await run_to_the_end(client, name, {})
                 assert failed.status == "FAILED"
-                await client.retry_instance(failed.id)
+                async with Client(wire.rest_url) as operator:
+                    await operator.retry_instance(failed.id)
                 assert (await client.wait_until_ended(failed.id, timeout_s=20)).status == "COMPLETED"
 
     run(main)
