@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos explore games binary docs lock clean
+.PHONY: help demo test quick lint types format bench chaos explore fuzz games binary docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: $(INSTALLED) ## the benchmarks, with their calibration
 
 chaos: $(INSTALLED) ## attack running engines in every way there is and check the guarantees; ARGS='--seconds 600'
 	@$(BIN)/python -m chaos $(ARGS)
+
+fuzz: $(INSTALLED) ## the parsers on inputs that nobody has tried, their work counted; FUZZ=20000
+	@FUZZ=$(or $(FUZZ),5000) PENSTOCK_EXPLORE=1 $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal --timeout=0 tests/fuzz
 
 explore: $(INSTALLED) ## the property tests, each on examples that nobody has tried
 	@PENSTOCK_EXPLORE=1 $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal -m hypothesis

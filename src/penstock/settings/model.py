@@ -243,8 +243,12 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     ] = 5
     definition_cache_max_bytes: Annotated[
         int,
-        _engine("Parsed definition versions kept in memory, as estimated from above.", 1_048_576, 1_099_511_627_776),
-    ] = 268_435_456
+        _engine(
+            "Parsed definition versions kept in memory, as estimated from above: some 400 of 5 kB.",
+            1_048_576,
+            1_099_511_627_776,
+        ),
+    ] = 67_108_864
     variables_cache_max_bytes: Annotated[
         int, _engine("Variables of jobs under lease kept in memory, to spare reads.", 0, 17_179_869_184)
     ] = 67_108_864
