@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.database import Database
+from penstock.store.vault import make_vault
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
 
@@ -33,9 +34,12 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
         ) -> Driver:
             """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
             number = len(databases) if number is None else number
-            database = Database(dsn, max_connections=8, acquire_timeout_s=10)
+            given = Settings(**settings)  # type: ignore[arg-type]
+            keys = given.encryption_keys
+            vault = make_vault(None if keys is None else keys.reveal())
+            database = Database(dsn, max_connections=8, acquire_timeout_s=10, vault=vault)
             databases.append(database)
-            engine = Engine(database, Settings(**settings), Metrics("test"), number)  # type: ignore[arg-type]
+            engine = Engine(database, given, Metrics("test"), number)
             for batcher in engine.batchers():
                 nursery.start_soon(batcher.run)
             if services:

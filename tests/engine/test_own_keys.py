@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
-from penstock.store import retention
-from penstock.store import wide as wide_store
+from penstock.store import idempotency, retention
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
@@ -210,7 +209,7 @@ async def test_the_id_of_a_signal_outlives_idempotency_keys(driver: Driver) -> N
     await driver.signal_by_key("later", "k", "w", {"a": 1}, signal_id="s", idempotency_key="i")
     driver.clock.advance(25 * 3600)
     async with driver.engine.database.connection() as connection:
-        assert await wide_store.purge_idempotency(connection, 24, 1_000) > 0
+        assert await idempotency.purge(connection, 24, 1_000) > 0
     await driver.signal_by_key("later", "k", "w", {"a": 1}, signal_id="s")
     assert len(await driver.engine.tasks.buffered(instance)) == 1
 

@@ -254,14 +254,14 @@ async def test_a_signal_races_with_the_opening_of_its_wait_and_is_never_lost(mak
 
 
 async def test_old_keys_are_forgotten(driver: Driver) -> None:
-    from penstock.store import wide
+    from penstock.store import idempotency
 
     instance = await driver.run(NOW)
     await driver.signal(instance, "w", idempotency_key="k")
     for hours, rows in ((23, 1), (2, 0)):
         driver.clock.advance(hours * 3600)
         async with driver.engine.database.connection() as connection:
-            await wide.purge_idempotency(connection, driver.engine.settings.idempotency_retention_hours, 1_000)
+            await idempotency.purge(connection, driver.engine.settings.idempotency_retention_hours, 1_000)
         assert driver.rows("SELECT count(*) FROM idempotency") == [(rows,)]
 
 

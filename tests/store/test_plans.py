@@ -23,7 +23,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import instances, jobs, wide
+from penstock.store import idempotency, instances, jobs, wide
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import IdPage, NarrowStart, Wanted
@@ -184,7 +184,7 @@ async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
 
 
 async def purge(connection: TrioConnection, hours: float) -> range:
-    return range(await wide.purge_idempotency(connection, hours, 1_000))
+    return range(await idempotency.purge(connection, hours, 1_000))
 
 
 CASES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import trio
 
@@ -34,7 +34,8 @@ T = TypeVar("T")
 class LoadedDefinition:
     """A parsed version with what the engine precomputes of it. Immutable, shared by all instances."""
 
-    __slots__ = ("definition", "job_types", "key", "narrow_start", "needs_variables", "plans", "uploaded_at", "version")
+    __slots__ = ("definition", "job_types", "key", "narrow_start", "needs_variables", "plans", "secret_variables",
+                 "uploaded_at", "version")  # fmt: skip
 
     def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
         self.key = row.key
@@ -48,10 +49,18 @@ class LoadedDefinition:
         self.plans: tuple[NarrowPlan | None, ...] = narrow_plans(definition)
         self.narrow_start = narrow_start(definition)
         self.needs_variables = needs_variables(definition)
+        self.secret_variables = _secret_variables(definition.metadata)
 
     def job_type_of(self, step: int) -> int | None:
         """The id of a step's job type; None for steps that make no job."""
         return self.job_types[step]
+
+
+def _secret_variables(metadata: object) -> frozenset[str]:
+    """The names in ``metadata.secretVariables``. Metadata may be anything: what is no list of texts names none."""
+    named = cast("dict[str, object]", metadata).get("secretVariables") if isinstance(metadata, dict) else None
+    names = cast("list[object]", named) if isinstance(named, list) else []
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 class Definitions:

@@ -214,7 +214,7 @@ class Instances:
             else:
                 await hold.reserve_soon(COPIES * size_bytes)
             async with self._database.connection() as connection:
-                views, more = await view_instances(connection, self._definitions, left[:count], size_bytes)
+                views, more = await view_instances(connection, self._definitions, left[:count], size_bytes, listed=True)
             if not more:
                 del left[:count]
             elif views:  # those that are gone meanwhile are left out: the last one that came says how far it went
@@ -292,7 +292,7 @@ class Instances:
         while True:
             await hold.reserve_soon(COPIES * size_bytes)
             async with self._database.connection() as connection:
-                items, more = await view_instances(connection, self._definitions, found, size_bytes)
+                items, more = await view_instances(connection, self._definitions, found, size_bytes, listed=True)
                 if not more:
                     return items
                 sizes = [row.variables_bytes or 0 for row in await store.view(connection, found, 0)]

@@ -33,15 +33,17 @@ from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
 from penstock.offload import run_sized
 from penstock.settings import Settings
+from penstock.store import idempotency
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
 from penstock.store.batch import Batcher
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, LOCKED, Database, IdTaken, TryAgain
+from penstock.store.database import AWAY, LOCKED, Database, IdTaken, RefusedWithin, TryAgain
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import NarrowStart
 from penstock.store.statements import SQL
+from penstock.store.vault import KeyMissing
 from penstock.store.wide import Change, NewInstance
 
 START_SCOPE = "start"
@@ -288,8 +290,12 @@ class Starts:
                 loaded, request = item.loaded, item.request
                 assert loaded is not None
                 id = self._ids.next()
-                if await self._used_before(connection, item, loaded, id):
-                    continue
+                try:
+                    if await self._used_before(connection, item, loaded, id):
+                        continue
+                except KeyMissing as error:  # what it wrote until then must not be committed with the others
+                    item.refuse(error)
+                    raise RefusedWithin from error
                 variables = request.variables if loaded.needs_variables else None
                 case = Case(loaded, Instance(id), [], variables, Started(), now, {})
                 new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
@@ -306,7 +312,7 @@ class Starts:
                 created.append(item)
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
-                    extra.append((SQL["answer_idempotency"], (START_SCOPE, request.idempotency_key, answer)))
+                    extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
             if created:
                 await self._wide.commit(connection, effects, now, xid, created, extra)
         except BaseException:
@@ -325,8 +331,8 @@ class Starts:
         key = request.idempotency_key
         if key is not None:
             digest = await run_sized(len(request.variables), lambda: _digest(request))
-            if not await wide_store.claim_key(connection, START_SCOPE, key, digest, id):
-                used = await wide_store.find_key(connection, START_SCOPE, key)
+            if not await idempotency.claim(connection, START_SCOPE, key, digest, id):
+                used = await idempotency.find(connection, START_SCOPE, key)
                 if used is None:
                     raise TryAgain("an idempotency key expired while it was looked at")
                 if bytes(used[0]) != digest:
@@ -344,7 +350,7 @@ class Starts:
                     return True
                 writes: list[wide_store.Statement] = []
                 if key is not None:  # the first answer of this key, too
-                    writes.append((SQL["answer_idempotency"], (START_SCOPE, key, msgspec.json.encode(view))))
+                    writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
                 if writes or written:
                     await connection.roundtrip([*writes, (SQL["commit"], ())])
                 item.answer(view)

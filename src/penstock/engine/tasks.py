@@ -20,12 +20,14 @@ from penstock.engine.vocabulary import BufferedSignal, Signal, UserTaskCompletio
 from penstock.engine.wide import WideLane
 from penstock.engine.wide_item import Settled, WritesOnly
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
+from penstock.store import idempotency
 from penstock.store import instances as instance_store
 from penstock.store import wide as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import Known
 from penstock.store.statements import SQL
+from penstock.store.vault import Vault
 from penstock.store.wide import LockedInstance, Statement
 
 SIGNALS_MAX = 10_000
@@ -37,11 +39,12 @@ SIGNALS_FULL_BYTES = 4_194_304
 class SignalItem(TaskItem):
     """A signal: acts on an open wait, or is kept for one that is not open yet, or has others to take first."""
 
-    __slots__ = ("_audit", "_kept", "buffer", "key", "signal_id")
+    __slots__ = ("_audit", "_kept", "_vault", "buffer", "key", "signal_id")
 
-    def __init__(self, instance: int, request: Signal, *, audit: bool) -> None:
+    def __init__(self, instance: int, request: Signal, *, audit: bool, vault: Vault | None) -> None:
         super().__init__(instance, request.step_id, StepType.WAIT, request.variables, None)
         self._audit = audit
+        self._vault = vault
         self.signal_id = request.signal_id
         if request.signal_id is not None:
             self.detail = request.signal_id
@@ -74,7 +77,7 @@ class SignalItem(TaskItem):
                 raise Settled(None)
         if self.key is None:
             return
-        used = await store.find_key(connection, self.scope, self.key)
+        used = await idempotency.find(connection, self.scope, self.key)
         if used is not None:
             if bytes(used[0]) != self.digest:
                 raise IdempotencyConflict("the Idempotency-Key was used with another request")
@@ -105,8 +108,16 @@ class SignalItem(TaskItem):
     def statements(self) -> list[Statement]:
         writes: list[Statement] = []
         if self._kept is not None:
-            output = (self.output or b"{}").decode()
-            kept = (self.instance, self._kept, output, self._audit, self.actor, self.signal_id)
+            output = self.output or b"{}"
+            output = output if self._vault is None else self._vault.seal(output)
+            kept = (
+                self.instance,
+                self._kept,
+                output.decode(),
+                self._audit,
+                self.actor,
+                self.signal_id,
+            )
             writes.append((SQL["insert_signal"], kept))
         if self.signal_id is not None:
             writes.append((SQL["note_signal_id"], (self.instance, self.signal_id, self.signal_digest)))
@@ -163,7 +174,7 @@ class Tasks:
             if value is not None:
                 check_text(value, field, NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-        await self._wide.submit(SignalItem(instance, request, audit=self._audit))
+        await self._wide.submit(SignalItem(instance, request, audit=self._audit, vault=self._database.vault))
 
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""

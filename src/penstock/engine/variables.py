@@ -7,6 +7,7 @@ have written since. It is bounded in bytes and a miss costs one read, so anythin
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 
 import msgspec
 
@@ -29,6 +30,11 @@ def merged(variables: bytes, delta: bytes | None) -> bytes:
     both = _decode(variables)
     both.update(_decode(delta))
     return _encode(both)
+
+
+def without(variables: str, names: Collection[str]) -> str:
+    """``variables`` but for these names."""
+    return _encode({name: value for name, value in _decode(variables).items() if name not in names}).decode()
 
 
 class VariablesCache:

@@ -10,6 +10,7 @@ import msgspec
 from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.variables import without
 from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceSummary, InstanceView, raw
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
@@ -35,16 +36,27 @@ _ATTEMPT_STATUS = {
 
 
 async def view_instances(
-    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int], variables_max_bytes: int
+    connection: TrioConnection,
+    definitions: Definitions,
+    wanted: Sequence[int],
+    variables_max_bytes: int,
+    *,
+    listed: bool = False,
 ) -> tuple[list[InstanceView], int]:
     """The instances that exist, in the order asked for, up to the first whose variables are more than
-    ``variables_max_bytes`` together with those before it; and the bytes of that one's, 0 when there is none such."""
+    ``variables_max_bytes`` together with those before it; and the bytes of that one's, 0 when there is none such.
+
+    ``listed``: without the variables that their definitions call secret.
+    """
     views: list[InstanceView] = []
     for row in await store.view(connection, wanted, variables_max_bytes):
         if row.variables is None:
             return views, row.variables_bytes or 0
         loaded = await definitions.by_key(connection, row.definition)
-        views.append(InstanceView(**_shown(row, loaded), variables=raw(row.variables)))
+        variables = row.variables
+        if listed and loaded.secret_variables:
+            variables = without(variables, loaded.secret_variables)
+        views.append(InstanceView(**_shown(row, loaded), variables=raw(variables)))
     return views, 0
 
 

@@ -38,6 +38,7 @@ from penstock.store.database import Database, DatabaseError, RefusedWithin, TryA
 from penstock.store.jobs import Known
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
+from penstock.store.vault import KeyMissing
 from penstock.store.wide import Change, NewInstance
 
 POSITIONS_PER_ITEM = 12
@@ -184,6 +185,10 @@ class WideLane:
         except WritesOnly:
             return
         values = variables.get(item.instance)
+        if locked.unreadable is not None:
+            raise locked.unreadable
+        if values is None and about.needs_variables:
+            raise KeyMissing("the instance's variables can't be read: this engine lacks a key (encryption_keys)")
         case = Case(about, locked.instance, locked.tokens, values, event, scene.now, locked.signals)
         change = await self.decide(connection, effects, item, case, scene.positions)
         item.planned = item.after(change.outcome, about)
@@ -277,6 +282,7 @@ class WideLane:
             audit=self._settings.audit_log_enabled,
             to_outbox=self._settings.through_kafka,
             extra=extra,
+            vault=connection.vault,
         )
         sent = Sent(xid, changes, items, repeatable=all(item.repeatable for item in items))
         for item in items:

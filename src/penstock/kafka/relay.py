@@ -250,7 +250,7 @@ class Relay:
                 audit=self._settings.audit_log_enabled,
             )
         if look.outgoing:
-            self._row_bytes = sum(len(row.variables) for row in look.outgoing) / len(look.outgoing)
+            self._row_bytes = sum(len(row.variables or "") for row in look.outgoing) / len(look.outgoing)
         return look, [await self._record(connection, row) for row in look.outgoing]
 
     async def _record(self, connection: TrioConnection, row: Outgoing) -> Record | Result:
@@ -264,7 +264,9 @@ class Relay:
         problem = topic_problem(job_type)  # one of a definition that was uploaded in polling mode
         if problem is not None:
             return Result(Outcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
-        return record_of(row, step)
+        if row.variables is None:
+            return Result(Outcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
+        return record_of(row, step, row.variables)
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.store import idempotency
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
-from penstock.store import wide as store
 
 INTERVAL_S = 10.0
 LAG_INTERVAL_S = 1.0
@@ -34,7 +34,7 @@ class Housekeeping:
         async with engine.database.connection() as connection:
             hours = engine.settings.idempotency_retention_hours
             for _ in range(PURGES_MAX):
-                if await store.purge_idempotency(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
+                if await idempotency.purge(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)

@@ -40,6 +40,7 @@ from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
+from penstock.store.vault import make_vault
 
 FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end; each is bounded by itself."""
@@ -105,6 +106,7 @@ class Node:
             min_connections=settings.db_min_conns,
             acquire_timeout_s=settings.db_acquire_timeout_seconds,
             max_lifetime_s=settings.db_conn_max_lifetime_seconds,
+            vault=make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal()),
         )
         try:
             async with trio.open_nursery() as nursery:

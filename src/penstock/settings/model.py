@@ -128,6 +128,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     db_conn_max_lifetime_seconds: Annotated[
         float, _database("A connection older than this is replaced when it is returned.", 1, 604_800)
     ] = 3_600
+    encryption_keys: Annotated[
+        Secret | None,
+        _database(
+            "`id=base64 of 32 bytes` each: variables, checkpoints and kept answers are encrypted in the database. The"
+            " first encrypts, all decrypt. See docs/security.md."
+        ),
+    ] = None
     outage_wait_seconds: Annotated[
         float,
         _database(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from penstock.store.vault import Vault
+
 
 def ints(column: Iterable[int | None]) -> str:
     """``{1,NULL,3}``; also for enums and, through `floats`, nothing else."""
@@ -38,6 +40,18 @@ def _quoted(value: str) -> str:
 def documents(column: Iterable[bytes | None]) -> str:
     """JSON documents given as bytes, for text[] or jsonb[]."""
     return texts(None if value is None else value.decode() for value in column)
+
+
+def sealed(column: Iterable[bytes | None], vault: Vault | None) -> str:
+    """As `documents`, for variables: encrypted where there are keys."""
+    return documents(column if vault is None else (None if value is None else vault.seal(value) for value in column))
+
+
+def sealed_values(column: Iterable[bytes | None], vault: Vault | None, name: str) -> str:
+    """As `sealed`, for values that are no variables."""
+    if vault is None:
+        return documents(column)
+    return documents(None if value is None else vault.seal_value(value, name) for value in column)
 
 
 def times(column: Iterable[datetime | None]) -> str:

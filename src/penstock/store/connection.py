@@ -37,6 +37,7 @@ from psycopg.rows import TupleRow, tuple_row
 from penstock.store.cursor import OneFlushPipeline, TrioCursor, TrioServerCursor
 from penstock.store.outcome import InDoubt, is_rolled_back, is_unreplicated
 from penstock.store.parameters import UNTYPED_ADAPTERS
+from penstock.store.vault import Vault
 from penstock.store.wait import CLEANUP_TIMEOUT_S, ConnectionLock, Drive, drive_connecting
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.takes_no_writes = False
         """Closed by `leave_server`."""
         self._unreplicated = False
+        self.vault: Vault | None = None
+        """Seals and opens payloads, where they are encrypted."""
         self.add_notice_handler(self._note)
 
     @classmethod

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from penstock.store.connection import TrioConnection
 from penstock.store.pool import Pool, PooledConnection
 from penstock.store.statements import SQL
+from penstock.store.vault import Vault
 
 PREPARED_MAX = 400  # more than all statements there are: none is ever evicted and parsed again
 
@@ -167,16 +168,22 @@ class Database:
         min_connections: int = 0,
         acquire_timeout_s: float = 10.0,
         max_lifetime_s: float = 3600.0,
+        vault: Vault | None = None,
     ) -> None:
         self.dsn = with_defaults(dsn)
+        self.vault = vault
         self.pool = Pool(
             self.dsn,
             max_size=max_connections,
             min_size=min_connections,
             acquire_timeout_s=acquire_timeout_s,
             max_lifetime_s=max_lifetime_s,
-            configure=configure,
+            configure=self._configure,
         )
+
+    async def _configure(self, connection: TrioConnection) -> None:
+        connection.vault = self.vault
+        await configure(connection)
 
     def connection(self) -> PooledConnection:
         """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
 import trio
 from psycopg.errors import QueryCanceled, UniqueViolation
 
@@ -15,6 +16,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
+from penstock.store.vault import PROGRESS, Vault
 
 BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
@@ -93,7 +95,7 @@ async def start_narrow(
     params = (
         arrays.ints(columns[0]),
         arrays.ints(columns[1]),
-        arrays.documents(columns[2]),
+        arrays.sealed(columns[2], connection.vault),
         arrays.texts(columns[3]),
         arrays.ints(columns[4]),
         arrays.texts(columns[5]),
@@ -120,8 +122,21 @@ async def view(
     have no more than ``variables_max_bytes`` together, None for none of them."""
     rows = await connection.fetch(SQL["view"], (arrays.ints(ids), variables_max_bytes))
     found = [InstanceRow(*cast(Any, row)) for row in rows]
+    if connection.vault is not None:
+        found = [_opened(row, connection.vault) for row in found]
     connection.note_read(max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0))
     return found
+
+
+def _opened(row: InstanceRow, vault: Vault) -> InstanceRow:
+    """Raises KeyMissing."""
+    variables = None if row.variables is None else vault.open(row.variables)
+    progress = row.progress
+    if progress is not None:
+        noted = msgspec.json.decode(progress, type=list[tuple[int, msgspec.Raw]])
+        opened = [(step, msgspec.Raw(vault.open_value(bytes(value).decode(), PROGRESS))) for step, value in noted]
+        progress = msgspec.json.encode(opened).decode()
+    return row._replace(variables=variables, progress=progress)
 
 
 async def exists(connection: TrioConnection, id: int) -> bool:

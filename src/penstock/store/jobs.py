@@ -10,11 +10,15 @@ from typing import Any, NamedTuple, cast
 
 from penstock.core.fencing import Facts
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.log import RateLimitedLog, get_logger
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
+from penstock.store.vault import CHECKPOINT, PROGRESS, KeyMissing, Vault
+
+_unreadable = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
 INLINE_VARIABLES_MAX_BYTES = 4096
 """As PostgreSQL keeps them: a claim reads so many with the job, more are read apart, when nobody knows them."""
@@ -199,7 +203,7 @@ async def complete_narrow(
         arrays.ints(columns[6]),
         arrays.texts(columns[7]),
         arrays.floats(columns[8]),
-        arrays.documents(columns[9]),
+        arrays.sealed(columns[9], connection.vault),
         to_outbox,
     )
     return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_narrow"], params)]
@@ -236,12 +240,34 @@ async def claim(
         INLINE_VARIABLES_MAX_BYTES,
         *_from(floors, columns[0]),
     )
-    return [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)]
+    return _claimed(await connection.fetch(SQL["claim"], params), connection.vault)
 
 
 def doubtful(doubt: InDoubt) -> list[Claimed]:
-    """What a claim in doubt has leased, if it was committed."""
+    """What a claim in doubt has leased, if it was committed; payloads as they are stored."""
     return [Claimed(*cast(Any, row)) for row in doubt.rows]
+
+
+def _claimed(rows: Sequence[Any], vault: Vault | None) -> list[Claimed]:
+    found = [Claimed(*cast(Any, row)) for row in rows]
+    if vault is None:
+        return found
+    return [
+        row._replace(
+            variables=None if row.variables is None else opened(vault, row.variables, row.instance),
+            checkpoint=None if row.checkpoint is None else opened(vault, row.checkpoint, row.instance, CHECKPOINT),
+        )
+        for row in found
+    ]
+
+
+def opened(vault: Vault, text: str, instance: int, name: str | None = None) -> str | None:
+    """The clear text of variables, or of a value with a name; None when it can't be read, which the log tells."""
+    try:
+        return vault.open(text) if name is None else vault.open_value(text, name)
+    except KeyMissing as error:
+        _unreadable.error(f"{instance:x}", "a payload can't be read", instance=f"{instance:x}", reason=error.reason)
+        return None
 
 
 def _from(floors: Mapping[int, Floor], job_types: Sequence[int]) -> tuple[str, str]:
@@ -259,8 +285,8 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
         arrays.ints(columns[2]),
         arrays.texts(columns[3]),
         arrays.floats(columns[4]),
-        arrays.documents(columns[5]),
-        arrays.documents(columns[6]),
+        arrays.sealed_values(columns[5], connection.vault, CHECKPOINT),
+        arrays.sealed_values(columns[6], connection.vault, PROGRESS),
     )
     return [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend"], params)]
 
@@ -344,17 +370,24 @@ async def variables_within(
     connection: TrioConnection, instances: Sequence[int], max_bytes: int
 ) -> tuple[dict[int, str], dict[int, int]]:
     """As `variables`, from the lowest id on as long as they have no more than ``max_bytes`` together; and the bytes of
-    the others."""
+    the others. Those that can't be read for want of a key are in neither."""
     rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances), max_bytes)))
     connection.note_read(max((size for _, size, text in rows if text is not None), default=0))
     found = {id: text for id, _, text in rows if text is not None}
+    if connection.vault is not None:
+        clear = {id: opened(connection.vault, text, id) for id, text in found.items()}
+        found = {id: text for id, text in clear.items() if text is not None}
     return found, {id: size for id, size, text in rows if text is None}
 
 
 async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict[tuple[int, int], str]:
     """What heartbeats left for the next attempt, by (token, seq)."""
     rows = cast(Any, await connection.fetch(SQL["checkpoints"], (arrays.ints(tokens),)))
-    return {(token, seq): checkpoint for token, seq, checkpoint in rows}
+    vault = connection.vault
+    if vault is None:
+        return {(token, seq): checkpoint for token, seq, checkpoint in rows}
+    clear = {(token, seq): opened(vault, checkpoint, token, CHECKPOINT) for token, seq, checkpoint in rows}
+    return {key: checkpoint for key, checkpoint in clear.items() if checkpoint is not None}
 
 
 async def fresh_leases(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
-from penstock.store.jobs import Expired
+from penstock.store.jobs import Expired, opened
 from penstock.store.statements import SQL
 
 Statement = tuple[bytes, tuple[object, ...]]
@@ -35,7 +35,8 @@ class Outgoing(NamedTuple):
     entered_at: datetime
     age_s: float
     definition: int
-    variables: str
+    variables: str | None
+    """None: they can't be read for want of a key."""
 
 
 class Look(NamedTuple):
@@ -80,7 +81,10 @@ async def take(
     settled: Counter[int] = Counter()
     for what, job_type, *rest in rows:
         if what == _TAKEN:
-            outgoing.append(Outgoing(job_type, *rest))
+            row = Outgoing(job_type, *rest)
+            if connection.vault is not None and row.variables is not None:
+                row = row._replace(variables=opened(connection.vault, row.variables, row.instance))
+            outgoing.append(row)
             settled[job_type] += 1
         elif what == _VOID:
             settled[job_type] += rest[0]

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -22,6 +23,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known, known
 from penstock.store.statements import SQL
+from penstock.store.vault import KeyMissing, Vault
 
 Statement = tuple[bytes, tuple[object, ...]]
 SIGNALS_READ_COUNT = SIGNALS_PER_ADVANCE_MAX + 1
@@ -44,6 +46,8 @@ class LockedInstance(NamedTuple):
     now: datetime  # the database's, after the locks
     kept_count: int = 0
     kept_bytes: int = 0
+    unreadable: KeyMissing | None = None
+    """Why kept signals can't be read."""
 
 
 class Scene(NamedTuple):
@@ -113,6 +117,7 @@ async def open_scene(
             now,
             kept[id].count,
             kept[id].bytes,
+            kept[id].unreadable,
         )
         for id, definition, status, failure, instance_key in instance_rows
     }
@@ -143,19 +148,24 @@ class _Kept:
     def __init__(self) -> None:
         self.signals: dict[int, list[tuple[int, bytes]]] = {}
         self.count = self.bytes = 0
+        self.unreadable: KeyMissing | None = None
 
-    def add(self, id: int, step: int, output: str) -> None:
-        encoded = output.encode()
-        self.signals.setdefault(step, []).append((id, encoded))
+    def add(self, id: int, step: int, output: str, vault: Vault | None) -> None:
         self.count += 1
-        self.bytes += len(encoded)
+        self.bytes += len(output.encode())
+        try:
+            clear = output if vault is None else vault.open(output)
+        except KeyMissing as error:
+            self.unreadable = error
+        else:
+            self.signals.setdefault(step, []).append((id, clear.encode()))
 
 
 async def _kept_signals(connection: TrioConnection, rows: Sequence[Any]) -> defaultdict[int, _Kept]:
     """Of each instance, from what `read_signals` gave. Those that have more are looked at again."""
     kept: defaultdict[int, _Kept] = defaultdict(_Kept)
     for id, instance, step, output in rows:
-        kept[instance].add(id, step, output)
+        kept[instance].add(id, step, output, connection.vault)
     many = [instance for instance, about in kept.items() if about.count == SIGNALS_READ_COUNT]
     if many:
         for instance in many:
@@ -163,7 +173,7 @@ async def _kept_signals(connection: TrioConnection, rows: Sequence[Any]) -> defa
         found = await connection.fetch(SQL["read_many_signals"], (arrays.ints(many), SIGNALS_READ_COUNT))
         counts: dict[int, tuple[int, int]] = {}
         for id, instance, step, output, count, size in cast(Any, found):
-            kept[instance].add(id, step, output)
+            kept[instance].add(id, step, output, connection.vault)
             counts[instance] = count, int(size)
         for instance, (count, size) in counts.items():
             kept[instance].count, kept[instance].bytes = count, size
@@ -222,17 +232,6 @@ class Change(NamedTuple):
     created: NewInstance | None = None
 
 
-async def claim_key(connection: TrioConnection, scope: str, key: str, request_hash: bytes, instance: int) -> bool:
-    """Take an idempotency key; waits for a transaction that holds it. False when it was used before."""
-    return bool(await connection.fetch(SQL["claim_idempotency"], (scope, key, request_hash, instance)))
-
-
-async def find_key(connection: TrioConnection, scope: str, key: str) -> tuple[bytes, int, bytes | None] | None:
-    """(request hash, instance, first answer) of a used idempotency key."""
-    rows = await connection.fetch(SQL["find_idempotency"], (scope, key))
-    return cast(Any, rows[0]) if rows else None
-
-
 async def claim_instance_key(
     connection: TrioConnection, definition_id: str, key: str, instance: int, *, kept: bool
 ) -> tuple[int, bool]:
@@ -283,6 +282,7 @@ def statements(
     audit: bool,
     to_outbox: bool = False,
     extra: Iterable[Statement] = (),
+    vault: Vault | None = None,
 ) -> list[Statement]:
     """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances).
 
@@ -297,8 +297,8 @@ def statements(
 
     _tokens(changes, add)
     _queue_and_timers(changes, add, to_outbox=to_outbox)
-    _history(changes, now, add, audit=audit)
-    _instances(changes, now, add)
+    _history(changes, now, add, audit=audit, vault=vault)
+    _instances(changes, now, add, vault)
     return [*writes, *extra]
 
 
@@ -377,7 +377,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
     add("insert_timers", armed, arrays.times, ints, ints, ints, ints)
 
 
-def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool) -> None:
+def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool, vault: Vault | None) -> None:
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
         (change.outcome.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
@@ -385,7 +385,7 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool)
         for change in changes for h in change.outcome.history
     ]  # fmt: skip
     add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
-        arrays.documents)  # fmt: skip
+        partial(arrays.sealed, vault=vault))  # fmt: skip
     if audit:
         records = [
             (now, change.outcome.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
@@ -394,13 +394,14 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool)
         add("insert_audit", records, times, ints, ints, ints, texts, texts, texts)
 
 
-def _instances(changes: Sequence[Change], now: datetime, add: Add) -> None:
+def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault | None) -> None:
     ints, texts = arrays.ints, arrays.texts
     created = [
         (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id)
         for n in (change.created for change in changes) if n is not None
     ]  # fmt: skip
-    add("insert_instances", created, ints, arrays.times, ints, arrays.documents, texts, texts, ints)
+    variables = partial(arrays.sealed, vault=vault)
+    add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints)
     signals = [(id,) for change in changes for id in change.outcome.consumed_signals]
     add("delete_signals", signals, ints)
     reopened = [(c.outcome.instance.id,) for c in changes if c.outcome.reopened]
@@ -463,19 +464,16 @@ def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[St
 
 
 async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:
-    """(id, step, received at, variables) of kept signals, oldest first."""
-    return [cast(tuple[int, int, datetime, str], row) for row in await connection.fetch(SQL["signals_of"], (instance,))]
+    """(id, step, received at, variables) of kept signals, oldest first. Raises KeyMissing."""
+    rows = cast(Any, await connection.fetch(SQL["signals_of"], (instance,)))
+    vault = connection.vault
+    return [(id, step, at, text if vault is None else vault.open(text)) for id, step, at, text in rows]
 
 
 async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, int, int, int, float]]:
     """The next timers: (token, seq, index, instance, seconds until it is due; negative when it is)."""
     rows = await connection.fetch(SQL["due_timers"], (limit, arrays.ints(OWN_TIMERS)))
     return [cast(tuple[int, int, int, int, float], row) for row in rows]
-
-
-async def purge_idempotency(connection: TrioConnection, older_than_hours: float, limit: int) -> int:
-    """Forget up to ``limit`` idempotency keys that are old enough; how many went."""
-    return cast(int, (await connection.fetch(SQL["purge_idempotency"], (older_than_hours, limit)))[0][0])
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.settings import Settings
 from penstock.store.database import Database
+from penstock.store.vault import make_vault
 
 R = TypeVar("R")
 Served: TypeAlias = tuple[str, Callable[[], Awaitable[None]]]
@@ -198,7 +199,9 @@ class EngineThread:
             self._fail(call)
 
     async def _run(self) -> None:
-        database = Database(self._dsn, max_connections=CONNECTIONS_MAX)
+        keys = self._settings.encryption_keys
+        vault = make_vault(None if keys is None else keys.reveal())
+        database = Database(self._dsn, max_connections=CONNECTIONS_MAX, vault=vault)
         try:
             async with trio.open_nursery() as nursery:
                 self._token = trio.lowlevel.current_trio_token()
