@@ -59,7 +59,7 @@ async def test_after_a_switch_to_polling_they_are_in_the_queue_at_once(
         (1, "REDISPATCHED", f"brought back by {BY}"),
         (2, "COMPLETED", None),
     ]
-    records = await polling.engine.instances.audit(instances[0])
+    records = (await polling.engine.instances.audit(instances[0])).items
     assert [record.detail for record in records if record.kind == "JOB_REDISPATCHED"] == [f"brought back by {BY}"]
     assert polling.rows("SELECT actor, detail FROM audit WHERE kind = 'DISPATCHES_REQUEUED'") == [(BY, "3 jobs")]
 

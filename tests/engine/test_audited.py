@@ -26,9 +26,9 @@ async def test_an_expired_attempt_is_shown_once_and_not_as_running(driver: Drive
     await driver.expire(31)
     item = (await driver.engine.instances.history(view.id))[0]
     assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == [(1, "LEASE_EXPIRED")]
-    kinds = [record.kind for record in await driver.engine.instances.audit(view.id)]
+    kinds = [record.kind for record in (await driver.engine.instances.audit(view.id)).items]
     assert kinds == ["STARTED", "JOB_DISPATCHED", "LEASE_EXPIRED"]
-    assert [record.kind for record in await driver.engine.instances.audit(view.id, 1, 1)] == ["JOB_DISPATCHED"]
+    assert [record.kind for record in (await driver.engine.instances.audit(view.id, 1, 1)).items] == ["JOB_DISPATCHED"]
 
 
 async def test_after_a_retry_the_failed_execution_is_lost(driver: Driver) -> None:
@@ -89,7 +89,7 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
         told = [(1, "FAILED")]
     (item,) = [item for item in await driver.history(instance) if item.step_id == "x"]
     assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == told
-    records = await driver.engine.instances.audit(instance)
+    records = (await driver.engine.instances.audit(instance)).items
     assert [record.detail for record in records if record.kind == "JOB_DISPATCHED"] == ["attempt 1"]
     ends = {"skipped": "STEP_SKIPPED", "interrupted": "STEP_INTERRUPTED"}
     if after in ends:
@@ -116,5 +116,5 @@ async def test_the_end_of_the_instance_is_the_last_record_of_its_audit_trail(dri
     await driver.upload(linear(1))
     view = await driver.start("linear")
     await driver.complete(await driver.one("work"))
-    kinds = [record.kind for record in await driver.engine.instances.audit(view.id)]
+    kinds = [record.kind for record in (await driver.engine.instances.audit(view.id)).items]
     assert kinds == ["STARTED", "JOB_DISPATCHED", "STEP_COMPLETED", "STEP_COMPLETED", "INSTANCE_COMPLETED"]

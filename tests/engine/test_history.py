@@ -159,7 +159,7 @@ async def test_the_history_of_an_unknown_instance_is_not_found(driver: Driver) -
 
 
 async def kinds(driver: Driver, instance: str) -> list[str]:
-    return [record.kind for record in await driver.engine.instances.audit(instance)]
+    return [record.kind for record in (await driver.engine.instances.audit(instance)).items]
 
 
 async def test_the_audit_trail_tells_a_whole_life(driver: Driver) -> None:
@@ -184,7 +184,7 @@ async def test_the_audit_trail_tells_a_whole_life(driver: Driver) -> None:
     await driver.fail(await driver.one("last"), "gone", retryable=False)
     await driver.retry(instance)
     await driver.cancel(instance, "enough")
-    records = await driver.engine.instances.audit(instance)
+    records = (await driver.engine.instances.audit(instance)).items
     # of one moment there may be several, in any order
     assert Counter(record.kind for record in records if record.kind != "JOB_DISPATCHED") == Counter(
         [
@@ -220,7 +220,7 @@ async def test_what_ended_a_wait_is_in_the_audit(driver: Driver, ends_by: str) -
         await driver.due(3601)
     assert await driver.open_steps(instance) == ["u"]
     cause = "TIMER_FIRED" if ends_by == "duration" else "SIGNALLED"
-    records = await driver.engine.instances.audit(instance)
+    records = (await driver.engine.instances.audit(instance)).items
     told = [(record.kind, record.at) for record in records if record.kind == cause or record.step_id == "w"]
     assert [kind for kind, _ in told] == ["SIGNAL_KEPT"] * (cause == "SIGNALLED") + [cause, "STEP_COMPLETED"]
     assert told[-2][1] == told[-1][1]
@@ -233,7 +233,9 @@ async def test_a_kept_signal_that_no_wait_ever_takes_is_in_the_audit(make_driver
     await driver.signal(instance, "w", {"a": 1}, buffer=True)
     (signal,) = await driver.engine.tasks.buffered(instance)
     await driver.cancel(instance)
-    records = [record for record in await driver.engine.instances.audit(instance) if record.kind == "SIGNAL_KEPT"]
+    records = [
+        record for record in (await driver.engine.instances.audit(instance)).items if record.kind == "SIGNAL_KEPT"
+    ]
     assert [(record.at, record.step_id) for record in records] == [(signal.received_at, "w")] * audited
 
 
@@ -245,7 +247,7 @@ async def test_a_chained_start_names_its_parent(driver: Driver) -> None:
     parent = await driver.run(first)
     await driver.complete(await driver.one("x"))
     (child,) = (await driver.engine.instances.list("second", None, None, 0, 10)).items
-    record = (await driver.engine.instances.audit(child.id))[0]
+    record = (await driver.engine.instances.audit(child.id)).items[0]
     assert (record.kind, record.actor) == ("CHAINED", parent)
 
 

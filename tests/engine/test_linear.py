@@ -34,5 +34,5 @@ async def test_the_end_is_an_item_of_the_history_though_it_has_no_row_of_its_own
     assert end.started_at == end.ended_at == job.ended_at
     assert end.attempts is None
     assert end.id != job.id
-    trail = [record.step_id for record in await driver.engine.instances.audit(instance.id) if record.step_id]
+    trail = [record.step_id for record in (await driver.engine.instances.audit(instance.id)).items if record.step_id]
     assert trail == [job.step_id, job.step_id, "end"]

@@ -115,3 +115,39 @@ async def test_a_cursor_that_no_list_gave_is_refused(driver: Driver, cursor: str
         await driver.engine.instances.list_slice(None, None, None, cursor, 5)
     with pytest.raises(BadRequest, match="cursor"):
         await driver.engine.jobs.failed_slice(cursor, 5)
+
+
+@pytest.mark.parametrize("at_one_moment", [False, True])
+async def test_an_audit_trail_is_read_by_key_while_it_grows(driver: Driver, at_one_moment: bool) -> None:
+    if at_one_moment:
+        driver.clock.stop()
+    instance = await driver.run(definition(task("x", "y", retryCount=9), task("y"), end()))
+    for _ in range(4):
+        await driver.fail(await driver.one("x"))
+    read = driver.engine.instances.audit
+    whole = (await read(instance)).items
+    found = []
+    cursor: str | None = None
+    while True:
+        part = await read(instance, 2, 0, cursor)
+        found += part.items
+        if part.next is None:
+            break
+        cursor = part.next
+    assert found == whole
+    assert len(found) == 1 + 2 * 4
+    if at_one_moment:
+        return
+    assert cursor is not None
+    await driver.fail(await driver.one("x"), retryable=False)
+    until_the_end = (await read(instance, 100, 0, cursor)).items
+    await driver.retry(instance)  # takes the end back
+    await driver.complete(await driver.one("x"))
+    after_all = (await read(instance, 100, 0, cursor)).items
+    assert until_the_end[-1].kind == "INSTANCE_FAILED"
+    assert after_all[: len(until_the_end) - 1] == until_the_end[:-1]
+    assert [record.kind for record in after_all][-3:] == ["RETRIED", "JOB_DISPATCHED", "STEP_COMPLETED"]
+    with pytest.raises(BadRequest, match="cursor"):
+        await read(instance, 2, 0, "x")
+    with pytest.raises(BadRequest, match="after"):
+        await read(instance, 2, 3, "1-1-1")

@@ -271,5 +271,5 @@ async def test_a_wait_may_say_that_early_signals_are_kept(driver: Driver) -> Non
     await driver.complete(await driver.one("x"))
     assert await driver.open_steps(instance) == ["w2"]
     assert await driver.variables(instance) == {"a": 1}
-    kinds = [record.kind for record in await driver.engine.instances.audit(instance)]
+    kinds = [record.kind for record in (await driver.engine.instances.audit(instance)).items]
     assert [kind for kind in kinds if kind.startswith("SIGN")] == ["SIGNAL_KEPT", "SIGNALLED"]

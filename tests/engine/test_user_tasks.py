@@ -32,7 +32,7 @@ async def test_who_completed_it_is_in_the_history_and_the_audit(driver: Driver) 
     await driver.engine.tasks.complete_user_task(request)
     (done, _) = await driver.history(instance)
     assert (done.step_type, done.status, done.attempt_number) == ("USER_TASK", "COMPLETED", 1)
-    record = next(r for r in await driver.engine.instances.audit(instance) if r.kind == "USER_TASK_COMPLETED")
+    record = next(r for r in (await driver.engine.instances.audit(instance)).items if r.kind == "USER_TASK_COMPLETED")
     assert (record.actor, record.step_id) == ("ann@example.org", "review")
     assert await driver.variables(instance) == {"ok": True}
 

@@ -14,6 +14,7 @@ from penstock.engine.instances import FoundInstances, FoundSlice
 from penstock.engine.vocabulary import (
     AttemptView,
     AuditRecord,
+    AuditSlice,
     BufferedSignal,
     DeadJob,
     DeadJobPage,
@@ -263,7 +264,7 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
         attempts=[AttemptView(attempt=1, status="FAILED", started_at=NOON, ended_at=NOON, worker="w", reason="x")],
     )
     engine.on("instances.history", [item])
-    engine.on("instances.audit", [AuditRecord(at=NOON, kind="STARTED")])
+    engine.on("instances.audit", AuditSlice(items=[AuditRecord(at=NOON, kind="STARTED")]))
     assert (await rest.get("/v1/instances/1f/history")).json["items"] == [
         {
             "id": "1f-1-0",
@@ -286,7 +287,10 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
         }
     ]
     assert (await rest.get("/v1/instances/1f/audit?limit=5")).json == {"items": [{"at": NOON_TEXT, "kind": "STARTED"}]}
-    assert engine.one("instances.audit") == ("1f", 5, 0)
+    assert engine.one("instances.audit") == ("1f", 5, 0, None)
+    engine.on("instances.audit", AuditSlice(items=[], next="1-2-3"))
+    assert (await rest.get("/v1/instances/1f/audit?cursor=1-1-1")).json == {"items": [], "next": "1-2-3"}
+    assert engine.calls["instances.audit"][-1] == ("1f", 1000, 0, "1-1-1")
     engine.on("instances.history", [])
     assert (await rest.get("/v1/instances/1f/history")).body == b'{"items":[]}'
 

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.model import FailedJob, Instance
+from penstock.client.model import AuditRecord, FailedJob, Instance
 from penstock.client.operation import Transport
 from penstock.client.token import Token
 
@@ -136,6 +136,10 @@ class SyncClient:
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> Iterator[FailedJob]:
         """All jobs that failed for good, newest first, read as you go. See ``Client.iterate_failed_jobs``."""
         return self._each(self._client.iterate_failed_jobs(job_type=job_type))
+
+    def iterate_audit(self, instance_id: str) -> Iterator[AuditRecord]:
+        """The whole audit trail of an instance, oldest first. See ``Client.iterate_audit``."""
+        return self._each(self._client.iterate_audit(instance_id))
 
     def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
         async def next_one(_client: Client) -> T | None:

@@ -104,7 +104,7 @@ def _list_reader(field: str, kind: Any) -> Callable[[bytes], Any]:
 
 
 _read_history = _list_reader("items", StepExecution)
-_read_audit = _list_reader("items", AuditRecord)
+_read_audit = _reader(Page[AuditRecord])
 _read_signals = _list_reader("items", KeptSignal)
 _read_jobs = _list_reader("jobs", Job)
 _read_lost = _list_reader("lost", LostJob)
@@ -202,7 +202,7 @@ def _get_history(operation: GetHistory) -> Exchange:
 
 def _get_audit(operation: GetAudit) -> Exchange:
     path = f"/v1/instances/{_quoted(operation.id)}/audit"
-    return Exchange("GET", path, _read_audit, query={"limit": operation.limit})
+    return Exchange("GET", path, _read_audit, query={"limit": operation.limit, "cursor": operation.cursor})
 
 
 def _list_signals(operation: ListSignals) -> Exchange:

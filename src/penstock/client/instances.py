@@ -188,12 +188,27 @@ class InstanceCalls(Caller):
         return await self.call(GetHistory(id=instance_id))
 
     async def get_audit(self, instance_id: str, *, limit: int | None = None) -> list[AuditRecord]:
-        """The audit trail of an instance, oldest first; the engine bounds it.
+        """The first records of an instance's audit trail, oldest first; 1,000 at most.
 
         Raises:
             NotFound: no such instance.
         """
-        return await self.call(GetAudit(id=instance_id, limit=limit))
+        return (await self.call(GetAudit(id=instance_id, limit=limit))).items
+
+    async def iterate_audit(self, instance_id: str) -> AsyncIterator[AuditRecord]:
+        """The whole audit trail of an instance, oldest first, read as you go.
+
+        Raises:
+            NotFound: no such instance.
+        """
+        cursor: str | None = None
+        while True:
+            page = await self.call(GetAudit(id=instance_id, cursor=cursor))
+            for record in page.items:
+                yield record
+            cursor = page.next
+            if cursor is None:
+                return
 
     async def list_signals(self, instance_id: str) -> list[KeptSignal]:
         """The signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.

@@ -160,11 +160,12 @@ class GetHistory(Operation[list[StepExecution]], frozen=True):
     id: str
 
 
-class GetAudit(Operation[list[AuditRecord]], frozen=True):
+class GetAudit(Operation[Page[AuditRecord]], frozen=True):
     """Read the audit trail of an instance, oldest first."""
 
     id: str
     limit: int | None = None
+    cursor: str | None = None
 
 
 class ListSignals(Operation[list[KeptSignal]], frozen=True):

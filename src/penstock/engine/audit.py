@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from penstock.core.definition import StepType
 from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.views import FROM_ELSEWHERE
-from penstock.engine.vocabulary import AuditRecord, InstanceSummary
+from penstock.engine.vocabulary import AuditRecord, AuditSlice, InstanceSummary
+from penstock.errors import BadRequest
 from penstock.store.instances import HistoryEntry
 from penstock.store.wide import AuditEntry
 
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_CURSOR = re.compile(r"[0-9]{1,18}-[0-9]-[0-9]{1,6}", re.ASCII)
 _KINDS = {
     HistoryKind.COMPLETED: "STEP_COMPLETED",
     HistoryKind.FAILED: "STEP_FAILED",
@@ -82,4 +87,33 @@ def audit_records(
     )
     if view.completed_at is not None:
         records.append(AuditRecord(at=view.completed_at, kind=f"INSTANCE_{view.status}", detail=view.failure_reason))
-    return sorted(records, key=lambda record: (record.at, _RANKS.get(record.kind, 2)))
+    return sorted(records, key=_order)
+
+
+def _order(record: AuditRecord) -> tuple[datetime, int]:
+    return record.at, _RANKS.get(record.kind, 2)
+
+
+def slice_of(records: Sequence[AuditRecord], first: int, limit: int) -> AuditSlice:
+    """``limit`` records from place ``first`` on. The cursor names the last one by its place among those at its moment:
+    what is recorded later comes after it, and an end that `retry` takes back moves nothing."""
+    items = list(records[first : first + limit])
+    if first + limit >= len(records):
+        return AuditSlice(items=items)
+    at, rank = _order(items[-1])
+    seen = sum(_order(record) == (at, rank) for record in records[: first + limit])
+    return AuditSlice(items=items, next=f"{(at - _EPOCH) // _MICROSECOND}-{rank}-{seen}")
+
+
+def place_after(records: Sequence[AuditRecord], cursor: str) -> int:
+    """Where the records after ``cursor`` begin. Raises BadRequest."""
+    if _CURSOR.fullmatch(cursor) is None:
+        raise BadRequest("cursor: is none that this list gave as its next")
+    micros, rank, seen = map(int, cursor.split("-"))
+    for place, record in enumerate(records):
+        order = (record.at - _EPOCH) // _MICROSECOND, _order(record)[1]
+        if order == (micros, rank) and seen:
+            seen -= 1
+        elif order >= (micros, rank):
+            return place
+    return len(records)

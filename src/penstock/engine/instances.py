@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.audit import audit_records
+from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
 from penstock.engine.items import CancelItem, RetryItem
 from penstock.engine.paging import (
@@ -23,7 +23,7 @@ from penstock.engine.payload import check_text
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, summarize_instances, view_instances
 from penstock.engine.vocabulary import (
-    AuditRecord,
+    AuditSlice,
     HistoryItem,
     InstancePage,
     InstanceSlice,
@@ -153,11 +153,16 @@ class Instances:
             loaded = await self._definitions.by_key(connection, found[0])
         return history_items(number, loaded, found[1])
 
-    async def audit(self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0) -> list[AuditRecord]:
+    async def audit(
+        self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0, cursor: str | None = None
+    ) -> AuditSlice:
         """The audit trail, oldest first: the audit records joined with what instance and history record.
 
-        At most ``limit`` (1,000) records, leaving out the first ``after``. Raises NotFound.
+        At most ``limit`` (1,000) records, leaving out the first ``after``, or those up to ``cursor``. Raises NotFound,
+        BadRequest.
         """
+        if cursor is not None and after:
+            raise BadRequest("after: can't be given with `cursor`")
         number = ids.read_instance(id)
         await self._reserve_history(number)
         async with self._database.connection() as connection, wide_store.one_snapshot(connection):
@@ -168,8 +173,8 @@ class Instances:
             loaded = await self._definitions.by_key(connection, found[0])
             rows = await wide_store.audit_of(connection, number)
         records = audit_records(number, views[0], loaded, found[1], rows)
-        first = max(after, 0)
-        return records[first : first + min(max(limit, 1), AUDIT_PAGE_MAX)]
+        first = max(after, 0) if cursor is None else place_after(records, cursor)
+        return slice_of(records, first, min(max(limit, 1), AUDIT_PAGE_MAX))
 
     async def _reserve_history(self, number: int) -> None:
         async with self._database.connection() as connection:

@@ -157,6 +157,13 @@ class AuditRecord(Answer, frozen=True, kw_only=True):
     detail: str | None = None
 
 
+class AuditSlice(Answer, frozen=True, kw_only=True):
+    """Some records, oldest first. ``next`` is the cursor of those after them; the last slice has none."""
+
+    items: list[AuditRecord]
+    next: str | None = None
+
+
 class StartResult(Answer, frozen=True, kw_only=True):
     """One item of a batch start: the instance, or an error code with its reason."""
 

@@ -83,13 +83,9 @@ class InstanceRoutes:
 
     async def audit(self, id: str) -> Response:
         """``GET /v1/instances/{id}/audit``"""
-        limit = query_number(request, "limit", AUDIT_PAGE_MAX)
-        return respond(
-            Reply(
-                200,
-                b'{"items":%b}' % _encode(await self._instances.audit(id, limit, query_number(request, "after", 0))),
-            )
-        )
+        limit, after = query_number(request, "limit", AUDIT_PAGE_MAX), query_number(request, "after")
+        found = await self._instances.audit(id, limit, after, query_text(request, "cursor"))
+        return respond(Reply(200, _encode(found)))
 
     async def cancel(self, id: str) -> Response:
         """``POST /v1/instances/{id}/cancel``"""

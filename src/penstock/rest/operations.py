@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.engine.vocabulary import (
-    AuditRecord,
+    AuditSlice,
     BufferedSignal,
     DeadJobPage,
     DeadJobSlice,
@@ -172,7 +172,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollBody, WatchBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem,
     ReleaseItem, StartBody, StartItem, CancelBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
-    AuditRecord, StartResult, Job, LostJob,
+    AuditSlice, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
 )  # fmt: skip
 
@@ -240,8 +240,9 @@ OPERATIONS: Final[Sequence[Operation]] = (
         parameters=(
             Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),
             Parameter("after", "query", "How many records to leave out.", INTEGER),
+            Parameter("cursor", "query", "In place of `after`: the `next` of the slice before."),
         ),
-        answer=list_in("items", AuditRecord), errors=(400, 404),
+        answer=struct(AuditSlice), errors=(400, 404),
     ),
     Operation(
         "POST", "/v1/instances/{id}/cancel", "cancelInstance", "instances", "Cancel an instance",
