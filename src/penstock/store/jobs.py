@@ -249,7 +249,7 @@ def doubtful(doubt: InDoubt) -> list[Claimed]:
 
 
 def _claimed(rows: Sequence[Any], vault: Vault | None) -> list[Claimed]:
-    found = [Claimed(*cast(Any, row)) for row in rows]
+    found = [Claimed(*row) for row in rows]
     if vault is None:
         return found
     return [
