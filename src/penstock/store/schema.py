@@ -98,7 +98,9 @@ async def _apply(connection: TrioConnection, text: str, version: int | None = No
                     await connection.fetch(SQL["record_version"], (version,))
         except psycopg.errors.LockNotAvailable as error:
             if tried == LOCK_TRIES:
-                raise PenstockError(f"schema version {version} could not be applied: {first_line(error)}") from error
+                raise PenstockError(
+                    f"schema version {version or SCHEMA_VERSION} could not be applied: {first_line(error)}"
+                ) from error
         except psycopg.errors.ObjectInUse as error:  # a migration that says so itself
             raise SchemaMismatch(first_line(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
