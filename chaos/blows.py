@@ -16,6 +16,7 @@ from typing import NamedTuple
 import psycopg
 import trio
 
+from chaos.commits import promote_standby, terminate_in_commit
 from chaos.processes import EngineProcess, Process, WorkerProcess
 from chaos.rig import DATABASE, Rig
 from chaos.server import MAX_CONNECTIONS, ROLE
@@ -362,6 +363,8 @@ BLOWS: dict[str, Blow] = {
     "pause-worker": Blow("SIGSTOP of workers, beyond their leases", pause_worker),
     "kill-backend": Blow("kill -9 of a PostgreSQL backend", kill_backend),
     "terminate-backends": Blow("sessions terminated by an administrator", terminate_backends),
+    "terminate-in-commit": Blow("sessions terminated inside long COMMITs", terminate_in_commit),
+    "promote-standby": Blow("the primary is killed, its standby promoted", promote_standby, frozenset({"standby"})),
     "kill-postgres": Blow("kill -9 of PostgreSQL", kill_postgres),
     "stop-postgres": Blow("immediate stop of PostgreSQL, up to 6 s away", stop_postgres),
     "pause-postgres": Blow("SIGSTOP of all of PostgreSQL, beyond leases", pause_postgres),

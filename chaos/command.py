@@ -84,11 +84,13 @@ def run_command(
 def simulate_command(
     seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the first world; the others count on from it.")] = 0,
+    histories: Annotated[int, typer.Option(min=0, help="So many instead, however long it takes.")] = 0,
 ) -> None:
     """Thousands of histories a minute in memory, in virtual time, against the token game (`tests/simulation`)."""
     from tests.simulation.__main__ import run_worlds
+    from tests.simulation.simulate import HISTORIES
 
-    run_worlds(seed, seconds)
+    run_worlds(seed, seconds, -(-histories // HISTORIES))
 
 
 @app.command("soak")

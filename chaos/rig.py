@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import trio
 
@@ -21,7 +22,9 @@ from chaos.journal import Journal
 from chaos.load import Load
 from chaos.processes import EngineProcess, WorkerProcess
 from chaos.server import ROLE, Server
+from chaos.unkeyed import WIDE, Unkeyed
 from penstock.http import reserved_ports
+from penstock.store.cluster import PORT
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.faulty_network import FaultyProxy, tcp, unix
 
@@ -70,6 +73,7 @@ class Rig:
         self.blows: list[dict[str, Any]] = []
         self._rate = rate
         self.server = Server(directory / "postgres")
+        self.standby: Server | None = None
         self.engines: list[EngineProcess] = []
         self.workers: list[WorkerProcess] = []
         self.to_database = FaultyProxy(self._to_socket, seed=1)
@@ -102,6 +106,9 @@ class Rig:
                 load = Load(urls, journal, self.seed, self._rate)
                 await load.upload()
                 nursery.start_soon(load.run)
+                self._unkeyed = Unkeyed([f"http://127.0.0.1:{engine.port}" for engine in self.engines], journal)
+                await self._unkeyed.prepare()
+                nursery.start_soon(self._unkeyed.run)
                 for worker in self.workers:
                     worker.spawn()
                 nursery.start_soon(self._keep)
@@ -111,6 +118,7 @@ class Rig:
                 await self._settle(load)
                 await self._stop()
                 nursery.cancel_scope.cancel()
+            await self._unkeyed.aclose()
             await load.aclose()  # nobody uses its clients any more
         finally:
             for process in (*self.workers, *self.engines):
@@ -125,6 +133,8 @@ class Rig:
     async def remove(self) -> None:
         """End the server, which `run` leaves for the verdict, and what was mounted for it."""
         await self.server.remove()
+        if self.standby is not None:
+            await self.standby.remove()
         if "small disk" in self.needs:
             self._unmount()
 
@@ -143,6 +153,12 @@ class Rig:
         self.server.make_database(DATABASE)
         await nursery.start(self.to_database.serve)
         dsn = self.server.dsn(DATABASE, ROLE)
+        if "standby" in self.needs:
+            self.standby = Server(self.directory / "standby")
+            await self.standby.follow(self.server, "standby")
+            self.server.wait_for_standby("standby")
+            dsn = f"host={self.server.host},{self.standby.host} port={PORT},{PORT} user={ROLE} dbname={DATABASE}"
+            dsn += " target_session_attrs=read-write connect_timeout=3"
         if "database proxy" in self.needs:
             dsn = f"host=127.0.0.1 port={self.to_database.port} user={ROLE} dbname={DATABASE} sslmode=disable"
             dsn += " connect_timeout=3"
@@ -189,6 +205,21 @@ class Rig:
                 with suppress(Exception):
                     await self.server.start(timeout_s=5)
 
+    async def wait_serving(self, timeout_s: float) -> bool:
+        """Wait until every engine has started an instance; False when that takes too long."""
+        with trio.move_on_after(timeout_s):
+            for engine in self.engines:
+                async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
+                    served = False
+                    while not served:
+                        with suppress(httpx.HTTPError):
+                            url = f"http://127.0.0.1:{engine.port}/v1/instances"
+                            answer = await client.post(url, json={"definitionId": WIDE, "variables": {"x": 1}})
+                            served = answer.status_code == 201
+                        await trio.sleep(KEEP_S / 4)
+            return True
+        return False
+
     # -- ending
 
     async def heal(self) -> None:
@@ -208,7 +239,9 @@ class Rig:
         with trio.move_on_after(SETTLE_TIMEOUT_S):
             await load.wait_started(STARTED_MIN)
             load.stop()
+            self._unkeyed.stop()
             await load.wait_finished()
+            await self._unkeyed.end(self.dsn)
             while self._open_instances():
                 await trio.sleep(KEEP_S)
             self.settled_s = trio.current_time() - began

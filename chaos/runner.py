@@ -19,6 +19,7 @@ import trio
 
 from chaos.blows import BLOWS, may_mount
 from chaos.rig import NotSettled, Rig, Watch
+from chaos.unkeyed import counted
 from chaos.verdict import judge
 
 RATE = 12.0
@@ -31,6 +32,8 @@ CLOCK_BACK = frozenset({"time does not run backwards within a step execution"})
 CRASH_LINES = ("the engine crashed", "a statement failed", "the engine could not go on")
 """Not "could not start": without its database it may not, and whoever supervises it tries again."""
 SHOWN_MAX = 20
+ALONE = ("lock-tables", "promote-standby")
+"""Need a rig that does not fit the others."""
 
 
 class Struck(msgspec.Struct, frozen=True):
@@ -70,7 +73,7 @@ def attacks(names: Sequence[str], seed: str, seconds: float, rate: float = RATE)
     """One per name; ``everything`` is all blows mixed that fit on one rig."""
     found: list[Attack] = []
     for name in names:
-        blows = [each for each in BLOWS if each != "lock-tables"] if name == "everything" else [name]
+        blows = [each for each in BLOWS if each not in ALONE] if name == "everything" else [name]
         found.append(Attack(name, blows, seed, seconds, rate))
     return found
 
@@ -123,6 +126,9 @@ async def run(
         lenient = CLOCK_BACK if "database-clock" in blows else frozenset[str]()
         more, looked_at = judge(rig.dsn, directory / "journals", lenient)
         broken += more
+        more, counts_of_unkeyed = counted(rig.dsn, directory / "journals")
+        broken += more
+        looked_at |= counts_of_unkeyed
         broken += _crashes(rig)
         broken += rig.complaints
     finally:

@@ -117,7 +117,16 @@ class Server:
         self._socket_dir = make_socket_dir(installation)
         source = f"host={primary.host} port={PORT} user={SUPERUSER} application_name={name}"
         installation.write(installation.cluster / "standby.signal", "")
-        await self.start({"primary_conninfo": source, "wal_receiver_status_interval": "1s"})
+        await self.start({"primary_conninfo": source, "wal_receiver_status_interval": "1s"}, ready=False)
+        with trio.fail_after(START_TIMEOUT_S):
+            while not self._answers():
+                await trio.sleep(POLL_S)
+
+    def _answers(self) -> bool:
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(self.dsn("postgres"), connect_timeout=5).close()
+            return True
+        return False
 
     def promote(self) -> None:
         """Make a standby the primary. Returns at once."""
@@ -268,5 +277,7 @@ def _copy_cluster(primary: Server, to: Installation) -> None:
     shutil.rmtree(to.cluster, ignore_errors=True)
     command = [str(program), "-h", primary.host, "-p", str(PORT), "-U", SUPERUSER, "-D", str(to.cluster)]
     subprocess.run([*command, "-X", "stream", "-c", "fast", "--no-sync"], check=True, capture_output=True, cwd="/")
+    for path in to.cluster.glob(".s.PGSQL.*"):  # of the primary: its sockets are in its cluster
+        path.unlink()
     for path in (to.cluster, *to.cluster.rglob("*")):
         to.give(path)

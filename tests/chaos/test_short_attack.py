@@ -49,6 +49,18 @@ async def test_what_one_is_in_the_middle_of_holds_up_nobody_else(directory: Path
     assert report.counts["nights"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["terminate-in-commit", "promote-standby"])
+async def test_nothing_acknowledged_is_lost_or_doubled_around_a_commit(directory: Path, name: str) -> None:
+    twice = [Struck(1, 0, name), Struck(2, 1, name)]
+    report = await run(Attack(name, [name], "suite-4", 1, RATE), directory, replay=twice)
+    assert not report.broken, show(report)
+    assert report.counts.get("sessions ended inside COMMITs", 5) >= 5, show(report)
+    assert report.counts.get("standbys promoted", 2) == 2
+    assert report.looked_at["starts without a key"] >= 5
+    assert report.looked_at["signals without a key"] >= 2
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*BLOWS, "everything"])

@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
+from chaos import unkeyed
 from chaos.journal import Journal, read_journals
 from chaos.verdict import RULES, judge
 from chaos.workflows import WORKFLOWS
@@ -183,3 +184,19 @@ async def test_what_the_database_has_wrong_is_found(played: Played, sql: psycopg
 
 def test_every_rule_has_a_sentence() -> None:
     assert all(rule.__doc__ for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("done", "found", "expected"),
+    [
+        ({"1"}, {"1": 1}, []),
+        (set(), {}, []),
+        (set(), {"1": 1}, []),
+        ({"1"}, {}, ["start 1 without a key, answered, was done 0 times"]),
+        ({"1"}, {"1": 2}, ["start 1 without a key, answered, was done 2 times"]),
+        (set(), {"1": 2}, ["start 1 without a key, not answered, was done 2 times"]),
+        (set(), {"2": 1}, ["start 2 was done 1 times, and nobody asked for it"]),
+    ],
+)
+def test_what_has_no_key_is_counted(done: set[str], found: dict[str, int], expected: list[str]) -> None:
+    assert list(unkeyed.compare("start", ["1"], done, found)) == expected

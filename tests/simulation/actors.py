@@ -76,14 +76,20 @@ class Engine:
             self._seen["rolled back and repeated"] += 1
             self._world.after(self._world.between(0.01, 0.5), lambda: self._end(batch))
             return
-        if luck < 0.07:  # with all that waited here; half of the batches were committed
+        if luck < 0.08:
+            self._seen["ended inside the COMMIT, in doubt"] += 1
+            if self._world.one_in(2):
+                self._commit(batch)
+            self._world.after(self._world.between(0.01, 1), lambda: self._look_up(batch))
+            return
+        if luck < 0.1:  # with all that waited here; half of the batches were committed
             self._seen["engines killed"] += 1
             if self._world.one_in(2):
                 self._commit(batch)
             self._queue.clear()
         else:
             self._commit(batch)
-            if luck < 0.12:
+            if luck < 0.15:
                 self._seen["committed unheard, looked up"] += 1
                 self._world.after(self._world.between(0.01, 1), lambda: self._answer(batch))
                 return
@@ -97,6 +103,13 @@ class Engine:
             assert not item.committed, "applied twice"
             item.history.at(self._world.now)
             item.result, item.committed = item.do(), True
+
+    def _look_up(self, batch: list[Item]) -> None:
+        """What became of a transaction that is in doubt; it is repeated only if it was not committed."""
+        if batch[0].committed:
+            self._answer(batch)
+        else:
+            self._end(batch)
 
     def _answer(self, batch: list[Item]) -> None:
         for item in batch:

@@ -19,6 +19,7 @@ WORLDS_BROKEN = 60
 WANTED = {
     "asked again", "batches of several", "cancel: done", "claims lost", "committed unheard, looked up",
     "complete: already-completed", "complete: cancelled", "complete: lease-lost", "complete: ok", "engines killed",
+    "ended inside the COMMIT, in doubt",
     "fail: already-completed", "fail: ignored", "fail: ok", "fire: done", "fire: nothing to do", "heartbeat: ok",
     "keep signal: done", "leases ended", "retry: done", "rolled back and repeated", "strangers", "user: done",
     "workers killed", "ended COMPLETED", "ended FAILED", "ended CANCELLED", "ended ACTIVE",
@@ -77,7 +78,13 @@ def no_scan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.Crowd, "_sweep", lambda self, job, attempt: None)
 
 
+def taken_for_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """A COMMIT whose session ended is repeated without a look."""
+    patch.setattr(actors.Engine, "_look_up", lambda self, batch: self._end(batch))
+
+
 BROKEN = {
+    "a doubt that is taken for a rollback": (taken_for_rolled_back, "applied twice"),
     "a fence that lets everybody in": (break_fence(open_to_all), "nobody did|were taken|differently|BACK_OFF from"),
     "a repeat that is refused": (break_fence(repeats_refused), "answered twice, differently"),
     "timers that are lost by a crash": (fire_and_forget, "a wake-up was lost"),
