@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -231,3 +232,37 @@ async def test_polls_that_name_many_types_are_parked_as_far_as_there_is_room(mak
         assert waiters.size_bytes <= 1_048_576
         nursery.cancel_scope.cancel()
     assert (len(waiters), waiters.size_bytes) == (0, 0)
+
+
+async def test_all_polls_together_are_parked_for_so_many_types_only(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.waiters.PARKED_TYPES_MAX_COUNT", 3)
+    driver = make_driver()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(driver.poll, "a", "b", wait=30))
+        await parked(driver, 1)
+        assert await driver.poll("c", "d", wait=30) == []  # answered at once
+        nursery.start_soon(partial(driver.poll, "a", "c", wait=30))
+        await parked(driver, 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_polls_for_very_many_types_get_their_jobs_in_several_looks(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.poll_items.CLAIM_TYPES_MAX_COUNT", 3)
+    driver = make_driver()
+    await driver.upload(linear(1))
+    for _ in range(5):
+        await driver.start("linear")
+    got: list[str] = []
+
+    async def poll(number: int) -> None:
+        (job,) = await driver.poll(f"a{number}", f"b{number}", "work", n=1)
+        got.append(job.id)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(poll, number)
+    assert len(set(got)) == 5

@@ -26,6 +26,12 @@ class JobSizes:
         """What a job of the type will hold of the memory for answers."""
         return COPIES * self._sizes.get(job_type, store.INLINE_VARIABLES_MAX_BYTES)
 
+    def largest(self, job_types: Sequence[str]) -> int:
+        """The same of the largest of some types."""
+        if not self._sizes:
+            return COPIES * store.INLINE_VARIABLES_MAX_BYTES
+        return max(map(self.job_bytes, job_types))
+
     def note(self, job_type: str, size_bytes: int) -> None:
         """Large ones are remembered, and slowly forgotten."""
         known = self._sizes.get(job_type, 0)

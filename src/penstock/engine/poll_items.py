@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
@@ -11,6 +11,9 @@ from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter
 from penstock.store import jobs as store
 from penstock.store.batch import Item
+
+CLAIM_TYPES_MAX_COUNT: Final = 2_000
+"""Job types of one look at the queue; more polls than that take several."""
 
 
 class ReleaseItem(Item[bool]):
@@ -85,3 +88,20 @@ class ClaimPlan:
         self.holders: dict[tuple[int, int], Waiter] = {}
         self.reserved: dict[str, int] = {}
         self.room_bytes = room_bytes
+
+
+def groups_by_types(items: list[ClaimItem]) -> list[list[ClaimItem]]:
+    """The polls of one batch in their order, so that one look at the queue is for no more job types than the loop can
+    deal with at once."""
+    if sum(len(item.waiter.types) for item in items) <= CLAIM_TYPES_MAX_COUNT:
+        return [items]
+    groups: list[list[ClaimItem]] = []
+    room = 0
+    for item in items:
+        count = len(item.waiter.types)
+        if count > room:
+            groups.append([])
+            room = max(CLAIM_TYPES_MAX_COUNT, count)
+        groups[-1].append(item)
+        room -= count
+    return groups

@@ -19,7 +19,7 @@ from penstock.engine.flush import Flush
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.leases import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
-from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem
+from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem, groups_by_types
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
@@ -89,7 +89,7 @@ class Polls:
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
-        if not self._memory.fits(max(self._sizes.job_bytes(name) for name in waiter.types)):
+        if not self._memory.fits(self._sizes.largest(waiter.types)):
             raise Overloaded("too many large answers at once; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
@@ -216,7 +216,8 @@ class Polls:
     # -- batches
 
     async def _claim(self, items: list[ClaimItem]) -> None:
-        await self._flush_claims.apply_safely(items)
+        for group in groups_by_types(items):
+            await self._flush_claims.apply_safely(group)
 
     async def _claim_batch(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]

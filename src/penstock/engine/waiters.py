@@ -18,6 +18,8 @@ POLL_BYTES: Final = 1_000
 """Of a parked poll, without its types."""
 WANTED_BYTES: Final = 250
 """Of each type that a poll names, beside the name."""
+PARKED_TYPES_MAX_COUNT: Final = 10_000
+"""Job types that all parked polls may name together."""
 TYPE_BYTES: Final = 800
 """Of a type that somebody waits for."""
 
@@ -85,8 +87,11 @@ class Waiters:
         return self._bytes
 
     def fits(self, waiter: Waiter) -> bool:
-        """Whether there is room to park the poll."""
-        return self._bytes + _size_bytes(waiter) + len(waiter.types) * TYPE_BYTES <= self._max_bytes
+        """Whether there is room to park the poll: in bytes, and in job types, for the probe looks for all of them."""
+        new = sum(name not in self._parked for name in waiter.types)
+        if new and len(self._parked) + new > PARKED_TYPES_MAX_COUNT:
+            return False
+        return self._bytes + _size_bytes(waiter) + new * TYPE_BYTES <= self._max_bytes
 
     def park(self, waiter: Waiter) -> None:
         """Let the poll be found by `reserve`."""

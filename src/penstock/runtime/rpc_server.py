@@ -35,7 +35,7 @@ class RpcServer:
         gate: Gate | None,
         tls: Tls | None = None,
         *,
-        max_connections: int,
+        max_connections: int | None = None,
     ) -> None:
         workflow, worker = WorkflowEngine(engine), Worker(engine)
         ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
@@ -46,7 +46,7 @@ class RpcServer:
             [workflow, worker, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
             codec=WireCodec(),
             limits=Limits(
-                connections=max_connections,
+                connections=max_connections or settings.grpc_max_connections,
                 streams_per_connection=settings.grpc_max_streams,
                 message_bytes=settings.grpc_max_message_bytes,
             ),
