@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from chaos.exposure import rig, work
+from chaos.exposure import memory, rig, work
 
-ATTACKS: dict[str, rig.Attack] = {**work.ATTACKS}
+ATTACKS: dict[str, rig.Attack] = {**work.ATTACKS, **memory.ATTACKS}
 
 
 def main() -> None:

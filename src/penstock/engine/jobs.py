@@ -49,8 +49,7 @@ from penstock.store.database import Database
 from penstock.store.jobs import JobKey, Known
 
 JOB_TYPES_MAX = 1000
-MANY_TYPES = 100
-"""Polls that name more of them take turns."""
+MANY_TYPES = 100  # polls that name more of them take turns
 MAX_JOBS_DEFAULT = 10
 BEAT_TRIES_MAX = 20
 """A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
@@ -106,7 +105,6 @@ class Jobs:
         self._polls = polls
         self._narrow = narrow
         self._wide = wide
-        self._many_types = trio.Lock()
         size, queue = settings.batch_max_items, settings.batch_queue_max_items
         self.looks: Batcher[LookItem] = Batcher("look-up", self._look, max_items=size, max_queue_items=queue)
         self.beats: Batcher[BeatItem] = Batcher(
@@ -132,8 +130,7 @@ class Jobs:
         if not request.worker_id:
             raise BadRequest("workerId: is required")
         if len(request.job_types) > MANY_TYPES:
-            async with self._many_types:  # one at a time: a millisecond each, and a thousand may come at once
-                await trio.lowlevel.checkpoint()
+            await self._polls.take_turn()
         types = tuple(dict.fromkeys(request.job_types))
         if not types or len(types) > JOB_TYPES_MAX:
             raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")

@@ -64,6 +64,7 @@ class Polls:
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.floors = QueueFloors(trio.current_time)
+        self._turns = trio.Lock()
         self._wake = trio.Event()
         self._parked = trio.Event()
         self._turn = 0
@@ -113,6 +114,11 @@ class Polls:
             self.give_back(waiter.jobs)
             raise
         return waiter.jobs
+
+    async def take_turn(self) -> None:
+        """Of polls that name many types: a millisecond each, and a thousand may come at once."""
+        async with self._turns:
+            await trio.lowlevel.checkpoint()
 
     def _is_full_for(self, waiter: Waiter) -> bool:
         """Whether there is no room to park it."""
