@@ -30,7 +30,7 @@ OVERHEAD_MB = 80
 """Beside the budget: what the memory allocator keeps, requests, connections, libpq's buffers."""
 VARIABLES_MB = 2
 INSTANCES = 20
-LIST = b"GET /v1/instances?pageSize=200 HTTP/1.1\r\nhost: x\r\n\r\n"
+LIST = b"GET /v1/instances?pageSize=200 HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def with_large_instances(start_engine: StartEngine) -> EngineProcess:
@@ -102,7 +102,7 @@ async def test_clients_that_do_not_read_their_answers(start_engine: StartEngine)
     poll = json.dumps({"workerId": "w", "jobTypes": ["work"], "maxJobs": 100}).encode()
     requests = [
         LIST,
-        b"GET /v1/instances/%b HTTP/1.1\r\nhost: x\r\n\r\n" % id.encode(),
+        b"GET /v1/instances/%b HTTP/1.1\r\nhost: localhost\r\n\r\n" % id.encode(),
         head("/v1/jobs/poll", len(poll)) + poll,
     ]
     streams: list[trio.SocketStream] = []

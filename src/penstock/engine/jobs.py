@@ -49,7 +49,6 @@ from penstock.store.database import Database
 from penstock.store.jobs import JobKey, Known
 
 JOB_TYPES_MAX = 1000
-MANY_TYPES = 100  # polls that name more of them take turns
 MAX_JOBS_DEFAULT = 10
 BEAT_TRIES_MAX = 20
 """A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
@@ -129,8 +128,7 @@ class Jobs:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
-        if len(request.job_types) > MANY_TYPES:
-            await self._polls.take_turn()
+        await self._polls.take_turn(len(request.job_types))
         types = tuple(dict.fromkeys(request.job_types))
         if not types or len(types) > JOB_TYPES_MAX:
             raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")

@@ -37,6 +37,9 @@ from penstock.store.outcome import InDoubt
 RELEASE_TRIES_MAX = 3
 """A release that is refused may just have met a heartbeat: it is tried so often."""
 
+MANY_TYPES = 100
+"""Polls that name more job types take turns."""
+
 
 class Polls:
     """Everything about getting jobs to workers."""
@@ -115,10 +118,11 @@ class Polls:
             raise
         return waiter.jobs
 
-    async def take_turn(self) -> None:
-        """Of polls that name many types: a millisecond each, and a thousand may come at once."""
-        async with self._turns:
-            await trio.lowlevel.checkpoint()
+    async def take_turn(self, types: int) -> None:
+        """Polls that name many types go one after the other: a millisecond each, and a thousand may come at once."""
+        if types > MANY_TYPES:
+            async with self._turns:
+                await trio.lowlevel.checkpoint()
 
     def _is_full_for(self, waiter: Waiter) -> bool:
         """Whether there is no room to park it."""
