@@ -7,13 +7,16 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+import psycopg
 import pytest
 import trio
 
 from penstock.engine import long_lane
 from penstock.engine.advancer import Ahead, Case
+from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.vocabulary import StartRequest
-from penstock.errors import TooManyRequests
+from penstock.errors import TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import Json, definition, end, service, step
@@ -215,6 +218,7 @@ async def test_a_poison_timer_fails_its_instance_whichever_engine_fires_it(make_
     view = await driver.start("poison", {"n": 1})
     driver.clock.advance(5)
     other = make_driver()
+    await other.engine.definitions.get("poison")  # parsed in a thread, too
     async with trio.open_nursery() as nursery, no_turn():
         nursery.start_soon(driver.due)
         await wait_until(lambda: waiting(driver, 1))
@@ -282,3 +286,59 @@ async def test_a_job_is_handed_over_at_birth_after_something_long(make_driver: M
         await driver.start("long", {"n": 1})
     assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
     await driver.complete(jobs[0])
+
+
+async def test_a_new_version_of_what_is_chained_is_evaluated_anew(driver: Driver) -> None:
+    """The record of the old one must not be taken for it."""
+    child = definition(
+        step("c", "TRANSFORMATION", transformations={"v": "${1}"}, nextStep="end"), end(), definition_id="child"
+    )
+    await driver.upload(child)
+    await driver.upload(long_once() | {"autoStartNextWorkflow": True, "nextWorkflowId": "child"})
+    advancer = driver.engine.wide.advancer
+    evaluate = advancer.ahead
+    changed: list[bool] = []
+
+    async def overtaken(case: Case, connection: TrioConnection | None = None) -> Ahead:
+        found = await evaluate(case, connection)
+        if not changed:
+            changed.append(True)
+            newer = step("c", "TRANSFORMATION", transformations={"v": "${2}"}, nextStep="end")
+            await driver.upload(definition(newer, end(), definition_id="child"))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advancer, "ahead", overtaken)
+        first = await driver.start("long", {"n": 1})
+    assert first.status == "COMPLETED"
+    page = await driver.engine.instances.list("child", None, None, 0, 0)
+    assert [(view.definition_version, msgspec.json.decode(view.variables)["v"]) for view in page.items] == [(2, 2)]
+
+
+async def test_a_database_that_is_away_while_something_long_is_evaluated_is_waited_for(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await driver.upload(long_once() | {"autoStartNextWorkflow": True, "nextWorkflowId": "nowhere"})
+    find = driver.engine.definitions.find
+    failures = [psycopg.OperationalError("away"), Unavailable("away")]
+
+    async def away(connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
+        if id == "nowhere" and failures:
+            raise failures.pop()
+        return await find(connection, id, version)
+
+    monkeypatch.setattr(driver.engine.definitions, "find", away)
+    view = await driver.start("long", {"n": 1})
+    assert (view.status, view.failure_reason) == ("FAILED", "NextWorkflowNotFound: nowhere")
+    assert not failures
+
+
+async def test_what_waits_holds_no_large_variables(driver: Driver) -> None:
+    """A thousand items may wait, and an instance may have 64 MB of them."""
+    await driver.upload(long_once(service("s", "end", job_type="s"), following="s"))
+    async with trio.open_nursery() as nursery, no_turn():
+        for _ in range(3):
+            nursery.start_soon(driver.start, "long", {"n": 1, "much": "x" * 300_000})
+        await wait_until(lambda: waiting(driver, 3))
+        assert [item.case for item in driver.engine.starts.long.batcher._queue] == [None, None]
+    assert driver.rows("SELECT count(*) FROM instance") == [(3,)]

@@ -91,6 +91,8 @@ class Ahead(NamedTuple):
 
     case: Case
     record: Record
+    found: list[int | None]
+    """Which definitions were chained into."""
     positions: int
 
 
@@ -106,6 +108,11 @@ class LongItem(Item[R], Generic[R]):
         self.tries = 0
         self.was_long = False
         self.stays = False  # evaluated under the lock where need be: its inputs changed too often
+
+    def forget_large(self) -> None:
+        """Hold no large variables while it waits: they are read again."""
+        if self.case is not None and self.case.variables is not None and len(self.case.variables) > HERE_BYTES:
+            self.case = None
 
     @property
     def same_as(self) -> object:
@@ -165,6 +172,15 @@ class Advancer:
             too_large = False
             if len(positions) < ahead.positions:
                 positions.extend(await store.more_positions(connection, ahead.positions))
+        chained: list[int | None] = []
+
+        async def find(id: str) -> LoadedDefinition | None:
+            found = await self._definitions.find(connection, id, 0)
+            chained.append(None if found is None else found.key)
+            if ahead is not None and chained != ahead.found[: len(chained)]:
+                raise LongWork  # a newer version came meanwhile
+            return found
+
         try:
             if too_large:
                 raise LongWork
@@ -172,7 +188,7 @@ class Advancer:
                 self._ids.next,
                 positions,
                 lambda count: store.more_positions(connection, count),
-                lambda id: self._definitions.find(connection, id, 0),
+                find,
             )
             changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
         except LongWork:
@@ -193,15 +209,20 @@ class Advancer:
         async def more(count: int) -> deque[int]:
             return deque(itertools.islice(dreamt, count))
 
+        chained: list[int | None] = []
+
         async def find(id: str) -> LoadedDefinition | None:
             if connection is not None:
-                return await self._definitions.find(connection, id, 0)
-            async with self._database.connection() as own:
-                return await self._definitions.find(own, id, 0)
+                found = await self._definitions.find(connection, id, 0)
+            else:
+                async with self._database.connection() as own:
+                    found = await self._definitions.find(own, id, 0)
+            chained.append(None if found is None else found.key)
+            return found
 
         supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find)
         changes = await self._run(case, work, supply, run_long, None)
-        return Ahead(case, work.record, sum(len(change.outcome.history) for change, _ in changes))
+        return Ahead(case, work.record, chained, sum(len(change.outcome.history) for change, _ in changes))
 
     async def _run(
         self,

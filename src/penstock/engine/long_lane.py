@@ -11,9 +11,10 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from penstock.engine.advancer import Advancer, LongItem
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.settings import Settings
 from penstock.store.batch import Batcher
+from penstock.store.database import DatabaseError
 
 TRIES_MAX: Final = 3
 """An instance that changed so often while an item of it was evaluated is evaluated under its lock."""
@@ -42,6 +43,7 @@ class LongLane(Generic[I]):
         item.move()
         if item is self._mine:
             return
+        item.forget_large()
         twin = self._waiting.setdefault(item.same_as, item)
         if twin is not item:
             return  # nobody waits for this one: it comes again when the other one is done and it is still due
@@ -60,15 +62,18 @@ class LongLane(Generic[I]):
             finally:
                 self._mine = None
                 del self._waiting[item.same_as]
+                item.case = item.ahead = None  # of one that stands aside: it may be large
 
     async def _try(self, item: I) -> None:
-        assert item.case is not None
-        try:
-            item.ahead = await self._advancer.ahead(item.case)
-        except PenstockError as error:
-            item.refuse(error)
-        item.tries += 1
-        item.stays = item.tries > TRIES_MAX
+        if item.case is not None:
+            try:
+                item.ahead = await self._advancer.ahead(item.case)
+            except (DatabaseError, Unavailable):
+                item.ahead = None  # what is chained could not be looked up; `apply` waits for the database
+            except PenstockError as error:
+                item.refuse(error)
+            item.tries += 1
+            item.stays = item.tries > TRIES_MAX
         item.moved = False
         item.deadline = trio.current_time() + self._wait_s
         if not item.settled:
