@@ -45,17 +45,27 @@ class Bystander:
         self.client = client
         self.definition = definition
         self.took_s: defaultdict[str, list[float]] = defaultdict(list)
+        self.refused: list[str] = []
 
     async def timed(self, name: str, call: Awaitable[T]) -> T:
         """One call."""
         began = trio.current_time()
         try:
             return await call
+        except ClientError as error:
+            self.refused.append(f"{name}: {error}")
+            raise
         finally:
             self.took_s[name].append(trio.current_time() - began)
 
     async def round(self) -> None:
-        """An instance from its start to its end."""
+        """An instance from its start to its end, and one that is cancelled: both lanes."""
+        with suppress(ClientError):  # noted in `refused`
+            await self._round()
+
+    async def _round(self) -> None:
+        instance = await self.timed("start", self.client.start_instance(self.definition))
+        await self.timed("cancel", self.client.cancel_instance(instance.id))
         await self.timed("start", self.client.start_instance(self.definition))
         for job in await self.poll():
             await self.timed("heartbeat", self.client.heartbeat_job(job.id, WORKER))
@@ -72,11 +82,12 @@ class Bystander:
 
     def complaints(self, meanwhile: str) -> list[str]:
         """Kinds of calls that had to wait."""
-        return [
+        slow = [
             f"{name} took {statistics.median(took):.2f} s, {max(took):.2f} s at worst, {meanwhile}"
             for name, took in self.took_s.items()
             if statistics.median(took) > USUAL_S or max(took) > WORST_S
         ]
+        return slow + [f"refused {meanwhile}: {each}" for each in self.refused]
 
 
 @asynccontextmanager

@@ -12,10 +12,14 @@ import psycopg
 import pytest
 import trio
 
+from penstock.core import fencing
 from penstock.engine.items import TimerItem
+from penstock.engine.narrow import NarrowCompletion
 from penstock.engine.vocabulary import Job, Release
+from penstock.engine.waiters import Waiter
 from penstock.errors import Unavailable
 from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.store.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, timer
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -328,3 +332,25 @@ async def test_a_hand_off_that_waited_gives_the_whole_lease(make_driver: MakeDri
             nursery.start_soon(driver.complete, slow.job)
             await wait_until(partial(is_past, trio.current_time() + HELD_S))
     assert ends[0] - let_go[0] > dt.timedelta(seconds=60 - SHORT_S)
+
+
+async def test_a_batch_that_ends_late_leaves_the_polls_alone_of_those_that_stood_aside(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""
+    lane = driver.engine.narrow
+    nothing: Any = None
+    item = NarrowCompletion(JobKey(1, 1, 1), fencing.Call(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing)
+    batch, beside = [item], [item]
+    waiter = Waiter("w", ("work",), 1, 30.0)
+    waiter.reserved = 1
+
+    async def apply(_: list[NarrowCompletion]) -> None:
+        lane.batcher.set_aside([item])
+        item.aside, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
+
+    monkeypatch.setattr(lane._flush, "apply_safely", apply)
+    item.batch = batch
+    await lane._apply(batch)
+    assert (item.waiter, waiter.reserved) == (waiter, 1)
+    item.answer(fencing.Verdict.DONE)

@@ -85,7 +85,7 @@ class Flush(Generic[I]):
     async def _try(self, items: Sequence[I], *, again: bool, ask: bool = False, part: bool = False) -> None:
         """``ask``: who is held up, before all else. ``part``: of a batch that is being halved for a lock."""
         pause_s, repeats, refused = RETRY_FIRST_S, 0, part
-        while pending := [item for item in items if not (item.settled or item.aside or item.moved)]:
+        while pending := _pending(items):
             try:
                 await self._once(pending, again=again, ask=ask)
             except LOCKED as error:
@@ -128,7 +128,7 @@ class Flush(Generic[I]):
         if self._find_held is None:
             return items
         self.stand_aside(await self._find_held(connection, items), again)
-        return [item for item in items if not item.settled and not item.aside]
+        return _pending(items)
 
     async def find_locked_table(self, connection: TrioConnection) -> None:
         """Raises TryAgain while a table is locked: then no row is the cause."""
@@ -141,7 +141,7 @@ class Flush(Generic[I]):
         self._batcher.set_aside([item for item in items if not item.settled], unheard=again)
 
     async def _divide(self, items: Sequence[I], error: DatabaseError, again: bool) -> None:
-        items = [item for item in items if not item.settled]
+        items = _pending(items)
         locked = isinstance(error, LOCKED)
         if len(items) > 1:
             for half in halves(items):
@@ -153,6 +153,10 @@ class Flush(Generic[I]):
 
     def _count(self, error: DatabaseError) -> None:
         self._metrics.db_retries[error.sqlstate or "unknown"].inc()
+
+
+def _pending(items: Iterable[I]) -> list[I]:
+    return [item for item in items if not (item.settled or item.aside or item.moved)]
 
 
 def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> None:

@@ -23,7 +23,7 @@ from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database
+from penstock.store.database import AWAY, LOCKED, Database
 from penstock.store.jobs import JobKey, Moved, NarrowItem
 
 TRIES_MAX = 3
@@ -80,8 +80,7 @@ class NarrowLane:
         try:
             await self._flush.apply_safely(items)
         finally:
-            # of those aside that may have been committed: whether the jobs were handed off is looked up first
-            self._give_up([item for item in items if not (item.aside and item.unheard)])
+            self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
     async def _find_held(self, connection: TrioConnection, items: list[NarrowCompletion]) -> list[NarrowCompletion]:
         held = await store.held_tokens(connection, [item.job.token for item in items])
@@ -95,6 +94,10 @@ class NarrowLane:
         try:
             if pending:
                 await self._complete(connection, pending, again)
+        except LOCKED:
+            if not again:
+                self._give_up(items)
+            raise
         except AWAY:
             raise  # reservations are kept: whether the jobs were handed off is looked up at the next try
         except BaseException:

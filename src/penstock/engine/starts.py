@@ -138,7 +138,7 @@ class Starts:
         try:
             await self._flush.apply_safely(items)
         finally:
-            self._give_up([item for item in items if not (item.aside and item.unheard)])
+            self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
             self._wide.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
@@ -202,6 +202,10 @@ class Starts:
             # for under its id at the next try.
             for item in untried if again else items:
                 item.id = self._ids.next()
+            raise
+        except LOCKED:
+            if not again:
+                self._give_up(items)
             raise
         except AWAY:
             raise

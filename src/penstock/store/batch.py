@@ -25,7 +25,18 @@ R = TypeVar("R")
 class Item(Generic[R]):
     """Something to apply, and the place for its answer. Subclass it with the item's data."""
 
-    __slots__ = ("_answer", "_error", "_settled", "_task", "aside", "deadline", "moved", "unheard", "was_aside")
+    __slots__ = (
+        "_answer",
+        "_error",
+        "_settled",
+        "_task",
+        "aside",
+        "batch",
+        "deadline",
+        "moved",
+        "unheard",
+        "was_aside",
+    )
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
@@ -35,6 +46,7 @@ class Item(Generic[R]):
         self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
         self.aside = False  # waits beside the queue, as another transaction holds its row
         self.was_aside = False
+        self.batch: object = None  # the one that is being applied with it; no other may clean up after it
         self.moved = False  # another queue has it
         self.unheard = False  # an earlier try may have been committed
 
@@ -78,6 +90,7 @@ class Item(Generic[R]):
     def stand_aside(self, *, unheard: bool) -> None:
         """Another transaction holds its row. Called by `Batcher.set_aside`."""
         self.aside = self.was_aside = True
+        self.batch = None
         self.unheard |= unheard
         self._wake()
 
@@ -188,10 +201,15 @@ class Batcher(Generic[I]):
         if self._on_batch is not None:
             self._on_batch(len(batch))
         try:
-            with trio.CancelScope(shield=True):
-                await self._apply(batch)
+            await self._apply_shielded(batch)
         finally:
             self._begun_at = None
+
+    async def _apply_shielded(self, batch: list[I]) -> None:
+        for item in batch:
+            item.batch = batch
+        with trio.CancelScope(shield=True):
+            await self._apply(batch)
 
     async def _run_aside(self) -> None:
         while True:
@@ -201,8 +219,7 @@ class Batcher(Generic[I]):
             await trio.sleep(ASIDE_PAUSE_S)
             self._retrying = self._take_aside()
             try:
-                with trio.CancelScope(shield=True):
-                    await self._apply(self._retrying)
+                await self._apply_shielded(self._retrying)
             finally:
                 self._retrying = []
 
