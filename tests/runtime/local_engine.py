@@ -48,7 +48,7 @@ class LocalEngine(Driver):
             steps |= {"notifier": self.membership.send, "probe": probe, "timers": fire, "leases": self.sweeper.step}
             async with trio.open_nursery() as nursery:
                 for batcher in engine.batchers():
-                    nursery.start_soon(batcher.run)
+                    await nursery.start(batcher.run)
                 for name, step in steps.items() if services else ():
                     nursery.start_soon(partial(forever, name, step))
                 task_status.started(self)

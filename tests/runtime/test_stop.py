@@ -58,9 +58,12 @@ def test_past_the_grace_requests_are_cut_and_their_statements_cancelled(
 ) -> None:
     engine = start_engine(shutdown_grace_seconds=1).wait_ready()
     engine.call("POST", "/v1/definitions", linear(1))
+    engine.call("POST", "/v1/instances", {"definitionId": "linear"})
+    _, answer = engine.call("POST", "/v1/jobs/poll", {"workerId": "w", "jobTypes": ["work"]})
+    path = f"/v1/jobs/{answer['jobs'][0]['id']}/complete"
     with psycopg.connect(database_dsn) as blocker:
-        blocker.execute("LOCK TABLE instance")
-        thread, _ = in_background(_call_or_none, engine.call, "GET", "/v1/instances/1f")
+        blocker.execute("SELECT 1 FROM token FOR UPDATE")  # the completion waits for this, for up to 10 s
+        thread, _ = in_background(_call_or_none, engine.call, "POST", path, {"workerId": "w"})
         wait_until(lambda: _waiting_for_locks(database_dsn) > 0)
         assert engine.stop(20) == 0
         wait_until(lambda: _waiting_for_locks(database_dsn) == 0)
@@ -121,7 +124,9 @@ def test_a_job_is_not_lost_to_a_poll_whose_client_has_just_gone(start_engine: St
     engine.call("POST", "/v1/definitions", linear(1))
     body = b'{"workerId": "gone", "jobTypes": ["work"], "waitSeconds": 30}'
     client = socket.create_connection(("127.0.0.1", engine.port))
-    client.sendall(b"POST /v1/jobs/poll HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    client.sendall(
+        b"POST /v1/jobs/poll HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
     wait_until(lambda: engine.metric("penstock_parked_polls") == 1)
     client.close()
     assert engine.call("POST", "/v1/instances", {"definitionId": "linear"})[0] == 201

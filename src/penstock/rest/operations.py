@@ -66,7 +66,7 @@ def struct(kind: type[msgspec.Struct]) -> Schema:
 
 def either(page: type[msgspec.Struct], part: type[msgspec.Struct]) -> Schema:
     """A page, or with `cursor` or `limit` a slice."""
-    return {"oneOf": [struct(page), struct(part)]}
+    return {"anyOf": [struct(page), struct(part)]}
 
 
 def list_in(field: str, kind: type[msgspec.Struct]) -> Schema:

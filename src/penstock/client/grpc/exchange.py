@@ -52,6 +52,7 @@ from penstock.client.operation import (
     StartInstance,
     StartInstances,
     UploadDefinition,
+    WaitLostJobs,
     Window,
 )
 from penstock.rpc import messages as m
@@ -323,4 +324,4 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ReleaseJobs: jobs.release_jobs,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
-WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (GetAudit, ListSignals, RetryInstance, ListFailedJobs)
+WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (GetAudit, ListSignals, RetryInstance, ListFailedJobs, WaitLostJobs)
