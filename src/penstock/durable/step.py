@@ -178,7 +178,7 @@ def step(
     options = StepOptions(**_options(retries, first, cap, timeout, within, raises))
     if function is None:
         return _StepDecorator(options, name)
-    return Step[..., Any](function, options, name or function.__name__)
+    return _make(function, options, name)
 
 
 class _StepDecorator:
@@ -192,7 +192,11 @@ class _StepDecorator:
     @overload
     def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        return Step(function, self._options, self._name or function.__name__)
+        return _make(function, self._options, self._name)
+
+
+def _make(function: Callable[..., Any], options: StepOptions, name: str | None) -> Step[..., Any]:
+    return Step(function, options, name or function.__name__)
 
 
 def _options(

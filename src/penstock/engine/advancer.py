@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -187,7 +188,7 @@ class Advancer:
             supply = _Supply(
                 self._ids.next,
                 positions,
-                lambda count: store.more_positions(connection, count),
+                partial(store.more_positions, connection),
                 find,
             )
             changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
@@ -243,7 +244,7 @@ class Advancer:
             if outcome.chain is None or following is None:
                 break
             values = {**(values or {}), **await call(_written, outcome)}
-            text: bytes = await call(work.keep, lambda values=values: msgspec.json.encode(values))
+            text: bytes = await call(work.keep, partial(msgspec.json.encode, values))
             chained_bytes += len(text)
             loaded, id = following, supply.new_id()
             start = Case(loaded, Instance(id), [], text, Started(), case.now, {})

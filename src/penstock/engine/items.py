@@ -200,6 +200,10 @@ TimerKey = tuple[int, int, int]
 """Token, seq and index."""
 
 
+def _ignore(instance: int, timer: TimerKey, error: PenstockError) -> None:
+    """Nobody counts refusals."""
+
+
 class TimerItem(WideItem):
     """A timer is due. Answers whether it fired. One of an execution that is closed is garbage, and goes.
 
@@ -214,7 +218,7 @@ class TimerItem(WideItem):
         instance: int,
         timer: TimerKey,
         give_up: str | None = None,
-        on_refused: Callable[[int, TimerKey, PenstockError], object] = lambda *_: None,
+        on_refused: Callable[[int, TimerKey, PenstockError], object] = _ignore,
     ) -> None:
         super().__init__(instance, timer=timer)
         self._void = False

@@ -213,6 +213,7 @@ class _Connection(TCPServer):
 
     async def _read_until_gone(self) -> None:
         head_since = math.inf
+        data: bytes | bytearray = b""
         while True:
             head_since = min(head_since, trio.current_time()) if self._waits_for_rest_of_head() else math.inf
             with trio.move_on_at(head_since + self._limits.header_timeout_seconds) as patience:

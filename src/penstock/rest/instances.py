@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from quart import Blueprint, Response, request
@@ -65,11 +65,12 @@ class InstanceRoutes:
             items = await self._instances.summarize(found.ids)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
         pieces = self._instances.read(found.ids)
-        first: list[InstanceView] = await anext(pieces, [])
+        first: list[InstanceView] = await anext(pieces, list[InstanceView]())
         if len(first) == len(found.ids):
             await pieces.aclose()
             return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
-        extensions = cast("dict[str, Any]", request.scope.get("extensions") or {})
+        scope: Mapping[str, Any] = request.scope
+        extensions: dict[str, Any] = scope.get("extensions") or {}
         lost: Callable[[], bool] = extensions.get(ANSWER_LOST, _no)
         return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
 
