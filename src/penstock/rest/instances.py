@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from quart import Blueprint, Response, request
@@ -69,8 +69,7 @@ class InstanceRoutes:
         if len(first) == len(found.ids):
             await pieces.aclose()
             return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
-        scope: Mapping[str, Any] = request.scope
-        extensions: dict[str, Any] = scope.get("extensions") or {}
+        extensions = cast("Mapping[str, Any]", request.scope).get("extensions") or {}
         lost: Callable[[], bool] = extensions.get(ANSWER_LOST, _no)
         return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
 
