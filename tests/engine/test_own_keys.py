@@ -12,7 +12,7 @@ from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, retention
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, variables_of
+from tests.engine.driver import Driver, number, variables_of
 from tests.shapes import task, user, wait
 
 JOB = definition(task("x"), end(), definition_id="job")
@@ -132,7 +132,8 @@ async def test_the_key_goes_with_the_instance_at_the_end_of_its_retention(driver
     now = driver.clock.now()
     everything = retention.Partition("p", now - timedelta(days=10), now + timedelta(days=1))
     async with driver.engine.database.connection() as connection:
-        assert (await retention.remove_instances(connection, everything, 2, 0))[0] == 1
+        retired = await retention.retired(connection, everything, 2, 0)
+        assert await retention.remove_instances(connection, retired) == [number(first)]
     for table in ("instance", "instance_key", "signal_id"):
         assert driver.rows(f"SELECT * FROM {table}") == []
     assert await begin(driver, of="later") != first
