@@ -194,6 +194,8 @@ class _Run(Book):
                 self.enter(token, index)
             except _StepFailed as failed:
                 self.fail(token, failed.reason)
+            except TooMuchWork as error:
+                self.fail(token, f"step '{self.definition.steps[token.step].id}': {error}")
 
     def enter(self, token: Token, index: int) -> None:
         step = self.definition.steps[index]
@@ -211,7 +213,7 @@ class _Run(Book):
             self.end_token(token)
             return
         self.place(token, step)
-        self.spend(step, STEP_WORK)
+        self.work.spend(STEP_WORK)
         match step.type:
             case StepType.SERVICE_TASK:
                 move(token, Trigger.ENTER_JOB)
@@ -247,7 +249,7 @@ class _Run(Book):
                 assert step.next is not None
                 self.entering.append((token, step.next))
             case StepType.PARALLEL_GATEWAY:
-                self.spend(step, STEP_WORK * len(step.branches))
+                self.work.spend(STEP_WORK * len(step.branches))
                 self.record(token, HistoryKind.COMPLETED)
                 move(token, Trigger.FORK)
                 token.pending, token.arrived = len(step.branches), 0
@@ -286,7 +288,7 @@ class _Run(Book):
         return (
             len(self.used_signals) < SIGNALS_PER_ADVANCE_MAX
             and self.out.steps_run <= self.inputs.max_automatic_steps // 2
-            and self.inputs.work.may_go_on
+            and self.work.may_go_on
         )
 
     def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
@@ -297,7 +299,7 @@ class _Run(Book):
         self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
         self.out.steps_run += 1
         self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
-        self.inputs.work.begin_anew()
+        self.work.begin_anew()
         self.finish_step(token, output=output)
 
     def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
@@ -387,7 +389,7 @@ class _Run(Book):
             scope[name] = delta[name]  # later entries see earlier ones
             # one by one: a thousand of the largest results would take the engine's memory before they are added up
             size = len(msgspec.json.encode(delta[name]))
-            self.spend(step, size // BYTES_PER_STEP)
+            self.work.spend(size // BYTES_PER_STEP)
             self.written_bytes += size
             if self.written_bytes > self.inputs.max_written_bytes:
                 raise _StepFailed(
@@ -397,14 +399,8 @@ class _Run(Book):
 
     def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:
         try:
-            return self.inputs.work.evaluate(expression, scope, self.inputs.now)
+            return self.work.evaluate(expression, scope, self.inputs.now)
         except (ExpressionError, TooMuchWork) as error:
-            raise _StepFailed(f"step '{step.id}': {error}") from None
-
-    def spend(self, step: Step, steps: int) -> None:
-        try:
-            self.inputs.work.spend(steps)
-        except TooMuchWork as error:
             raise _StepFailed(f"step '{step.id}': {error}") from None
 
     def scope(self) -> dict[str, object]:

@@ -66,6 +66,7 @@ class Book:
         self.removed: list[int] = []
         self.variables = None if variables is None else dict(variables)
         self.inputs = inputs
+        self.work = inputs.work
         self.out = Outcome(instance)
         self.entering: deque[tuple[Token, int]] = deque()
         self.reentering: dict[int, int | None] = {}  # by token: the entry that `retry` comes back to

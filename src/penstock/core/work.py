@@ -37,24 +37,28 @@ class LongWork(Exception):
 class Work:
     """The budget of one advance, chained starts included. ``record`` is what its evaluations gave so far."""
 
-    __slots__ = ("_bound", "_here", "_replay", "_replay_only", "limit", "record", "spent")
+    __slots__ = ("_bound", "_free", "_here", "_replay", "_replay_only", "limit", "record", "spent")
 
     def __init__(self, limit: int, *, here: int | None = None, replay: Record | None = None) -> None:
         """``here``: raise LongWork beyond so many steps. ``replay``: the record of an attempt with the same inputs."""
         self.limit = limit
         self.spent = 0
-        self._bound = limit
         self.record: Record = []
         self._here = here
-        self._replay: deque[tuple[Any, ExpressionError | None, int]] = deque(replay or ())
+        self._set_bound(limit)
+        self._replay: deque[tuple[Any, ExpressionError | None, int]] | None = deque(replay) if replay else None
         self._replay_only = replay is not None
+
+    def _set_bound(self, bound: int) -> None:
+        self._bound = bound
+        self._free = bound if self._here is None else min(bound, self._here)  # up to here spending is just a sum
 
     def spend(self, steps: int) -> None:
         """Raises TooMuchWork or LongWork."""
-        self.spent += steps
-        if self.spent > self._bound:
-            raise TooMuchWork(f"more than {self.limit} steps of work in one advance")
-        if self._here is not None and self.spent > self._here:
+        self.spent = spent = self.spent + steps
+        if spent > self._free:
+            if spent > self._bound:
+                raise TooMuchWork(f"more than {self.limit} steps of work in one advance")
             raise LongWork
 
     @property
@@ -64,11 +68,21 @@ class Work:
 
     def begin_anew(self) -> None:
         """What follows has a whole budget."""
-        self._bound = self.spent + self.limit
+        self._set_bound(self.spent + self.limit)
 
     def evaluate(self, expression: Expression, variables: Mapping[str, object], now: datetime) -> object:
         """The expression's result. Raises ExpressionError, TooMuchWork or LongWork."""
-        result, error, steps = self._recall() or self._measure(expression, variables, now)
+        if self._replay or self._replay_only:
+            result, error, steps = self._recall()
+        else:
+            error = None
+            steps_max = self._free - self.spent
+            try:
+                result, steps = expression.measure(variables, now, None, steps_max)
+            except OutOfSteps:
+                result, steps = None, steps_max + 1
+            except ExpressionError as found:
+                result, error, steps = None, found, found.steps
         self.record.append((result, error, steps))
         self.spend(steps)
         if error is not None:
@@ -77,7 +91,7 @@ class Work:
 
     def keep(self, make: Callable[[], T]) -> T:
         """What ``make`` gives, or gave when the record was made."""
-        made = self._recall() or (make(), None, 0)
+        made = self._recall() if self._replay or self._replay_only else (make(), None, 0)
         self.record.append(made)
         return cast(T, made[0])
 
@@ -87,24 +101,13 @@ class Work:
 
     def rewind(self, mark: tuple[int, int, int]) -> None:
         """The same is done once more from ``mark`` on; what was evaluated since need not be again."""
-        place, self.spent, self._bound = mark
+        place, self.spent, bound = mark
+        self._set_bound(bound)
+        if self._replay is None:
+            self._replay = deque()
         self._replay.extendleft(reversed(self.record[place:]))
         del self.record[place:]
 
-    def _recall(self) -> tuple[Any, ExpressionError | None, int] | None:
-        if self._replay:
-            return self._replay.popleft()
-        assert not self._replay_only, "the record is of other inputs"
-        return None
-
-    def _measure(
-        self, expression: Expression, variables: Mapping[str, object], now: datetime
-    ) -> tuple[Any, ExpressionError | None, int]:
-        steps_max = (self._bound if self._here is None else min(self._bound, self._here)) - self.spent
-        try:
-            result, steps = expression.measure(variables, now, steps_max=steps_max)
-        except OutOfSteps:
-            return None, None, steps_max + 1
-        except ExpressionError as error:
-            return None, error, error.steps
-        return result, None, steps
+    def _recall(self) -> tuple[Any, ExpressionError | None, int]:
+        assert self._replay, "the record is of other inputs"
+        return self._replay.popleft()
