@@ -80,7 +80,8 @@ class Hold:
 
     def close(self) -> None:
         """Hold nothing any more. Idempotent."""
-        self.keep(0)
+        if self.bytes:
+            self.keep(0)
 
 
 class Waiting(NamedTuple):
