@@ -180,6 +180,30 @@ async def test_the_listening_connection_comes_back(start_local: StartLocal, data
     await wait_until(heard)
 
 
+async def test_the_listener_leaves_a_server_that_takes_no_writes_any_more(
+    start_local: StartLocal, database_dsn: str
+) -> None:
+    """As a primary that was replaced and lives on: hints and the session lock are on the new one."""
+    engine = await start_local()
+    await see_each_other(engine)
+
+    async def listens() -> bool:
+        return len(listeners(database_dsn)) == 1
+
+    await wait_until(listens)
+    before = listeners(database_dsn)
+    async with engine.engine.database.connection() as connection:
+        await connection.fetch("SET default_transaction_read_only = on")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            await connection.fetch("CREATE TABLE t ()")
+
+    async def left() -> bool:
+        now = listeners(database_dsn)
+        return len(now) == 1 and now != before
+
+    await wait_until(left)
+
+
 async def test_a_session_lock_that_a_lost_session_still_holds_is_taken_later(
     start_local: StartLocal, database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ class Membership:
         self._wake = trio.Event()
         self._renew_at = 0.0
         self._listening = trio.CancelScope()
+        self._servers_left = 0
 
     async def join(self) -> int:
         """Take a number.
@@ -122,7 +123,10 @@ class Membership:
             connection.close_nowait()
 
     async def look(self) -> None:
-        """Renew the number and see who else lives."""
+        """Renew the number and see who else lives. With a primary that was replaced its listener is left, too."""
+        if self._servers_left != self._database.pool.servers_left:
+            self._servers_left = self._database.pool.servers_left
+            self._listening.cancel()
         async with self._database.connection() as connection:
             if trio.current_time() >= self._renew_at:
                 await self._renew(connection)

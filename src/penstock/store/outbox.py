@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.database import TryAgain
 from penstock.store.jobs import Expired, opened
 from penstock.store.statements import SQL
 
@@ -203,5 +204,6 @@ async def lead(connection: TrioConnection) -> bool:
 
 
 async def still_leading(connection: TrioConnection) -> None:
-    """Keep the session; raises when the server has ended it."""
-    await connection.fetch(SQL["still_leading"])
+    """Keep the session; raises when the server has ended it, or takes no writes any more."""
+    if not (await connection.fetch(SQL["still_leading"]))[0][0]:
+        raise TryAgain("the server takes no writes any more")

@@ -92,6 +92,8 @@ class Pool:
         self._busy: set[TrioConnection] = set()
         self._slots = max_size
         """Connections that may still go out: max_size less those out, being made, or promised to a woken waiter."""
+        self.servers_left = 0
+        """How often a server was left that takes no writes: sessions elsewhere may be on it, too."""
         self._waiters = trio.lowlevel.ParkingLot()
         self._closed = False
         self._returned = trio.lowlevel.ParkingLot()
@@ -147,6 +149,7 @@ class Pool:
             if connection.closed:
                 self._discarded += 1
                 if connection.takes_no_writes:  # nor do the others: they may all be of a primary that was replaced
+                    self.servers_left += 1
                     self._close_idle()
             elif self._closed or connection.created_at == -math.inf:
                 connection.close_nowait()

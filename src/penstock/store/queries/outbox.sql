@@ -223,7 +223,8 @@ SELECT pg_try_advisory_lock(1885697139, -3)
 SELECT set_config('idle_session_timeout', $1::text, false)
 
 -- name: still_leading
-SELECT 1
+-- Whether the session's server takes writes: a lock on a primary that was replaced elects nobody.
+SELECT current_setting('transaction_read_only') = 'off'
 
 -- name: switch_mode
 -- Records the dispatch mode of the engines on this database; the mode before, when it was another.
