@@ -48,7 +48,7 @@ FILL_REST = """
       SELECT seq, instance_id, id, seq, now(), 1, 1 FROM token;
     INSERT INTO buffered_signal (id, instance_id, step, received_at, output)
       SELECT seq, instance_id, 0, now(), '{}' FROM token;
-    INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM token;
+    INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM token ON CONFLICT DO NOTHING;
     INSERT INTO instance_key (definition_id, key, instance_id) SELECT 'd', id::text, id FROM token"""
 
 
