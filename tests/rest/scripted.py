@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import trio
 
+from penstock.core.definition import Definition
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
@@ -80,6 +81,10 @@ class Part:
         return call
 
 
+async def _read(read: Callable[[], Definition], size_bytes: int) -> Definition:
+    return read()
+
+
 class ScriptedEngine:
     """``on("jobs.complete", answer)``: a value, an error to raise, or an async function of the arguments."""
 
@@ -93,6 +98,7 @@ class ScriptedEngine:
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
         self.jobs, self.tasks = Part(self, "jobs"), Part(self, "tasks")
         self.ready = Part(self, "engine").ready
+        self.on("definitions.parse", _read)
 
     def on(self, operation: str, answer: Any) -> None:
         self.answers[operation] = answer
