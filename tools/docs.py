@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from penstock.access import table
+from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
 from penstock.settings import SETTINGS, SettingInfo
 
 TOP = Path(__file__).parents[1]
@@ -67,7 +69,34 @@ def configuration() -> str:
     return "".join(parts)
 
 
-PAGES = {"docs/configuration.md": configuration}
+ROLES_BEGIN = "<!-- roles: written by `make docs` from src/penstock/access -->\n"
+ROLES_END = "<!-- roles end -->\n"
+
+
+def roles() -> str:
+    """One row for each permission: who has it, and for what it is needed."""
+    parts = ["\n| needed for | " + " | ".join(Role) + " |\n|---|" + "---|" * len(Role) + "\n"]
+    needs: dict[Permission, list[str]] = {}
+    for (method, path), permission in table.REST.items():
+        needs.setdefault(permission, []).append(f"`{method} {path}`")
+    for path, permission in table.RPC.items():
+        needs.setdefault(permission, []).append(f"`{path.rpartition('/')[2]}`")
+    needs[table.METRICS].append("the metrics port")
+    for permission in LEAST_ROLE:
+        marks = ("yes" if permission in ALLOWED[role] else "" for role in Role)
+        parts.append(f"| **{permission}**: {', '.join(dict.fromkeys(needs[permission]))} | {' | '.join(marks)} |\n")
+    parts.append(f"\nWith any proof: {', '.join(needs[Permission.PROVED])}. ")
+    parts.append(f"With none: {', '.join(dict.fromkeys(needs[Permission.NONE]))}.\n\n")
+    return "".join(parts)
+
+
+def security() -> str:
+    """The page as it is, with the table of roles written anew."""
+    before, _, rest = (TOP / "docs" / "security.md").read_text().partition(ROLES_BEGIN)
+    return before + ROLES_BEGIN + roles() + ROLES_END + rest.partition(ROLES_END)[2]
+
+
+PAGES = {"docs/configuration.md": configuration, "docs/security.md": security}
 
 
 def main() -> int:

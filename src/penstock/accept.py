@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 
 import trio
 
@@ -30,6 +32,30 @@ _CLIENT_GONE = frozenset(
         errno.ENETUNREACH,
     }
 )
+
+
+class PerAddress:
+    """Open connections of each address, at most ``most`` (0: any)."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, address: str) -> Generator[bool]:
+        """Count a connection for the block; false when there is no room for it."""
+        if not self._most:
+            yield True
+        elif self._open[address] >= self._most:
+            yield False
+        else:
+            self._open[address] += 1
+            try:
+                yield True
+            finally:
+                self._open[address] -= 1
+                if not self._open[address]:
+                    del self._open[address]
 
 
 async def accept_connections(

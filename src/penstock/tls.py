@@ -74,6 +74,7 @@ class Tls:
         certificate, key, *authorities = self._files
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # it costs us more than the client
         context.set_alpn_protocols(self._protocols)
         try:
             context.load_cert_chain(certificate, key)

@@ -95,7 +95,7 @@ class Everything:
 def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
     engine = ScriptedEngine()
     engine.metrics = Metrics("test")
-    assert RpcServer(engine, engine.settings, None).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted
+    assert RpcServer(engine, engine.settings, None, max_connections=1).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted
 
 
 async def test_each_rpc_takes_the_roles_of_its_row_and_no_others() -> None:

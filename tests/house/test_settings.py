@@ -374,7 +374,17 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
         "_limit",
         "_depth",
     )
-    units += ("_connections", "_streams", "_size", "_days", "processes", "_partitions", "_replicas")
+    units += (
+        "_per_second",
+        "_calls",
+        "_connections",
+        "_streams",
+        "_size",
+        "_days",
+        "processes",
+        "_partitions",
+        "_replicas",
+    )
     for info in SETTINGS.values():
         assert info.type not in (int, float) or info.name.endswith(units), info.name
 

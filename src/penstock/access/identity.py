@@ -31,6 +31,11 @@ class Identity(msgspec.Struct, frozen=True):
     ambient: bool = False
     """Proved by where the call comes from (network, certificate): a browser sends such a proof for any page."""
 
+    @property
+    def limited(self) -> bool:
+        """Whether calls are counted by its key: many hosts may share a network."""
+        return not self.key.startswith("network:")
+
     @classmethod
     def of(
         cls, name: str, grant: Grant, *, key: str = "", expires_at: float = math.inf, ambient: bool = False

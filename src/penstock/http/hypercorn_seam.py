@@ -29,7 +29,7 @@ from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from penstock.accept import accept_connections
+from penstock.accept import PerAddress, accept_connections
 from penstock.allowance import Allowance
 from penstock.http.asgi import CERTIFICATE, App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
@@ -62,6 +62,7 @@ class HypercornServer:
         self.limits = limits or Limits()
         self._config = _config(self.limits)
         self._tls = tls
+        self._per_address = PerAddress(self.limits.max_connections_per_address)
         self._shared = Shared(self.limits, refusal_headers)
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
@@ -120,6 +121,19 @@ class HypercornServer:
     # -- connections
 
     async def _handle_socket(self, app: App, sock: socket.socket) -> None:
+        try:
+            address = str(sock.getpeername()[0])
+        except OSError:  # it has left already
+            address = ""
+        with self._per_address.counted(address) as room:
+            if room:
+                await self._handle_counted(app, sock)
+                return
+        sock.close()
+        self._open_sockets -= 1
+        self._room.set()
+
+    async def _handle_counted(self, app: App, sock: socket.socket) -> None:
         self._accepted_total += 1
         stream: _BoundedStream | None = None
         guard: Guard | None = None

@@ -27,6 +27,8 @@ class Limits:
     """Bodies of all requests that are being received or answered. More is a 503."""
     max_pipeline_bytes: int = 64 * _KIB
     """Read ahead while a request is answered; above it the socket is not read until the answer is out."""
+    max_connections_per_address: int = 10_000
+    """One more is closed as soon as it is accepted."""
     max_connections: int = 10_000
     """At the limit the longest idle connection makes room; when none is idle, newcomers wait to be accepted."""
     evict_after_idle_seconds: float = 30.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
-from penstock.accept import accept_connections
+from penstock.accept import PerAddress, accept_connections
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
 from penstock.http.interface import Statistics
@@ -41,6 +41,7 @@ class HttpServer:
     ) -> None:
         self.limits = limits or Limits()
         self._tls = tls
+        self._per_address = PerAddress(self.limits.max_connections_per_address)
         self.refusal_headers = refusal_headers
         """Of every answer that the server gives itself."""
         self.body_budget = BodyBudget(self.limits.max_request_memory_bytes)
@@ -137,11 +138,14 @@ class HttpServer:
         try:
             with sock:
                 client, server_address = _address(sock.getpeername()), _address(sock.getsockname())
-                stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-                if self._tls is None:
-                    await self.handle(app, stream, client, server_address)
-                else:
-                    await self._handle_tls(app, stream, self._tls, client, server_address)
+                with self._per_address.counted(client[0]) as room:
+                    if not room:
+                        return
+                    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+                    if self._tls is None:
+                        await self.handle(app, stream, client, server_address)
+                    else:
+                        await self._handle_tls(app, stream, self._tls, client, server_address)
         except OSError:
             log.debug("a client went away while it was accepted")
         finally:

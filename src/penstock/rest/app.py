@@ -15,8 +15,9 @@ import trio
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
+from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
-from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, Unauthenticated
+from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
@@ -37,7 +38,7 @@ from penstock.rest.exchange import (
 )
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.pages import Pages
-from penstock.rest.problems import bug, nothing_at, problem, problem_of
+from penstock.rest.problems import bug, nothing_at, problem_of
 from penstock.rest.routed import CALLER, PATTERN, RoutedApp
 from penstock.rest.starts import StartRoutes
 
@@ -48,6 +49,8 @@ CLIENT_GONE_STATUS: Final = 499
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
+_HEALTH: Final = frozenset({"/healthz", "/readyz"})
+"""Probes are not counted with their address."""
 _WAITING: Final = frozenset({"/v1/jobs/poll", "/v1/jobs/lost"})
 """Calls that may be parked."""
 _NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
@@ -58,16 +61,28 @@ def _none() -> Sequence[str]:
     return ()
 
 
-def make_app(engine: Engine, *, degraded: Callable[[], Sequence[str]] = _none, gate: Gate | None = None) -> App:
+def make_app(
+    engine: Engine,
+    *,
+    degraded: Callable[[], Sequence[str]] = _none,
+    gate: Gate | None = None,
+    limits: CallLimits | None = None,
+) -> App:
     """The REST interface of an engine. ``degraded`` names what is away although the engine serves (`/readyz`);
     without a ``gate`` everybody may do everything."""
-    return RestApp(engine, degraded, gate)
+    return RestApp(engine, degraded, gate, limits)
 
 
 class RestApp:
     """See ``make_app``."""
 
-    def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        degraded: Callable[[], Sequence[str]],
+        gate: Gate | None = None,
+        limits: CallLimits | None = None,
+    ) -> None:
         jobs, starts = JobRoutes(engine), StartRoutes(engine)
         self._hot: dict[str, Handler] = {
             "/v1/jobs/poll": jobs.poll,
@@ -86,6 +101,7 @@ class RestApp:
         }
         self._routed = RoutedApp(engine, degraded, self._hot_methods)
         self._gate = gate
+        self._limits = limits
         self._cors = Cors(engine.settings.allowed_origins, engine.settings.cors_headers)
         self._pages = Pages(engine.settings)
         self._max_body_bytes = engine.settings.max_body_bytes
@@ -112,19 +128,16 @@ class RestApp:
         set_trace(headers.get(b"traceparent"))
         cors = self._cors.headers(headers.get(b"origin"))
         method: str = scope["method"]
-        refusal = self._pages.refusal(method, headers)
-        caller: Identity | PenstockError | None = None
+        caller, refusal = await self._admit(scope, method, headers)
         if self._gate is not None:
             cors = (*cors, *_NO_STORE)
-            if refusal is None:
-                caller = scope[CALLER] = await self._caller(self._gate, scope, headers)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
         hold = None if _answers_little(scope["path"]) else self._answer_memory.open()
         try:
             reply: Reply | None
             hot = self._find_hot(scope["path"]) if method == "POST" else None
             if refusal is not None:
-                reply = problem(Forbidden.code, refusal)
+                reply = problem_of(refusal)
             elif hot is not None:
                 pattern, handler, job_id = hot
                 reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
@@ -142,6 +155,8 @@ class RestApp:
         finally:
             if hold is not None:
                 hold.close()
+            if self._limits is not None and refusal is None and scope["path"] not in _HEALTH:
+                self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"
             self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
 
@@ -160,15 +175,31 @@ class RestApp:
     def _hot_methods(self, path: str) -> Sequence[str]:
         return ("POST",) if self._find_hot(path) is not None else ()
 
+    async def _admit(
+        self, scope: Scope, method: str, headers: dict[bytes, bytes]
+    ) -> tuple[Identity | PenstockError | None, PenstockError | None]:
+        """Who calls (with authentication; an error says why that is not known), and why there is no answer at all. A
+        call without a refusal is counted: `CallLimits.leave` ends that."""
+        foreign = self._pages.refusal(method, headers)
+        if foreign is not None:
+            return None, Forbidden(foreign)
+        limits = None if self._limits is None or scope["path"] in _HEALTH else self._limits
+        over = None if limits is None else limits.take(_address_of(scope))
+        caller: Identity | PenstockError | None = None
+        if self._gate is not None and over is None:
+            caller = scope[CALLER] = await self._caller(self._gate, scope, headers)
+        if limits is not None and over is None:
+            over = limits.enter(caller if isinstance(caller, Identity) else None)
+        return caller, None if over is None else TooManyRequests(over)
+
     async def _caller(self, gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Identity | PenstockError:
         """Who calls; or why that is not known, which matters only where it is asked for."""
         set_identity(None)  # one task serves all calls of a connection
         proofs = [value for name, value in scope["headers"] if name == b"authorization"]
-        client = scope.get("client")
+        certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
+        own = self._pages.is_own(headers)
         try:
-            address = None if client is None else client[0]
-            certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
-            identity = await gate.identify(proofs, address, certificate, ambient=self._pages.is_own(headers))
+            identity = await gate.identify(proofs, _address_of(scope), certificate, ambient=own)
         except PenstockError as error:
             return error
         set_identity(identity)
@@ -257,6 +288,11 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
+
+
+def _address_of(scope: Scope) -> str | None:
+    client = scope.get("client")
+    return None if client is None else client[0]
 
 
 def _unknown() -> bool:

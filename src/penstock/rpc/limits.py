@@ -12,6 +12,8 @@ from msgspec import Struct
 class Limits(Struct, frozen=True, kw_only=True):
     """What one client, and all of them together, may make the server hold."""
 
+    connections_per_address: int = 0
+    """Of them from one address; one more is closed. 0: any."""
     connections: int = 10_000
     """Open connections. At the limit the longest idle one makes room; when none is, newcomers wait to be accepted."""
     evict_after_idle_s: float = 30.0

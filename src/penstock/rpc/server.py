@@ -19,12 +19,14 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_timeout
 from msgspec import Struct
 
-from penstock.accept import accept_connections
+from penstock.accept import PerAddress, accept_connections
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
+from penstock.access.limits import CallLimits
+from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TooManyRequests
 from penstock.log import set_trace
 from penstock.rpc.call import Call, Codec
 from penstock.rpc.limits import Limits
@@ -96,6 +98,7 @@ class Server:
         status_of: Callable[[Exception], GRPCError | None] | None = None,
         on_call: Callable[[str, str, float], None] | None = None,
         gate: Gate | None = None,
+        call_limits: CallLimits | None = None,
         answer_memory: AnswerMemory | None = None,
     ) -> None:
         """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
@@ -112,9 +115,11 @@ class Server:
             for path, handler in service.__mapping__().items():
                 self._methods[path.encode()] = Method.of(path, handler)
         self._tls = tls
+        self._per_address = PerAddress(self.limits.connections_per_address)
         self._status_of = status_of
         self._on_call = on_call
         self._gate = gate
+        self._call_limits = call_limits
         self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
@@ -218,7 +223,13 @@ class Server:
             sock.close()
             self._left()
         else:
-            await self._serve_counted(stream, peer)
+            with self._per_address.counted(str(peer[0])) as room:
+                if room:
+                    await self._serve_counted(stream, peer)
+                    return
+            self.counts.refused += 1
+            await trio.aclose_forcefully(stream)
+            self._left()
 
     async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
         """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
@@ -334,10 +345,10 @@ class Server:
         set_trace(call.headers.get(b"traceparent"))
         try:
             with call.scope:
-                if self._gate is None:
+                if self._gate is None and self._call_limits is None:
                     await call.method.run(call)
                 else:
-                    await self._run_admitted(self._gate, call)
+                    await self._run_admitted(call)
                 if not call.answers and not call.method.server_streaming:
                     raise AssertionError("a unary handler sent no answer")
                 return None
@@ -345,16 +356,35 @@ class Server:
             return self._problem(call, error)
         return call.cancelled_as
 
-    async def _run_admitted(self, gate: Gate, call: Call[Any, Any]) -> None:
+    async def _run_admitted(self, call: Call[Any, Any]) -> None:
         """Run a call of somebody who may make it, for as long as that is so."""
-        caller: Identity | PenstockError
+        needed = table.RPC.get(call.method.path)
+        identity: Identity | None = None
+        limits = self._call_limits if needed is not Permission.NONE else None
+        over = None if limits is None else limits.take(call.address)
+        if over is not None:
+            raise TooManyRequests(over)
+        if self._gate is not None:
+            caller: Identity | PenstockError
+            try:
+                caller = await self._gate.identify(call.authorization, call.address, call.certificate)
+            except PenstockError as error:
+                caller = error
+            table.require(needed, caller)
+            identity = caller if isinstance(caller, Identity) else None
+            set_identity(identity)
+        over = None if limits is None else limits.enter(identity)
+        if over is not None:
+            raise TooManyRequests(over)
         try:
-            caller = await gate.identify(call.authorization, call.address, call.certificate)
-        except PenstockError as error:
-            caller = error
-        table.require(table.RPC.get(call.method.path), caller)
-        set_identity(caller if isinstance(caller, Identity) else None)
-        if isinstance(caller, PenstockError) or not call.method.client_streaming:
+            await self._run_watched(call, identity)
+        finally:
+            if limits is not None:
+                limits.leave(identity)
+
+    async def _run_watched(self, call: Call[Any, Any], identity: Identity | None) -> None:
+        """A stream ends with what proved its caller's identity."""
+        if self._gate is None or identity is None or not call.method.client_streaming:
             await call.method.run(call)
             return
 
@@ -364,7 +394,7 @@ class Server:
             else:
                 call.expire(GRPCError(Status.UNAUTHENTICATED, EXPIRED), self.limits.expired_call_s)
 
-        with gate.watching(caller, end):
+        with self._gate.watching(identity, end):
             await call.method.run(call)
 
     def _problem(self, call: Call[Any, Any], error: Exception) -> GRPCError:

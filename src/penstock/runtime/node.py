@@ -16,6 +16,7 @@ import trio
 
 from penstock import __version__
 from penstock.access.gate import Gate
+from penstock.access.limits import make_limits
 from penstock.engine.engine import Engine
 from penstock.http import HttpServer, Limits, ListenError, Server, listen
 from penstock.log import get_logger
@@ -144,10 +145,11 @@ class Node:
         shares = self._shares
         if (shares.rest, shares.grpc) != (self._settings.http_max_connections, self._settings.grpc_max_connections):
             log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
-        rpc = RpcServer(engine, self._settings, self._gate, self._tls.grpc, max_connections=shares.grpc)
+        limits = make_limits(self._settings)
+        rpc = RpcServer(engine, self._settings, self._gate, self._tls.grpc, limits, max_connections=shares.grpc)
         await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
         degraded = list[str] if dispatch is None else dispatch.degraded
-        entrance.app = make_app(engine, degraded=degraded, gate=self._gate)
+        entrance.app = make_app(engine, degraded=degraded, gate=self._gate, limits=limits)
         if "REST" not in supervisor.names():
             await serve_entrance()
         self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
@@ -276,6 +278,7 @@ class Node:
             max_body_bytes=settings.max_body_bytes,
             max_request_memory_bytes=settings.http_max_request_memory_bytes,
             max_connections=self._shares.rest,
+            max_connections_per_address=settings.address_max_connections or self._shares.rest,
             header_timeout_seconds=settings.http_header_timeout_seconds,
             body_timeout_seconds=settings.http_body_timeout_seconds,
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,

@@ -11,6 +11,7 @@ from socket import socket
 import trio
 
 from penstock.access.gate import Gate
+from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
 from penstock.rpc.codec import WireCodec
 from penstock.rpc.health import Health
@@ -34,6 +35,7 @@ class RpcServer:
         settings: Settings,
         gate: Gate | None,
         tls: Tls | None = None,
+        limits: CallLimits | None = None,
         *,
         max_connections: int | None = None,
     ) -> None:
@@ -47,6 +49,7 @@ class RpcServer:
             codec=WireCodec(),
             limits=Limits(
                 connections=max_connections or settings.grpc_max_connections,
+                connections_per_address=settings.address_max_connections,
                 streams_per_connection=settings.grpc_max_streams,
                 message_bytes=settings.grpc_max_message_bytes,
             ),
@@ -55,6 +58,7 @@ class RpcServer:
             answer_memory=engine.answer_memory,
             on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
             gate=gate,
+            call_limits=limits,
         )
 
     async def serve(

@@ -47,6 +47,22 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
             "`10.0.0.0/8=worker` each: what these addresses may do without a proof. For SDKs without a place for one."
         ),
     ] = ()
+    token_max_calls_per_second: Annotated[
+        float, _access("Calls of one token, JWT subject or certificate in each process; over it 429. 0: any.", 0, 1e9)
+    ] = 0
+    token_max_running_calls: Annotated[
+        int,
+        _access("Of these at once, parked polls and streams too, in each process; over it 429. 0: any.", 0, 1_000_000),
+    ] = 0
+    address_max_calls_per_second: Annotated[
+        float, _access("Calls from one address in each process, health aside; over it 429. 0: any.", 0, 1e9)
+    ] = 0
+    address_max_connections: Annotated[
+        int,
+        _access(
+            "Open connections from one address, on REST and on gRPC each; one more is closed. 0: any.", 0, 1_000_000
+        ),
+    ] = 0
     tls_cert_path: Annotated[
         str | None,
         _tls("Certificate chain (PEM) of REST, metrics, and gRPC unless it has its own. With it they speak TLS only."),
