@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 from quart import Blueprint, Response, request
@@ -15,7 +15,7 @@ from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.vocabulary import InstanceView
 from penstock.errors import BadRequest
 from penstock.rest.codec import CancelBody, optional_decoder
-from penstock.rest.exchange import ANSWER_LOST, JSON, Reply
+from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
 
 VIEW_FULL: Final = "full"
@@ -69,8 +69,8 @@ class InstanceRoutes:
         if len(first) == len(found.ids):
             await pieces.aclose()
             return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
-        extensions = cast("Mapping[str, Any]", request.scope).get("extensions") or {}
-        lost: Callable[[], bool] = extensions.get(ANSWER_LOST, _no)
+        scope = cast("Scope", request.scope)
+        lost = cast("Callable[[], bool]", scope.get("extensions", {}).get(ANSWER_LOST, _no))
         return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
 
     async def get(self, id: str) -> Response:
