@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock.store.embedded import running_dsn
@@ -193,3 +194,26 @@ def test_a_worker_by_network_needs_no_header(start_engine: StartEngine) -> None:
     assert ask(engine.port, "POST", f"/v1/jobs/{job['id']}/complete", body={"workerId": "w"})[0] == 204
     assert ask(engine.port, "POST", f"/v1/instances/{job['instanceId']}/cancel", body={})[0] == 403
     assert bearer("admin").startswith("Bearer pst_")
+
+
+async def test_over_http_2_the_same_is_asked(start_engine: StartEngine) -> None:
+    engine = start_engine(authentication=True, api_tokens=",".join(lines()), http_server="hypercorn").wait_ready()
+    right = ("authorization", bearer("viewer"))
+    async with httpx.AsyncClient(http1=False, http2=True, base_url=f"http://127.0.0.1:{engine.port}") as client:
+
+        async def status(*headers: tuple[str, str], path: str = "/v1/definitions") -> int:
+            answer = await client.get(path, headers=list(headers))
+            assert answer.http_version == "HTTP/2"
+            return answer.status_code
+
+        assert await status(right) == 200
+        assert (
+            await status()
+            == await status(right, right)
+            == await status(("authorization", "Bearer wrong"), right)
+            == 401
+        )
+        assert await status(right, ("host", "evil.example")) == 403
+        assert await status(path="/healthz") == 200
+        assert await status(path="/v1/definitions?access_token=" + TOKENS["admin"].text) == 401
+        assert (await client.post("/v1/definitions", headers=[right], json=linear(1))).status_code == 403
