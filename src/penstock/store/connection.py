@@ -145,6 +145,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
                 return await self.wait(gen)
             raise pg_errors._WaitTimeout("wait timeout expired")  # pyright: ignore[reportPrivateUsage] # psycopg waits for it
         drive = Drive(gen, self.pgconn.socket)
+        self._unreplicated = False
         try:
             result = await drive.run()
         except psycopg.Error as error:
@@ -164,7 +165,6 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
                 gen.close()
             raise
         if self._unreplicated:
-            self._unreplicated = False
             raise InDoubt("committed, but maybe not by the standby")
         return result
 

@@ -106,19 +106,20 @@ class OneFlushPipeline(psycopg.AsyncPipeline):
         """Read all results. psycopg's own would forget an error for the end of the session that follows it, and leave
         the end of the answer unread when the commit itself fails."""
         first: psycopg.Error | None = None
-        ended = False
-        while not ended:
+        pgconn, queue, process = self.pgconn, self.result_queue, self._process_results
+        while queue:
             try:
-                results = yield from generators.fetch_many(self.pgconn)
+                results = yield from generators.fetch_many(pgconn)
                 if not results:
                     raise psycopg.OperationalError("the answer ended before its end")
-                ended = results[0].status == pq.ExecStatus.PIPELINE_SYNC
-                queued = self.result_queue[0]
-                if len(self.result_queue) > 1:  # the last one is the Sync
-                    self.result_queue.popleft()
-                self._process_results(queued, results)
+                queued = queue[0]
+                # the last one is the Sync; before its own answer an error of the commit may come
+                if len(queue) > 1 or results[0].status == pq.ExecStatus.PIPELINE_SYNC:
+                    queue.popleft()
+                process(queued, results)
             except psycopg.Error as error:
                 first = first or error
-                ended = ended or self.pgconn.status == pq.ConnStatus.BAD
+                if pgconn.status == pq.ConnStatus.BAD:
+                    break
         if first is not None:
             raise first
