@@ -506,6 +506,30 @@ def test_what_a_side_token_forked_is_outside_every_other_gateways_count_too() ->
     assert machine.open == ["x"]
 
 
+def test_what_a_side_token_forked_ends_at_a_foreign_join_inside_the_block_and_is_waited_for_no_longer() -> None:
+    machine = Machine(
+        definition(
+            user("x", "end", boundaryEvents=[timer("fork")]),
+            gateway("fork", "a", "b", "foreign"),
+            task("a", "join"),
+            task("b", "foreign"),
+            joining("join", "done"),
+            task("done", None),
+            joining("foreign"),
+            end(),
+        )
+    )
+    machine.fire("x")
+    fork = machine.tokens[machine.at("a").parent_id or 0]
+    assert machine.open == ["x", "a", "b"]
+    assert (fork.pending, fork.arrived) == (2, 0)
+    machine.complete("a")
+    assert joined(machine) == 0
+    machine.complete("b")
+    assert joined(machine) == 1
+    assert machine.open == ["x", "done"]
+
+
 # -- several tokens on one step
 
 

@@ -150,6 +150,25 @@ def test_advance_plays_by_the_rules_where_many_signals_are_kept() -> None:
     assert slices > 50
 
 
+def test_advance_plays_by_the_rules_where_a_side_token_forks_towards_a_foreign_join() -> None:
+    """Random definitions seldom have it."""
+    body = definition(
+        task("x", boundaryEvents=[timer("fork")]),
+        gateway("fork", "a", "b", "foreign"),
+        task("a", "join"),
+        task("b", "foreign"),
+        joining("join", "done"),
+        task("done", None),
+        joining("foreign"),
+        end(),
+    )
+    joined = 0
+    for seed in range(50):
+        machine, _, _ = play_a_game(body, Seeded(random.Random(seed)), Move("fire", 0, 0))
+        joined += ("join", "COMPLETED") in machine.path
+    assert joined > 5
+
+
 GAMES = 800
 WANTED = {
     "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal",

@@ -205,7 +205,7 @@ class TokenGame:
                 mark.block = None
                 self._one_less(block, arrived=False)
         if kind(step) == "JOIN_GATEWAY" and mark.side:
-            self._vanish(mark)
+            self._dead_end(mark)
             return
         self._entries += 1
         mark.step, mark.entered = name, self._entries
