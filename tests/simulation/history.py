@@ -17,7 +17,7 @@ from penstock.core.state import CLOSING_KINDS, HistoryKind, InstanceStatus, Toke
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES
 from tests.core.machine import START, Machine
-from tests.model.moves import MAX_AUTOMATIC
+from tests.model.moves import MAX_AUTOMATIC, MAX_WORK
 from tests.model.test_games_in_memory import compare, open_tokens
 from tests.model.token_game import TokenGame
 
@@ -31,8 +31,8 @@ class History:
     """One instance and what is known of it. ``events`` counts what was applied."""
 
     def __init__(self, body: Json) -> None:
-        self.machine = Machine(body, START_VARIABLES, max_automatic_steps=MAX_AUTOMATIC)
-        self.game = TokenGame(body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC)
+        self.machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
+        self.game = TokenGame(body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC, MAX_WORK)
         self.events = 0
         self.retries = 0
         self.failed: dict[tuple[Job, str], int] = {}
