@@ -120,6 +120,19 @@ async def test_more_names_can_be_allowed_and_elsewhere_only_those_that_are() -> 
     assert [(await ask(named, Host=host)).status for host in ("wf.example", "localhost")] == [201, 403]
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_probes_come_by_address_where_others_reach_the_engine(path: str) -> None:
+    public = {"insecure": True, "bind": "0.0.0.0", "allowed_hosts": ("wf.example",)}
+    for settings, host, status in (
+        (public, "10.1.2.3:8080", 200),
+        ({}, "evil.example", 403),  # bent to this machine
+    ):
+        answer = await Rest(ScriptedEngine(**settings)).send("GET", path, headers={"Host": host})
+        assert answer.status == status
+    foreign = {"Host": "10.1.2.3:8080", "Origin": ELSEWHERE}
+    assert (await Rest(ScriptedEngine(**public)).send("GET", path, headers=foreign)).status == 403
+
+
 async def test_with_authentication_any_origin_may_call_with_a_token() -> None:
     engine = ScriptedEngine(authentication=True)
     answer = await ask(engine, gate=make_gate(), Origin=ELSEWHERE, Authorization=bearer("operator"))

@@ -50,7 +50,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
 _HEALTH: Final = frozenset({"/healthz", "/readyz"})
-"""Probes are not counted with their address."""
+"""Probes are not counted with their address, and come by an address."""
 _WAITING: Final = frozenset({"/v1/jobs/poll", "/v1/jobs/lost"})
 """Calls that may be parked."""
 _NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
@@ -180,10 +180,11 @@ class RestApp:
     ) -> tuple[Identity | PenstockError | None, PenstockError | None]:
         """Who calls (with authentication; an error says why that is not known), and why there is no answer at all. A
         call without a refusal is counted: `CallLimits.leave` ends that."""
-        foreign = self._pages.refusal(method, headers)
+        probe = scope["path"] in _HEALTH
+        foreign = self._pages.refusal(method, headers, probe=probe)
         if foreign is not None:
             return None, Forbidden(foreign)
-        limits = None if self._limits is None or scope["path"] in _HEALTH else self._limits
+        limits = None if probe else self._limits
         over = None if limits is None else limits.take(_address_of(scope))
         caller: Identity | PenstockError | None = None
         if self._gate is not None and over is None:

@@ -27,15 +27,18 @@ class Pages:
         self._any_may_read = "*" in settings.allowed_origins
         self._origins = frozenset(origin.lower().encode() for origin in settings.allowed_origins)
         local = is_loopback(settings.bind_address)
+        self._local = local
         names = {*settings.allowed_hosts, *((*_LOCAL, settings.bind_address) if local else ())}
         self._hosts = frozenset(name.lower().encode() for name in names)
         self._seen: set[bytes] = set()
 
-    def refusal(self, method: str, headers: Mapping[bytes, bytes]) -> str | None:
-        """Why a request gets no answer; None when it may pass."""
+    def refusal(self, method: str, headers: Mapping[bytes, bytes], *, probe: bool = False) -> str | None:
+        """Why a request gets no answer; None when it may pass. ``probe``: it asks for the engine's health, for which
+        orchestrators come by address."""
         host = headers.get(b"host")
-        if self._hosts and host is not None and host not in self._seen:
-            if _name_of(host) not in self._hosts:
+        named = self._hosts if self._local or not probe else None
+        if named and host is not None and host not in self._seen:
+            if _name_of(host) not in named:
                 return "this engine does not answer to that Host; allowed_hosts (WE_ALLOWED_HOSTS) lists more names"
             if len(self._seen) < _SEEN_MAX_ITEMS:
                 self._seen.add(host)
