@@ -164,8 +164,8 @@ def test_settings_that_the_gate_can_t_read_end_the_start(
     start_engine: StartEngine, settings: dict[str, str], said: str
 ) -> None:
     engine = start_engine(authentication=True, **settings)
-    assert engine.process.wait(30) == 1
-    assert said in Path(engine._log.name).read_text()
+    assert engine.process.wait(30) == 2
+    assert f"penstock: the settings are wrong:\n  {said}" in Path(engine._log.name).read_text()
     assert "pst_secret" not in Path(engine._log.name).read_text()
 
 

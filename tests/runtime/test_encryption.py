@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -52,9 +53,17 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
     assert other.call("GET", "/readyz")[0] == 200
 
 
-def test_keys_that_are_none_end_the_start_and_are_not_shown(start_engine: StartEngine) -> None:
-    engine = start_engine(encryption_keys="k1=hunter2hunter2")
-    assert engine.process.wait(30) == 1
-    line = engine.wait_said("the engine could not go on", "error")
-    assert line["error"] == "'k1' of encryption_keys is not the base64 of 32 bytes"
-    assert "hunter2" not in str(engine.lines)
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("k1=hunter2hunter2", "'k1' of encryption_keys is not the base64 of 32 bytes"),
+        ("hunter2hunter2", "number 1 of encryption_keys is not id=key, the id of letters, digits, _ and -"),
+        ("hunter2hunter2==", "number 1 of encryption_keys is not id=key, the id of letters, digits, _ and -"),
+    ],
+)
+def test_keys_that_are_none_end_the_start_and_are_not_shown(start_engine: StartEngine, keys: str, said: str) -> None:
+    engine = start_engine(encryption_keys=keys)
+    assert engine.process.wait(30) == 2
+    told = Path(engine._log.name).read_text()
+    assert f"penstock: the settings are wrong:\n  {said}\n" in told
+    assert "hunter2" not in told

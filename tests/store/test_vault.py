@@ -94,12 +94,12 @@ def test_keys_are_read_from_text_in_their_order():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "number 1 of encryption_keys has no id"),
-        (encoded(OLD), "number 1 of encryption_keys has no id|is not the base64"),
+        ("", "number 1 of encryption_keys is not id=key"),
+        (encoded(OLD), "number 1 of encryption_keys is not id=key|is not the base64"),
         (f"k1={encoded(OLD)} k1={encoded(NEW)}", "'k1' is given twice"),
         (f"k1={encoded(b'short')}", "'k1' of encryption_keys is not the base64 of 32 bytes"),
         ("k1=hunter2!", "'k1' of encryption_keys is not the base64 of 32 bytes"),
-        (f"a b={encoded(OLD)}", "no id|is not the base64"),
+        (f"a b={encoded(OLD)}", "is not id=key|is not the base64"),
     ],
 )
 def test_keys_that_are_none_are_told_without_showing_them(text, reason):

@@ -76,8 +76,10 @@ def serve(
         log_level=log_level,
         processes=processes,
     )
-    from penstock.runtime.service import run
+    from penstock.runtime.service import run, wrong_settings
 
+    if problems := wrong_settings(settings):
+        _refuse(problems)
     raise typer.Exit(run(settings))
 
 

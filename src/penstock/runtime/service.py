@@ -16,7 +16,7 @@ import trio
 
 from penstock import __version__
 from penstock.access.gate import Gate
-from penstock.errors import PenstockError
+from penstock.errors import BadRequest, PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
@@ -30,6 +30,7 @@ from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.embedded import run_embedded
+from penstock.store.vault import make_vault
 from penstock.tls import CertificateError
 
 EXPECTED = (PenstockError, ListenError, CertificateError, DatabaseError, Superseded)
@@ -44,6 +45,21 @@ log = get_logger(__name__)
 def purposes(settings: Settings) -> Sequence[str]:
     """The listeners that are switched on."""
     return PURPOSES if settings.metrics_enabled else tuple(name for name in PURPOSES if name != "metrics")
+
+
+def wrong_settings(settings: Settings) -> list[str]:
+    """What only its reader can judge: tokens, networks, roles, keys. Told before a port or the database is touched."""
+    wrong: list[str] = []
+    for read in (make_gate, _read_keys):
+        try:
+            read(settings)
+        except BadRequest as error:
+            wrong.append(error.reason)
+    return wrong
+
+
+def _read_keys(settings: Settings) -> None:
+    make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal())
 
 
 def run(settings: Settings) -> int:

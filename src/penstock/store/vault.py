@@ -153,8 +153,8 @@ def read_keys(text: str) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     for number, item in enumerate(re.split(r"[,\s]+", text.strip()), 1):
         id, _, encoded = item.partition("=")
-        if _KEY_ID.fullmatch(id) is None:
-            raise BadRequest(f"number {number} of encryption_keys has no id (letters, digits, _ and -) before its =")
+        if not encoded.strip("=") or _KEY_ID.fullmatch(id) is None:  # a key without an id must not be shown as one
+            raise BadRequest(f"number {number} of encryption_keys is not id=key, the id of letters, digits, _ and -")
         if id in keys:
             raise BadRequest(f"the id '{id}' is given twice in encryption_keys")
         try:
