@@ -128,13 +128,15 @@ def test_an_empty_file_changes_nothing(yaml_file):
 def test_every_problem_is_told_at_once_with_its_source(yaml_file):
     path = yaml_file(
         "# first line\nrest_prot: 1\nmax_body_bytes: 1\nlog_level: loud\ngrpc_port: '9'\nrest_port: 1\nrest_port: 2\n"
+        "docs_enabled: perhaps\n"
     )
     assert problems(config_path=path, environ={"DB_MAX_CONNS": "many"}, options={"metrics_port": 70000}) == [
         f"{path}:2: rest_prot: unknown setting (did you mean rest_port?)",
         f"{path}:3: max_body_bytes: 1 is not accepted: expected `int` >= 1024",
-        f"{path}:4: log_level: 'loud' is not accepted: invalid enum value 'loud'",
+        f"{path}:4: log_level: 'loud' is not accepted: expected debug or info or warning or error",
         f"{path}:5: grpc_port: '9' is not accepted: expected `int`, got `str`",
         f"{path}:7: rest_port: given twice",
+        f"{path}:8: docs_enabled: 'perhaps' is not accepted: expected true or false",
         "DB_MAX_CONNS: 'many' is not accepted: expected `int`, got `str`",
         "option --metrics-port: 70000 is not accepted: expected `int` <= 65535",
     ]

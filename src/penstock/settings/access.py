@@ -21,6 +21,10 @@ def _access(text: str, low: float | None = None, high: float | None = None) -> m
     return says("Access", text, low, high)
 
 
+def _oidc(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return says("JSON Web Tokens", text, low, high)
+
+
 def _tls(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
     return says("TLS", text, low, high)
 
@@ -81,28 +85,28 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     oidc_issuer: Annotated[
-        str | None, _access("Issuer of JSON Web Tokens that are accepted, exactly as in their claim `iss`.")
+        str | None, _oidc("Issuer of JSON Web Tokens that are accepted, exactly as in their claim `iss`.")
     ] = None
     oidc_audience: Annotated[
-        tuple[str, ...], _access("The claim `aud` has to name one of these; needed with `oidc_issuer`.")
+        tuple[str, ...], _oidc("The claim `aud` has to name one of these; needed with `oidc_issuer`.")
     ] = ()
     oidc_jwks: Annotated[
         str | None,
-        _access("URL or file of the issuer's keys (JWKS). Default: found through `/.well-known/openid-configuration`."),
+        _oidc("URL or file of the issuer's keys (JWKS). Default: found through `/.well-known/openid-configuration`."),
     ] = None
     oidc_refresh_seconds: Annotated[
-        float, _access("The issuer's keys are read again so often, and when a token names an unknown one.", 1, 86_400)
+        float, _oidc("The issuer's keys are read again so often, and when a token names an unknown one.", 1, 86_400)
     ] = 300
     oidc_clock_skew_seconds: Annotated[
-        float, _access("How far the clocks of issuer and engine may be apart.", 0, 600)
+        float, _oidc("How far the clocks of issuer and engine may be apart.", 0, 600)
     ] = 30
-    oidc_name_claim: Annotated[str, _access("The claim that names the caller, in the audit trail too.")] = "sub"
+    oidc_name_claim: Annotated[str, _oidc("The claim that names the caller, in the audit trail too.")] = "sub"
     oidc_roles_claim: Annotated[
-        str, _access("The claim with the roles: a list, or words with blanks; with dots it goes into objects.")
+        str, _oidc("The claim with the roles: a list, or words with blanks; with dots it goes into objects.")
     ] = "roles"
     oidc_roles: Annotated[
         tuple[str, ...],
-        _access("What values of that claim mean: `packers=worker(pack|ship)` each. Default: the names of the roles."),
+        _oidc("What values of that claim mean: `packers=worker(pack|ship)` each. Default: the names of the roles."),
     ] = ()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -55,11 +56,20 @@ class _Reader:
             )
         except msgspec.ValidationError as error:
             shown = "" if info.secret else f"{mask_text(repr(value))} is not accepted: "
-            self.problems.append(f"{source}: {shown}{_lower_first(str(error))}")
+            self.problems.append(f"{source}: {shown}{_expected(info) or _lower_first(str(error))}")
         self.sources[info.name] = source
 
     def source(self, name: str) -> str:
         return self.sources.get(name, f"{name} (default)")
+
+
+def _expected(info: SettingInfo) -> str | None:
+    """The values of a setting that has few."""
+    if info.type is bool:
+        return "expected true or false"
+    if isinstance(info.type, type) and issubclass(info.type, Enum):
+        return f"expected {' or '.join(str(member.value) for member in info.type)}"
+    return None
 
 
 def _decode_secret(kind: type, value: object) -> object:
