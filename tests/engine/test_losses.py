@@ -143,3 +143,12 @@ async def test_more_watches_than_may_park_are_answered_at_once(autojump_clock: t
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(watch, "c")
     assert answered_at == pytest.approx([0, 9, 9])
+
+
+async def test_a_loss_that_is_told_again_much_later_is_news_again(autojump_clock: trio.testing.MockClock) -> None:
+    losses = Losses(10)
+    loss = Loss("w1", 1, 1, 1, 1)
+    losses.hear(loss)
+    await trio.sleep(KEPT_S + 1)
+    losses.hear(loss)
+    assert await losses.wait("w1", 0) == [loss]

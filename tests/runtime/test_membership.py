@@ -307,7 +307,7 @@ async def test_a_cancel_in_one_engine_is_told_to_a_worker_that_watches_another(s
     assert len(b.engine.polls.leases) == 0  # nor does it watch their leases any more
 
 
-@pytest.mark.parametrize("payload", ["x l [[1]]", "x l {", "x t soon", "x t 1e999 2", "x", ""])
+@pytest.mark.parametrize("payload", ["x l [[1]]", "x l {", "x t soon", "x t 1e999 2", "x t nan", "x", ""])
 async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal, payload: str) -> None:
     a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
     await see_each_other(a, b)

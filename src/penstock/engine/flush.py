@@ -80,38 +80,43 @@ class Flush(Generic[I]):
 
         An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
         """
-        await self._try(items, again=any(item.unheard for item in items), ask=any(item.was_aside for item in items))
+        batch = items[0].batch if items else None
+        ask = any(item.was_aside for item in items)
+        await self._try(items, batch, again=any(item.unheard for item in items), ask=ask)
 
-    async def _try(self, items: Sequence[I], *, again: bool, ask: bool = False, part: bool = False) -> None:
-        """``ask``: who is held up, before all else. ``part``: of a batch that is being halved for a lock."""
+    async def _try(
+        self, items: Sequence[I], batch: object, *, again: bool, ask: bool = False, part: bool = False
+    ) -> None:
+        """``batch``: of which the items have to be. ``ask``: who is held up, before all else. ``part``: of a batch that
+        is being halved for a lock."""
         pause_s, repeats, refused = RETRY_FIRST_S, 0, part
-        while pending := _pending(items):
+        while pending := _pending(items, batch):
             try:
                 await self._once(pending, again=again, ask=ask)
             except LOCKED as error:
                 self._count(error)
-                _refuse_overdue(pending, HELD_REASON)
+                _refuse_overdue(_pending(pending, batch), HELD_REASON)
                 if refused:
-                    await self._divide(pending, error, again)
+                    await self._divide(pending, batch, error, again)
                 ask = refused = True
             except (*REPEATABLE, CLASH) as error:
                 self._count(error)
                 repeats += 1
                 if repeats > 1:
-                    _refuse_overdue(pending, BUSY_REASON)
+                    _refuse_overdue(_pending(pending, batch), BUSY_REASON)
                 if repeats > REPEATS_MAX or not (isinstance(error, REPEATABLE) or is_id_taken(error)):
-                    await self._divide(pending, error, again)
+                    await self._divide(pending, batch, error, again)
             except TOO_LARGE as error:
-                await self._divide(pending, error, again)
+                await self._divide(pending, batch, error, again)
             except AWAY as error:
                 again = True
                 lane = self._batcher.name
                 _outages.warning(lane, AWAY_REASON, lane=lane, error=first_line(error), waiting=len(pending))
-                _refuse_overdue(pending, AWAY_REASON)
+                _refuse_overdue(_pending(pending, batch), AWAY_REASON)
                 await trio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
             except DatabaseError as error:
-                await self._divide(pending, error, again)
+                await self._divide(pending, batch, error, again)
 
     async def _once(self, items: list[I], *, again: bool, ask: bool) -> None:
         async with self._database.connection() as connection:
@@ -128,7 +133,7 @@ class Flush(Generic[I]):
         if self._find_held is None:
             return items
         self.stand_aside(await self._find_held(connection, items), again)
-        return _pending(items)
+        return [item for item in items if not (item.settled or item.aside)]
 
     async def find_locked_table(self, connection: TrioConnection) -> None:
         """Raises TryAgain while a table is locked: then no row is the cause."""
@@ -140,12 +145,12 @@ class Flush(Generic[I]):
         _refuse_overdue(items, HELD_REASON)
         self._batcher.set_aside([item for item in items if not item.settled], unheard=again)
 
-    async def _divide(self, items: Sequence[I], error: DatabaseError, again: bool) -> None:
-        items = _pending(items)
+    async def _divide(self, items: Sequence[I], batch: object, error: DatabaseError, again: bool) -> None:
+        items = _pending(items, batch)
         locked = isinstance(error, LOCKED)
         if len(items) > 1:
             for half in halves(items):
-                await self._try(half, again=again, part=locked)
+                await self._try(half, batch, again=again, part=locked)
         elif locked:
             self.stand_aside(items, again)
         elif items:
@@ -155,8 +160,9 @@ class Flush(Generic[I]):
         self._metrics.db_retries[error.sqlstate or "unknown"].inc()
 
 
-def _pending(items: Iterable[I]) -> list[I]:
-    return [item for item in items if not (item.settled or item.aside or item.moved)]
+def _pending(items: Iterable[I], batch: object) -> list[I]:
+    """Those that are still the batch's: what stood aside, or moved, may be under way elsewhere already."""
+    return [item for item in items if item.batch is batch and not (item.settled or item.aside or item.moved)]
 
 
 def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> None:

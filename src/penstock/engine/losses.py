@@ -51,10 +51,12 @@ class Losses:
     def hear(self, loss: Loss) -> None:
         """Something that any engine did."""
         now = trio.current_time()
+        while self._kept and next(iter(self._kept.values())) < now - KEPT_S:
+            self._forget(next(iter(self._kept)))
         if loss not in self._kept:
             self._kept[loss] = now
             self._by_worker.setdefault(loss.worker, {})[loss] = None
-        while len(self._kept) > KEPT_MAX_ITEMS or next(iter(self._kept.values())) < now - KEPT_S:
+        if len(self._kept) > KEPT_MAX_ITEMS:
             self._forget(next(iter(self._kept)))
         for event in self._parked.get(loss.worker, ()):
             event.set()

@@ -317,7 +317,9 @@ class WideLane:
             outcome = await sent.committed(connection)
             if outcome is None:
                 raise TryAgain(f"transaction {sent.xid} has not ended yet")
-            effects = self._unheard.pop(sent)
+            effects = self._unheard.pop(sent, None)
+            if effects is None:
+                continue  # another lane, with others of its items, has looked meanwhile
             if outcome:
                 for item in sent.items:  # also those that stand aside meanwhile
                     item.answer(item.planned)

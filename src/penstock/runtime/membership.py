@@ -7,6 +7,7 @@ Losing the connection loses hints, nothing else.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import uuid
@@ -207,7 +208,10 @@ class Membership:
             engine.polls.hint(engine.polls.waiters.types())
             self.on_jobs_elsewhere(())
         elif kind == "t":
-            engine.timers.hint(float(text))
+            seconds = float(text)
+            if not math.isfinite(seconds):
+                raise ValueError(f"a timer is due in {seconds} s")
+            engine.timers.hint(seconds)
         elif kind == "l":
             engine.polls.hear_losses(_read_losses(text))
         elif kind == "k":

@@ -46,7 +46,7 @@ class Item(Generic[R]):
         self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
         self.aside = False  # waits beside the queue, as another transaction holds its row
         self.was_aside = False
-        self.batch: object = None  # the one that is being applied with it; no other may clean up after it
+        self.batch: object = None  # the one that is being applied with it; no other may touch it
         self.moved = False  # another queue has it
         self.unheard = False  # an earlier try may have been committed
 
@@ -97,6 +97,7 @@ class Item(Generic[R]):
     def move(self) -> None:
         """Another queue has it now."""
         self.moved = True
+        self.batch = None
         self._wake()
 
     async def _wait_wake(self) -> None:

@@ -1,0 +1,123 @@
+"""What stands aside or moves to another queue is that queue's alone: its old batch never applies it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from penstock.engine.effects import Effects
+from penstock.engine.flush import Flush
+from penstock.engine.tasks import SignalItem
+from penstock.engine.vocabulary import Signal
+from penstock.engine.wide_item import WideItem
+from penstock.store.batch import Batcher, Item
+from penstock.store.commits import Sent
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+from penstock.testing.definitions import definition, end, service
+from tests.engine.driver import Driver, number
+from tests.engine.test_held_rows import held_instance
+from tests.shapes import wait
+from tests.waiting import wait_until
+
+EARLY = definition(service("first", "w"), wait("w", "end"), end(), definition_id="early")
+
+
+def signal_to(instance: str) -> SignalItem:
+    request = Signal(instance_id=instance, step_id="w", variables=b"{}", buffer=True)
+    return SignalItem(number(instance), request, audit=False, vault=None)
+
+
+class Lanes:
+    """The wide lane's transactions in slow motion: each waits to be let on before it begins."""
+
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[list[int]] = []
+        self.gates: dict[int, trio.Event] = {}
+        self._driver = driver
+        original = driver.engine.wide._transaction
+
+        async def transaction(connection: Any, items: list[WideItem]) -> None:
+            if len(items) == 1:
+                self.begun.append([item.instance for item in items])
+                await self.gates[items[0].instance].wait()
+            await original(connection, items)
+
+        monkeypatch.setattr(driver.engine.wide, "_transaction", transaction)
+
+    async def has_begun(self, instance: int) -> None:
+        async def begun() -> bool:
+            return [instance] in self.begun
+
+        await wait_until(begun)
+
+    async def is_done(self, instance: int) -> None:
+        """The queue's own batch is over, or at the instance again."""
+
+        async def done() -> bool:
+            return self._driver.engine.wide.batcher.statistics().batch_age_s is None or self.begun.count([instance]) > 1
+
+        await wait_until(done)
+
+
+async def test_what_stands_aside_is_not_applied_by_its_old_batch_too(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await driver.upload(EARLY)
+    slow, other = [(await driver.start("early")).id for _ in range(2)]
+    lanes = Lanes(driver, monkeypatch)
+    lanes.gates = {number(slow): trio.Event(), number(other): trio.Event()}
+    items = [signal_to(slow), signal_to(other)]
+    with held_instance(driver.dsn, slow):
+        for item in items:  # in one batch
+            driver.engine.wide.submit_nowait(item)
+        await lanes.has_begun(number(other))
+    await lanes.has_begun(number(slow))  # beside the queue, while the batch is busy with the other one
+    lanes.gates[number(other)].set()
+    await lanes.is_done(number(slow))
+    lanes.gates[number(slow)].set()
+    for item in items:
+        await item.wait_answer()
+    await driver.engine.wide.batcher.wait_flushed()
+    assert lanes.begun.count([number(slow)]) == 1
+    assert driver.rows("SELECT count(*) FROM buffered_signal WHERE instance_id = %s", number(slow)) == [(1,)]
+
+
+async def test_two_lanes_may_look_for_one_commit(driver: Driver) -> None:
+    """Of a transaction whose COMMIT was not answered some items may stand aside, and ask in their own time."""
+    await driver.upload(EARLY)
+    items = [signal_to((await driver.start("early")).id) for _ in range(2)]
+    wide = driver.engine.wide
+    async with driver.engine.database.connection() as first, driver.engine.database.connection() as second:
+        xid = str((await first.fetch(SQL["transaction_id"]))[0][0])
+        sent = Sent(xid, [], items, repeatable=True)
+        wide._unheard[sent] = Effects()
+        async with trio.open_nursery() as nursery:
+            for connection, item in zip((first, second), items, strict=True):
+                item.sent = sent
+                nursery.start_soon(wide.resolve_unheard, connection, [item])
+    assert not wide._unheard
+
+
+async def test_what_moved_is_not_applied_by_its_old_batch_too(driver: Driver) -> None:
+    moved, other = Item[None](), Item[None]()
+    applied: list[list[Item[None]]] = []
+
+    async def apply(_: TrioConnection, items: list[Item[None]], again: bool) -> None:
+        applied.append(list(items))
+        moved.move()
+        moved.moved, moved.batch = False, [moved]  # the other queue has begun with it
+        other.answer(None)
+        if len(applied) > 1:
+            moved.answer(None)
+
+    async def never(_: list[Item[None]]) -> None:
+        raise AssertionError
+
+    batcher: Batcher[Item[None]] = Batcher("test", never, max_items=2, max_queue_items=2)
+    moved.batch = other.batch = [moved, other]
+    flush = Flush(driver.engine.database, driver.engine.metrics, batcher, apply)
+    await flush.apply_safely([moved, other])
+    assert applied == [[moved, other]]
