@@ -35,7 +35,7 @@ def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, 
     assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
     loop = Loop("127.0.0.1", engine.port)
     counts, samples, until = [0] * len(Count), Samples(), time.monotonic() + BOUND_S
-    context = Context(loop, "engine", counts, samples)
+    context = Context(loop, "127.0.0.1", counts, samples)
     plan = GrpcWorkPlan(("127.0.0.1", engine.grpc_port), 3, ("work",), {"work": b'{"r":1}'}, in_flight)
     try:
         plan.share(0, 1).open(context)
@@ -58,7 +58,7 @@ def test_the_probe_on_streams_times_every_round(start_engine: StartEngine) -> No
     assert engine.call("POST", "/v1/definitions", workflow.definition)[0] == 201
     loop = Loop("127.0.0.1", engine.port)
     counts, samples, until = [0] * len(Count), Samples(), time.monotonic() + BOUND_S
-    context = Context(loop, "engine", counts, samples)
+    context = Context(loop, "127.0.0.1", counts, samples)
     plan = StreamProbePlan(
         rounds=5, workers=2, body=workflow.start_body(b"{}"), job_types=workflow.job_types, outputs=workflow.outputs,
         pause_s=0.0, settle_s=0.0, address=("127.0.0.1", engine.grpc_port),

@@ -33,9 +33,12 @@ def web_port() -> Generator[int]:
         thread.join()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Generator[Any]:
-    """All names that end with .test are this machine: an attacker's name server can say so too."""
+    """All names that end with .test are this machine: an attacker's name server can say so too.
+
+    No longer than its module: Playwright keeps an asyncio loop running in this thread, and no other test could run one.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -36,7 +36,7 @@ def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequ
     """One for a module: tests keep apart by the names of their definitions and job types."""
     with (
         postgres_server.database(postgres.apply_schema) as dsn,
-        EngineProcess(dsn, lease_min_seconds=1, http_server=request.param) as process,
+        EngineProcess(dsn, lease_min_seconds=1, http_server=request.param, cors_origins="*") as process,
     ):
         yield process.wait_ready()
 

@@ -30,7 +30,7 @@ LAZY = Holdings(tasks=0, threads=0, files=2)
 async def request(port: int, method: str, path: str, body: object = None) -> bytes:
     """One exchange; the whole answer."""
     content = b"" if body is None else msgspec.json.encode(body)
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(content)}\r\n\r\n"
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(head.encode() + content)
         return b"".join([bytes(chunk) async for chunk in stream])
