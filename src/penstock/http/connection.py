@@ -103,7 +103,10 @@ class Connection:
             pass
         finally:
             self._parser.close()
-            await trio.aclose_forcefully(self.stream)
+            try:
+                await self._server.wait_to_close()
+            finally:
+                await trio.aclose_forcefully(self.stream)
 
     # -- called by the server
 
