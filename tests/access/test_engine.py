@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -85,7 +84,7 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     assert " over " in penstock("token", "list", "--all", WE_POSTGRES_DSN=database_dsn).stdout
     again = penstock("token", "revoke", id, WE_POSTGRES_DSN=database_dsn)
     assert (again.returncode, "there is no token" in again.stderr) == (1, True)
-    text = "".join(Path(engine._log.name).read_text() for engine in engines)
+    text = "".join(engine.told for engine in engines)
     assert token not in text
 
 
@@ -165,8 +164,8 @@ def test_settings_that_the_gate_can_t_read_end_the_start(
 ) -> None:
     engine = start_engine(authentication=True, **settings)
     assert engine.process.wait(30) == 2
-    assert f"penstock: the settings are wrong:\n  {said}" in Path(engine._log.name).read_text()
-    assert "pst_secret" not in Path(engine._log.name).read_text()
+    assert f"penstock: the settings are wrong:\n  {said}" in engine.told
+    assert "pst_secret" not in engine.told
 
 
 def test_an_offline_token_and_its_line_for_the_settings(start_engine: StartEngine) -> None:

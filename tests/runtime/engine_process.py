@@ -46,10 +46,14 @@ class EngineProcess:
         os.unlink(self._log.name)
 
     @property
+    def told(self) -> str:
+        """All of its standard error so far."""
+        return Path(self._log.name).read_text()
+
+    @property
     def lines(self) -> list[dict[str, Any]]:
         """The log so far."""
-        text = Path(self._log.name).read_text()
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.told.splitlines() if line.startswith("{")]
 
     def said(self, message: str, *fields: str) -> dict[str, Any] | None:
         """The last line with that message, and these fields."""
@@ -59,7 +63,7 @@ class EngineProcess:
     def wait_said(self, message: str, *fields: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
             line = self.said(message, *fields)
-            assert line is not None or self.process.poll() is None, Path(self._log.name).read_text()
+            assert line is not None or self.process.poll() is None, self.told
             return line
 
         line = wait_until(found, timeout_s=timeout_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -64,6 +63,5 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
 def test_keys_that_are_none_end_the_start_and_are_not_shown(start_engine: StartEngine, keys: str, said: str) -> None:
     engine = start_engine(encryption_keys=keys)
     assert engine.process.wait(30) == 2
-    told = Path(engine._log.name).read_text()
-    assert f"penstock: the settings are wrong:\n  {said}\n" in told
-    assert "hunter2" not in told
+    assert f"penstock: the settings are wrong:\n  {said}\n" in engine.told
+    assert "hunter2" not in engine.told
