@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 
+from penstock.engine.polls import UNREADABLE_PAUSE_S
 from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import Unavailable
 from penstock.settings import Secret
@@ -174,6 +175,18 @@ async def test_a_missing_key_is_an_error_that_ends_no_engine_and_harms_no_neighb
     both = make_driver(encryption_keys=Secret(f"{KEYS['k2']} {KEYS['k1']}"))
     assert (await both.view(sealed)).status == "ACTIVE"
     assert await both.variables(sealed) == secret(price=1)
+
+
+async def test_a_job_that_can_t_be_read_is_not_claimed_again_and_again(make_driver: MakeDriver) -> None:
+    keyed = make_driver(encryption_keys=Secret(KEYS["k1"]))
+    sealed = await keyed.run(linear(1), secret())
+    other = make_driver(encryption_keys=Secret(KEYS["k2"]), services=True)
+    assert await other.poll("work", wait=2) == []
+    claims = keyed.rows("SELECT attempt FROM token")[0][0]
+    assert claims == 1
+    other.engine.polls.return_unreadable(trio.current_time() + UNREADABLE_PAUSE_S)  # as the sweeper does in time
+    await other.engine.polls.releases.wait_flushed()
+    assert (await keyed.one("work")).instance_id == sealed
 
 
 @pytest.mark.parametrize("keys", [None, Secret(KEYS["k1"])])

@@ -6,6 +6,7 @@ operations of the parts and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -99,6 +100,7 @@ class Engine:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""
         self._stopping = True
         self.polls.draining = True
+        self.polls.return_unreadable(math.inf)
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
 

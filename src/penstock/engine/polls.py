@@ -7,6 +7,7 @@ wake-up), and its own deadline. Claims of concurrent polls are batched into one 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -33,6 +34,12 @@ from penstock.store.batch import Batcher
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
+
+UNREADABLE_PAUSE_S = 5.0
+"""A job whose variables this engine has no key for goes back after so long, or half its lease if that is less: at once,
+the same poll would claim it 150 times a second, with a history row each."""
+UNREADABLE_MAX_ITEMS = 10_000
+"""So many wait for that; more go back at once."""
 
 RELEASE_TRIES_MAX = 3
 """A release that is refused may just have met a heartbeat: it is tried so often."""
@@ -64,6 +71,7 @@ class Polls:
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked)
         self.draining = False
+        self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.floors = QueueFloors(trio.current_time)
@@ -385,7 +393,9 @@ class Polls:
             if variables is None and (text := read.get(over.instance)) is not None:
                 variables = text.encode()
             size_bytes = left_out.get(over.instance, 0) if variables is None else len(variables)
-            if variables is None or (
+            if variables is None and not left_out:
+                self._return_later(over)
+            elif variables is None or (
                 size_bytes > store.INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
             ):  # no room for them: back to the queue, and the next claim knows better
                 self._sizes.note(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
@@ -398,6 +408,26 @@ class Polls:
         self.waiters.give_up(over.waiter)
         lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
         self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
+
+    def _return_later(self, over: HandOver) -> None:
+        """The job can't be read here. Others may have the key, so it goes back, though not at once."""
+        if len(self._unreadable) >= UNREADABLE_MAX_ITEMS:
+            self._return(over)
+            return
+        self.waiters.give_up(over.waiter)
+        left_s = (over.lease_until - over.claimed_at).total_seconds()
+        lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
+        item = ReleaseItem(store.JobKey(over.instance, over.token, over.seq), lease)
+        self._unreadable.append((trio.current_time() + min(UNREADABLE_PAUSE_S, left_s / 2), item))
+
+    def return_unreadable(self, now: float) -> None:
+        """Give back what has waited long enough by trio time ``now``."""
+        for _ in range(len(self._unreadable)):
+            at, item = self._unreadable.popleft()
+            if at > now:
+                self._unreadable.append((at, item))
+            else:
+                self.release_nowait(item.job, item.lease)
 
     async def _release(self, items: list[ReleaseItem]) -> None:
         await self._flush_releases.apply_safely(items)
