@@ -12,7 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from penstock.access import issuer as issuer_module
 from penstock.access import jwt as jwt_module
@@ -21,10 +24,6 @@ from penstock.access.issuer import Issuer
 from penstock.errors import BadRequest, Unauthenticated, Unavailable
 from penstock.settings import Settings
 from tests.access.people import TOKENS, lines
-
-jwt = pytest.importorskip("jwt", reason="needs PyJWT: pip install -e '.[dev]'")
-from cryptography.hazmat.primitives import serialization  # noqa: E402 - after the look for it
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa  # noqa: E402 - as above
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
