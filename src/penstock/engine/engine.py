@@ -13,14 +13,17 @@ from typing import Any
 
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
+from penstock.engine.code import Code
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
 from penstock.engine.items import FoldItem, TimerItem
 from penstock.engine.jobs import Jobs
+from penstock.engine.journal import Journal
 from penstock.engine.narrow import NarrowLane
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
+from penstock.engine.runs import Runs
 from penstock.engine.starts import Starts
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
@@ -34,7 +37,8 @@ from penstock.store.database import Database, DatabaseError
 
 
 class Engine:
-    """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``."""
+    """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of workflows as code ``code``,
+    ``journal``, ``runs``."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics, engine_number: int) -> None:
         self.settings = settings
@@ -63,6 +67,9 @@ class Engine:
         self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
         self.tasks = Tasks(database, self.definitions, self.instances, self.wide, audit=settings.audit_log_enabled)
+        self.journal = Journal()
+        self.code = Code()
+        self.runs = Runs()
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()

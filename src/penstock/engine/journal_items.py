@@ -1,0 +1,141 @@
+"""What executors and the journal say to each other. Plain data; the kinds of records are numbers that only they know.
+
+A *run* is an instance of a workflow written as code: one token, the root, whose job an executor holds under a lease.
+Its *journal* is everything that came from outside into its body. `durable/local` and `rpc` translate from and to these.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.core.state import InstanceStatus
+
+
+class RecordKind(IntEnum):
+    """Of a record that the engine itself writes or looks at; all others are the executor's (`kernel.record.Kind`)."""
+
+    CLOCK = 5
+    MESSAGE = 6
+    CANCEL = 7
+    CHILD = 8
+
+
+class Held(NamedTuple):
+    """A run under its holder's lease: what fences everything an executor writes."""
+
+    instance: int
+    seq: int
+    attempt: int
+    holder: str
+
+
+class Taken(NamedTuple):
+    """A run that was leased to an executor.
+
+    With ``attempt`` > 1 or ``mail`` > 0 it has a journal: `Journal.read` comes first, and tells how much mail is in it.
+    """
+
+    held: Held
+    instance_id: str
+    """As clients write it."""
+    job_type: str
+    arguments: bytes
+    """A JSON object by parameter name."""
+    started_at: float
+    """Seconds since 1970: what `now()` gives before any record."""
+    lease_left_s: float
+    mail: int
+    expiries: int
+    """Takeovers without a record so far: from the third on the run is activated alone."""
+
+
+class NewRecord(NamedTuple):
+    """A record that an executor appends. ``payload`` is JSON, or ``~<codec>:<base64>``. ``mark`` is for `patched`."""
+
+    kind: int
+    path: str = ""
+    name: str | None = None
+    payload: str | None = None
+    digest: int | None = None
+    attempt: int = 1
+    took_ms: int | None = None
+    mark: str | None = None
+
+
+class JournalRecord(NamedTuple):
+    """A row of a journal. ``at`` is in seconds since 1970."""
+
+    pos: int
+    at: float
+    kind: int
+    path: str
+    name: str | None
+    payload: str | None
+    digest: int | None
+    attempt: int
+    took_ms: int | None
+    mark: str | None
+
+
+class Placed(NamedTuple):
+    """Where an appended record stands."""
+
+    pos: int
+    at: float
+
+
+class AppendAnswer(NamedTuple):
+    """The records are durable.
+
+    When ``mail`` is another number than the caller's, or ``reread`` is set (the commit was in doubt), nothing of
+    ``placed`` may be delivered: `Journal.read` has it, between the records of others.
+    """
+
+    placed: list[Placed]
+    mail: int
+    reread: bool
+    lease_left_s: float | None
+    """None: the lease was not extended."""
+
+
+class JournalPage(NamedTuple):
+    """Records in order of ``pos``. ``mail``: how many records of others the journal has up to here, as of this page;
+    None when the run has ended. With ``more`` there is another page after the last record."""
+
+    records: list[JournalRecord]
+    mail: int | None
+    more: bool
+
+
+class RunEnd(NamedTuple):
+    """How a run ends. ``output`` is the JSON object ``{"result": …}`` of one that completed."""
+
+    status: InstanceStatus
+    output: bytes | None = None
+    failure: str | None = None
+
+
+class Extended(NamedTuple):
+    """A heartbeat's answer. ``mail`` other than the caller's: read the journal."""
+
+    lease_left_s: float
+    mail: int
+
+
+class Mail(NamedTuple):
+    """News for an executor: others wrote into the journal of a run that it holds. ``mail`` is how much there is now."""
+
+    holder: str
+    instance: int
+    mail: int
+
+
+class Message(NamedTuple):
+    """Something that others have for a run. ``payload`` is JSON. ``dedup``: a second one with it is the same one."""
+
+    kind: RecordKind
+    path: str = ""
+    name: str | None = None
+    payload: str | None = None
+    dedup: str | None = None
