@@ -8,6 +8,7 @@
 --              on the page, so that nearly every update is HOT (heap-only: no index is touched)
 --   ready      only the jobs that nobody was waiting for; deleted at the claim
 --   timer      boundary timers, retry back-offs, ends of waits; deleted in the statement that closes their step
+--   journal    append-only; of runs of code, which have one row in `history`
 --   history    append-only; one row per closed step execution or ended attempt; carries the variable delta;
 --              partitioned by time, so that old history is dropped, not deleted
 --
@@ -47,7 +48,8 @@ CREATE TABLE engine (                  -- one row per number that engines put in
   leased_until timestamptz NOT NULL,
   dispatch_mode text NOT NULL,
   description text NOT NULL,           -- host and process id, for people
-  schema_version int NOT NULL          -- the newest that this engine knows
+  schema_version int NOT NULL,         -- the newest that this engine knows
+  process     text                     -- what tells its process from all others, also of other machines
 );
 
 CREATE TABLE job_type (
@@ -63,6 +65,7 @@ CREATE TABLE definition (
   description text,
   content     text NOT NULL,           -- canonical JSON; text, because jsonb would reorder it
   uploaded_at timestamptz NOT NULL,
+  code        boolean NOT NULL DEFAULT false,  -- generated for a workflow written as code (durable functions)
   UNIQUE (id, version)
 );
 
@@ -187,6 +190,22 @@ CREATE TABLE history (
 ) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
 CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
+CREATE TABLE journal (                 -- of runs of workflows written as code: all that came from outside into the body
+  instance_id bigint NOT NULL,
+  pos         bigint NOT NULL,         -- from step_seq, under the token's lock; pos > token.seq: of this run
+  at          timestamptz NOT NULL,    -- one time per statement
+  kind        smallint NOT NULL,       -- kernel/record.py has the numbers
+  attempt     smallint NOT NULL,       -- of the step
+  digest      int,                     -- CRC-32 of the encoded arguments
+  took_ms     int,
+  path        text NOT NULL,           -- of the operation that it answers; '' for the clock, the scope's for a cancel
+  name        text,
+  payload     text,                    -- JSON; anything else is '~<codec>:<base64>', which no JSON begins with
+  mark        text,                    -- of `patched`: what the code asked for the first time before this record
+  PRIMARY KEY (instance_id, pos)
+) PARTITION BY RANGE (instance_id);
+CREATE TABLE journal_other PARTITION OF journal DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
+
 CREATE TABLE job_note (                -- what heartbeats left: one row per token, void when seq is another
   token_id    bigint PRIMARY KEY,
   seq         bigint NOT NULL,
@@ -259,11 +278,11 @@ CREATE TABLE api_token (               -- who may call, with authentication; `se
   revoked_at  timestamptz
 );
 
--- Partitions of `history` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
+-- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (
   name        text PRIMARY KEY,
-  parent      text NOT NULL CHECK (parent IN ('history', 'audit')),
+  parent      text NOT NULL CHECK (parent IN ('history', 'audit', 'journal')),
   since       timestamptz NOT NULL,
   until       timestamptz NOT NULL CHECK (until > since),
   UNIQUE (parent, since)
@@ -277,8 +296,8 @@ CREATE FUNCTION first_instance_id(at timestamptz) RETURNS bigint LANGUAGE sql IM
 CREATE FUNCTION add_log_partition(parent text, since timestamptz, until timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   name text := parent || to_char(since AT TIME ZONE 'UTC', '_YYYYMMDD_HH24MI');
-  low text := CASE parent WHEN 'history' THEN first_instance_id(since)::text ELSE since::text END;
-  high text := CASE parent WHEN 'history' THEN first_instance_id(until)::text ELSE until::text END;
+  low text := CASE parent WHEN 'audit' THEN since::text ELSE first_instance_id(since)::text END;
+  high text := CASE parent WHEN 'audit' THEN until::text ELSE first_instance_id(until)::text END;
 BEGIN
   INSERT INTO log_partition (name, parent, since, until) VALUES (name, parent, since, until);
   EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL) WITH (autovacuum_vacuum_insert_scale_factor = 0.5)', name, parent);
@@ -295,4 +314,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (3);
+INSERT INTO penstock_schema (version) VALUES (4);

@@ -55,7 +55,7 @@ def partitions(engine: LocalEngine, parent: str) -> list[tuple[str, int]]:
     return [(name, engine.rows(f"SELECT count(*) FROM {name}")[0][0]) for name in names]
 
 
-def test_the_database_and_the_engine_agree_about_the_first_id_of_a_time(database_dsn):
+def test_the_database_and_the_engine_agree_about_the_first_id_of_a_time(database_dsn: str) -> None:
     at = dt.datetime(2026, 11, 21, 10, 30, 0, 123000, tzinfo=dt.UTC)
     mine = IdSource(0, lambda: EPOCH_MS + round((at.timestamp() * 1000) - EPOCH_MS)).next()
     with psycopg.connect(database_dsn) as connection:
@@ -96,7 +96,7 @@ async def test_rows_that_came_before_their_partition_stay_in_the_default_one_and
     instance = await finished(engine)
     prepared = await store.prepare(connection, WEEK)
     assert [reason.split(" from ")[0] for reason in prepared.refused] == ["audit", "history"]
-    assert len(prepared.made) == 4
+    assert len(prepared.made) == 7
     assert engine.rows("SELECT count(*) FROM history_other") == [(1,)]
     assert len(await engine.history(instance)) == 2
     await finished(engine)
@@ -183,6 +183,27 @@ async def test_signals_that_a_failed_instance_kept_for_its_retry_go_with_it(star
     assert engine.rows("SELECT instance_id FROM buffered_signal") == engine.rows("SELECT id FROM instance")
 
 
+async def test_journals_go_with_their_instances_also_those_in_no_partition(start_local: StartLocal) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    record = (
+        "INSERT INTO journal (instance_id, pos, at, kind, attempt, path)"
+        " SELECT id, nextval('step_seq'), penstock_now(), 1, 1, '/0' FROM instance RETURNING tableoid::regclass::text"
+    )
+    await finished(engine)
+    [(inside,)] = engine.rows(record)
+    assert inside in dict(partitions(engine, "journal"))
+    engine.rows("UPDATE instance SET id = 1 RETURNING 1")  # of a time before all partitions
+    assert engine.rows(record) == [("journal_other",)]
+    engine.rows(
+        "UPDATE log_partition SET since = '2025-01-01' WHERE since = (SELECT min(since) FROM log_partition) RETURNING 1"
+    )
+    engine.clock.advance(40 * DAY_S)
+    await Retention(engine.engine).run_once()
+    assert engine.rows("SELECT count(*) FROM instance") == engine.rows("SELECT count(*) FROM journal") == [(0,)]
+    assert inside not in dict(partitions(engine, "journal"))
+    assert_invariants(engine.dsn)
+
+
 async def test_more_instances_than_one_transaction_takes_go_in_several(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,4 +240,4 @@ def test_a_live_engine_prepares_its_partitions_before_it_serves(start_engine: St
         rows = connection.execute(
             "SELECT parent, count(*) FROM log_partition GROUP BY parent ORDER BY parent"
         ).fetchall()
-    assert rows == [("audit", 3), ("history", 3)]
+    assert rows == [("audit", 3), ("history", 3), ("journal", 3)]

@@ -1,7 +1,7 @@
-"""Makes partitions of history and audit ahead of time, and ends what is older than the retention.
+"""Makes partitions of history, journals and audit ahead of time, and ends what is older than the retention.
 
-Without a retention (the default) nothing is ever removed. With one, instances go that ended so long ago, and the
-history of a range of time goes with the last instance that started in it: a partition is dropped in milliseconds
+Without a retention (the default) nothing is ever removed. With one, instances go that ended so long ago, and history
+and journals of a range of time go with the last instance that started in it: a partition is dropped in milliseconds
 whatever it holds. What one engine does the others leave (an advisory lock); a lock that is not had within half a second
 is tried for again in the next round, so that this never holds up those who serve jobs.
 """
@@ -61,6 +61,9 @@ class Retention:
             if settings.retention_days is not None:
                 for partition in await store.over(connection, "history", settings.retention_days):
                     busy |= await self._end(connection, partition, settings.retention_days)
+                for partition in await store.over(connection, "journal", settings.retention_days):
+                    if (await store.left(connection, partition)).oldest is None:
+                        await self._drop(connection, partition)
             if settings.audit_retention_days is not None:
                 for partition in await store.over(connection, "audit", settings.audit_retention_days):
                     await self._drop(connection, partition)

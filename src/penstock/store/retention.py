@@ -1,8 +1,9 @@
-"""Partitions of `history` and `audit`, and the removal of what is older than the retention.
+"""Partitions of `history`, `journal` and `audit`, and the removal of what is older than the retention.
 
-History is dropped by the partition, never deleted by the row. A partition goes when no instance that started in its
-range is left: variables of an open instance are folded from its history, however old. Instances themselves are removed
-row by row, one each, in small transactions. Relies on `retention.sql`; a caller's connection is outside a transaction.
+History and journals are dropped by the partition, never deleted by the row. A partition goes when no instance that
+started in its range is left: variables of an open instance are folded from its history, however old. Instances
+themselves are removed row by row, one each, in small transactions. Relies on `retention.sql`; a caller's connection is
+outside a transaction.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from penstock.store.statements import SQL
 
 REMOVE_MAX_ROWS: Final = 1_000
 """Instances that one transaction removes: some ten milliseconds."""
+
+_REMOVALS: Final = ("remove_signals", "remove_signal_ids", "remove_instance_keys", "remove_journals")
 
 
 class Partition(NamedTuple):
@@ -83,9 +86,7 @@ async def remove_instances(connection: TrioConnection, instances: Sequence[int])
             return None
         await connection.fetch(SQL["remove_abnormal_ends"], (ints(instances),))
         removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
-        await connection.roundtrip(
-            [(SQL[name], (ints(removed),)) for name in ("remove_signals", "remove_signal_ids", "remove_instance_keys")]
-        )
+        await connection.roundtrip([(SQL[name], (ints(removed),)) for name in _REMOVALS])
     return removed
 
 

@@ -1,4 +1,4 @@
--- Partitions of history and audit, and the end of what is older than the retention. All of it in transactions of their
+-- Partitions of history, journal and audit, and the end of what is older than the retention. All of it in transactions of their
 -- own, one engine at a time, with a short lock_timeout: whoever serves jobs never waits long behind these.
 
 -- name: short_locks
@@ -9,14 +9,14 @@ SET LOCAL lock_timeout = '500ms'
 SELECT pg_try_advisory_xact_lock(1885697139, -2)
 
 -- name: partitions_wanted
--- The ranges that are missing so that $1 days each cover now and the two ranges after it, for both parents. They begin
+-- The ranges that are missing so that $1 days each cover now and the two ranges after it, for each parent. They begin
 -- where the last one ends, so that the number of days may change; without one, at a multiple of it.
 WITH period AS (SELECT $1::float8 * interval '1 day' AS length),
 base AS (
   SELECT p.parent, length, greatest(
     (SELECT max(l.until) FROM log_partition l WHERE l.parent = p.parent),
     date_bin(length, penstock_now(), timestamptz '2025-01-01 00:00:00Z')) AS since
-  FROM (VALUES ('history'), ('audit')) AS p(parent), period)
+  FROM (VALUES ('history'), ('audit'), ('journal')) AS p(parent), period)
 SELECT parent, since + n * length, since + (n + 1) * length
 FROM base, generate_series(0, 2) AS n WHERE since + n * length <= penstock_now() + 2 * length
 ORDER BY 1, 2
@@ -51,6 +51,10 @@ DELETE FROM buffered_signal WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_signal_ids
 DELETE FROM signal_id WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_journals
+-- Of what is in no partition that will be dropped.
+DELETE FROM journal_other WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_instance_keys
 DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
