@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import warnings
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -423,3 +425,22 @@ def test_a_step_whose_deadline_has_passed_when_it_ends_gives_its_outcome():
     assert kernel.result is not None
     assert kernel.result.value == "the next one was not begun"
     assert kernel.take_commands() == []
+
+
+def test_a_discarded_run_begins_no_branch_any_more():
+    async def body() -> None:
+        async with open_nursery() as nursery:
+            try:
+                await shop.reserve(ORDER)
+            finally:
+                nursery.start_soon(shop.pack, ORDER.lines[0])
+                nursery.start_soon(sleep, 1)
+
+    kernel = Kernel()
+    kernel.start(body())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel.discard()
+        del kernel
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []

@@ -20,6 +20,7 @@ from penstock.kernel.current import running
 from penstock.kernel.errors import (
     Cancelled,
     CancelSwallowed,
+    Discarded,
     Endless,
     ForeignAwait,
     Mismatch,
@@ -54,6 +55,7 @@ class Kernel:
         "_sleepers",
         "_ticket",
         "commands",
+        "discarded",
         "info",
         "limits",
         "mail",
@@ -78,6 +80,7 @@ class Kernel:
         self.root = CancelScope(self)
         self.root.is_open = True
         self.result: Outcome | None = None  # None while the run is open
+        self.discarded = False
         self.commands: list[Start | Stop] = []
         self.pending: dict[str, Branch] = {}  # calls that have no outcome yet, by path
         self.mail: dict[str, deque[Record]] = {}  # messages that nobody has received yet, by name
@@ -166,6 +169,7 @@ class Kernel:
     def discard(self) -> None:
         """Gives this copy of the run up: its coroutines end, and nothing they do counts."""
         branches = sorted(self.open_branches(), key=lambda branch: -branch.ticket)
+        self.discarded = True
         self.pending.clear()
         self._ready.clear()
         for branch in branches:
@@ -198,6 +202,9 @@ class Kernel:
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
         """A new branch; it runs when those that are due already have run."""
         coroutine: Coroutine[Any, Any, Any] = body if inspect.iscoroutine(body) else _awaiting(body)
+        if self.discarded:  # a handler of the branch that is ending spawns: nobody would ever run it
+            coroutine.close()
+            raise Discarded
         if self._open >= self.limits.max_branches:
             coroutine.close()
             raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")

@@ -1,0 +1,78 @@
+"""mypy and pyright, both strict, infer arguments and results through `step`, `workflow`, `first` and `receive`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import TOP
+
+RIGHT = ["examples/durable_order.py", "tests/durable/typed_bodies.py"]
+WRONG = """
+from __future__ import annotations
+from penstock.durable import first, open_nursery, receive, sleep, step, workflow
+
+@step(retries=1)
+async def charge(order: str, *, times: int = 1) -> int:
+    return times
+
+@workflow
+async def body(order: str) -> int:
+    await charge(3)  # wrong
+    await charge(order, often=2)  # wrong
+    text: str = await charge(order)  # wrong
+    number: int = await receive("n", str)  # wrong
+    won = await first(paid=receive("paid", int), late=sleep(1))
+    plain: int = won.value  # wrong
+    async with open_nursery() as nursery:
+        nursery.start_soon(charge, 3)  # wrong
+    await body(3)  # wrong
+    await charge.using(timeout="5s")(3)  # wrong
+    return text + str(number) + str(plain)  # wrong
+
+@step
+def plain(order: str) -> int:
+    return order  # wrong
+"""
+
+
+def checks(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).parent / command[0]), *command[1:]], cwd=TOP, capture_output=True, text=True
+    )
+
+
+def lines_marked() -> set[int]:
+    return {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
+
+
+@pytest.fixture
+def wrong(tmp_path):
+    path = tmp_path / "wrong_bodies.py"
+    path.write_text(WRONG)
+    return str(path)
+
+
+@pytest.mark.slow
+def test_mypy_passes_what_is_right_and_finds_what_is_wrong(wrong, tmp_path):
+    mypy = ["mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}"]
+    right = checks(*mypy, *RIGHT)
+    assert right.returncode == 0, right.stdout
+    found = checks(*mypy, wrong).stdout
+    assert {int(line) for line in re.findall(r"wrong_bodies\.py:(\d+): error", found)} == lines_marked(), found
+
+
+@pytest.mark.slow
+def test_pyright_passes_what_is_right_and_finds_what_is_wrong(wrong):
+    result = checks("pyright", "--outputjson", "--pythonpath", sys.executable, *RIGHT, wrong)
+    errors = [
+        (Path(error["file"]).name, error["range"]["start"]["line"] + 1, error["message"])
+        for error in json.loads(result.stdout)["generalDiagnostics"]
+    ]
+    assert {line for name, line, _ in errors if name == "wrong_bodies.py"} == lines_marked(), errors
+    assert [error for error in errors if error[0] != "wrong_bodies.py"] == []

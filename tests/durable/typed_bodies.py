@@ -1,0 +1,64 @@
+"""What type checkers infer through the decorators and verbs; `test_types.py` has them check it. Never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_type
+
+from penstock.durable import Won, first, move_on_after, open_nursery, receive, sleep, step, workflow
+from penstock.testing import WorkflowRun, run_workflow
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@dataclass
+class Receipt:
+    amount: int
+
+
+@step
+async def charge(order: Order, *, times: int = 1) -> Receipt:
+    return Receipt(times)
+
+
+@step(retries=3, first="1s", timeout=timedelta(seconds=30), raises=[ValueError])
+def render(order: Order) -> bytes:
+    return order.id.encode()
+
+
+@workflow
+async def body(order: Order, note: str = "") -> int:
+    assert_type(await charge(order, times=2), Receipt)
+    assert_type(await render(order), bytes)
+    assert_type(await charge.using(timeout="5s")(order), Receipt)
+    assert_type(await receive("amount", int), int)
+    assert_type(await receive("order", Order), Order)
+    won = await first(paid=receive("paid", Receipt), late=sleep("1h"))
+    assert_type(won, Won[Receipt | None])
+    async with open_nursery() as nursery:
+        nursery.start_soon(charge, order, key=order.id)
+        nursery.start_soon(pack, order, 3)
+    with move_on_after("1h", shield=True) as window:
+        await sleep(1)
+    assert_type(window.cancelled_caught, bool)
+    assert_type(await body(order), int)
+    return 1
+
+
+@workflow(version=2, name="named")
+async def named(order: Order) -> str:
+    return order.id
+
+
+async def pack(order: Order, count: int) -> None: ...
+
+
+async def outside(order: Order) -> None:
+    assert_type(await charge(order), Receipt)  # a plain call
+    assert_type(await render(order), bytes)
+    assert_type(run_workflow(body, order), WorkflowRun[int])
+    assert_type(run_workflow(named, order).result(), str)
