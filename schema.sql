@@ -82,13 +82,13 @@ CREATE TABLE instance (
   business_key text,
   instance_key text,
   failure     text,
-  CHECK ((status = 0) = (ended_at IS NULL))
+  CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);
 CREATE INDEX instance_business_key ON instance (business_key, id) WHERE business_key IS NOT NULL;
 
 CREATE TABLE abnormal_end (            -- instances that failed or were cancelled: found without an index on status
-  status      smallint NOT NULL CHECK (status IN (2, 3)),
+  status      smallint NOT NULL CHECK (status IN (2 /* FAILED */, 3 /* CANCELLED */)),
   instance_id bigint NOT NULL,
   job_type    int,                     -- of the job that failed for good; null when no job did
   tokens      jsonb,                   -- what a failure closed, for `retry`
@@ -135,9 +135,9 @@ CREATE TABLE token (
   lease_until timestamptz,             -- kept after expiry, as the last holder is
   claimed_by  text,
   flow_key    text COLLATE "C",
-  CHECK (state <> 1 OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
-  CHECK ((state = 3) = (pending > 0)),
-  CHECK (state <> 6 OR id = instance_id)
+  CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
+  CHECK ((state = 3 /* FORKED */) = (pending > 0)),
+  CHECK (state <> 6 /* ENDED */ OR id = instance_id)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX token_branch ON token (instance_id) WHERE id <> instance_id;

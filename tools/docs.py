@@ -10,6 +10,14 @@ from pathlib import Path
 
 from penstock.access import table
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
+from penstock.core.state import (
+    BIRTH_STATES,
+    ENTERING,
+    INSTANCE_TRANSITIONS,
+    TOKEN_TRANSITIONS,
+    InstanceStatus,
+    TokenState,
+)
 from penstock.settings import SETTINGS, SettingInfo
 
 TOP = Path(__file__).parents[1]
@@ -96,7 +104,54 @@ def security() -> str:
     return before + ROLES_BEGIN + roles() + ROLES_END + rest.partition(ROLES_END)[2]
 
 
-PAGES = {"docs/configuration.md": configuration, "docs/security.md": security}
+STATES_INTRO = """\
+# States
+
+<!-- Written by `make docs` from src/penstock/core/state.py. -->
+
+An instance is a set of tokens: its open branches. A token stands on one step, and a job is a token on a service task.
+These are all the ways in which a state changes, whoever changes it; a trigger in the databases of the test suite
+refuses every other one. What the states mean: `src/penstock/core/state.py`. What is promised of them:
+[guarantees.md](guarantees.md).
+
+## Tokens
+
+The numbers are those of the column `token.state`. `CALLED` and `DELAYED` are of a later version.
+"""
+
+
+def states() -> str:
+    """The tables of transitions, as diagrams and in words."""
+    every = frozenset(TokenState) - {TokenState.ENDED}
+    parts = [STATES_INTRO, "\n```mermaid\nstateDiagram-v2\n"]
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for trigger, row in TOKEN_TRANSITIONS.items():
+        sources = ["any"] if row.sources == every else [source.name for source in sorted(row.sources)]
+        for source in sources:
+            arrows.setdefault((source, row.target.name), []).append(trigger.value)
+    parts += (f"    {source} --> {target}: {', '.join(why)}\n" for (source, target), why in arrows.items())
+    parts.append("    any --> [*]: its branch or its instance ends\n```\n\n`any`: every state but `ENDED`. ")
+    parts.append(f"A token comes to be in {_names(BIRTH_STATES)}.\n\n| why | from | to | when |\n|---|---|---|---|\n")
+    for trigger, row in TOKEN_TRANSITIONS.items():
+        source = "any" if row.sources == every else _names(row.sources)
+        name = f"**{trigger.value}**" if trigger in ENTERING else trigger.value
+        parts.append(f"| {name} | {source} | `{row.target.name}` | {row.when} |\n")
+    parts.append("\nThose in bold begin a step execution; `end` may follow automatic steps.\n")
+    numbers = ", ".join(f"{int(state)} `{state.name}`" for state in TokenState)
+    parts.append(f"\nNumbers: {numbers}.\n\n## Instances\n\n```mermaid\nstateDiagram-v2\n    [*] --> ACTIVE\n")
+    for status, targets in INSTANCE_TRANSITIONS.items():
+        why = ": retry" if status is InstanceStatus.FAILED else ""
+        parts += (f"    {status.name} --> {target.name}{why}\n" for target in sorted(targets))
+    numbers = ", ".join(f"{int(status)} `{status.name}`" for status in InstanceStatus)
+    parts.append(f"```\n\nNumbers, in the column `instance.status`: {numbers}.\n")
+    return "".join(parts)
+
+
+def _names(states: frozenset[TokenState]) -> str:
+    return ", ".join(f"`{state.name}`" for state in sorted(states))
+
+
+PAGES = {"docs/configuration.md": configuration, "docs/security.md": security, "docs/states.md": states}
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from penstock.core.fencing import Call, CallKind, Facts, Verdict, judge
+from penstock.core.fencing import Call, CallKind, Facts, Verdict, judge, known_attempt
 from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 COMPLETE, FAIL, HEARTBEAT = CallKind
@@ -249,3 +249,8 @@ def test_a_heartbeat_is_applied_or_refused_and_never_pretends() -> None:
 
 def test_judging_never_says_done() -> None:
     assert all(verdict is not DONE for _, _, verdict in every())
+
+
+@pytest.mark.parametrize(("given", "known"), [(3, 3), (None, None), (2**31 - 1, 2**31 - 1), (2**31, 0), (-9, 0)])
+def test_an_attempt_that_the_store_cannot_compare_is_nobodys(given: int | None, known: int | None) -> None:
+    assert known_attempt(given) == known

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from penstock.core.state import (
+    BIRTH_STATES,
     CLOSING_KINDS,
     ENTERING,
     INSTANCE_TRANSITIONS,
@@ -34,7 +35,7 @@ def token(state: TokenState) -> Token:
 
 @pytest.mark.parametrize(("trigger", "state"), list(product(Trigger, TokenState)), ids=str)
 def test_a_token_moves_as_the_table_says_or_not_at_all(trigger: Trigger, state: TokenState) -> None:
-    sources, target = TOKEN_TRANSITIONS[trigger]
+    sources, target, _ = TOKEN_TRANSITIONS[trigger]
     moved = token(state)
     if state in sources:
         move(moved, trigger)
@@ -50,22 +51,28 @@ def test_every_trigger_has_its_transition() -> None:
 
 
 def test_nothing_leads_out_of_the_end_of_a_token() -> None:
-    assert all(TokenState.ENDED not in sources for sources, _ in TOKEN_TRANSITIONS.values())
+    assert all(TokenState.ENDED not in row.sources for row in TOKEN_TRANSITIONS.values())
 
 
 def test_every_other_state_can_be_left_for_any_step_and_for_the_end() -> None:
-    for trigger in ENTERING:
-        assert TOKEN_TRANSITIONS[trigger][0] == set(TokenState) - {TokenState.ENDED}
+    for trigger in (*ENTERING, Trigger.END):
+        assert TOKEN_TRANSITIONS[trigger].sources == set(TokenState) - {TokenState.ENDED}
 
 
 def test_only_a_waiting_job_is_claimed_or_dispatched() -> None:
-    assert TOKEN_TRANSITIONS[Trigger.CLAIM] == ({TokenState.READY}, TokenState.LOCKED)
-    assert TOKEN_TRANSITIONS[Trigger.DISPATCH] == ({TokenState.READY}, TokenState.DISPATCHED)
+    assert TOKEN_TRANSITIONS[Trigger.CLAIM][:2] == ({TokenState.READY}, TokenState.LOCKED)
+    assert TOKEN_TRANSITIONS[Trigger.DISPATCH][:2] == ({TokenState.READY}, TokenState.DISPATCHED)
 
 
 def test_a_lease_ends_only_while_there_is_one() -> None:
-    assert TOKEN_TRANSITIONS[Trigger.LEASE_EXPIRED][0] == {TokenState.LOCKED, TokenState.DISPATCHED}
-    assert TOKEN_TRANSITIONS[Trigger.RELEASE][0] == {TokenState.LOCKED}
+    assert TOKEN_TRANSITIONS[Trigger.LEASE_EXPIRED].sources == {TokenState.LOCKED}
+    assert TOKEN_TRANSITIONS[Trigger.RELEASE].sources == {TokenState.LOCKED}
+    assert TOKEN_TRANSITIONS[Trigger.DISPATCH_ENDED].sources == {TokenState.DISPATCHED}
+
+
+def test_a_token_comes_to_be_where_a_step_is_entered_or_the_root_has_ended() -> None:
+    entered = {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.FORKED}
+    assert entered | {TokenState.ENDED} == BIRTH_STATES
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(InstanceStatus, InstanceStatus)), ids=str)

@@ -27,6 +27,7 @@ BIG_TABLES = ("token", "ready", "dispatch_outbox", "instance")
 # Tokens BASE + 4k wait in the outbox for k < ROWS, in the queue above. One of 100 rows of the outbox is of type 2.
 FILL = """
 INSERT INTO job_type (name) SELECT 'type-' || n FROM generate_series(1, 50) AS n;
+SET session_replication_role = replica;  -- rows in states that no token comes to be in
 INSERT INTO instance (id, started_at, definition, vars)
   SELECT {base} + 4 * k, now(), 1, '{{"in": 1}}' FROM generate_series(0, 2 * {n} - 1) AS k;
 INSERT INTO token (id, instance_id, seq, entered_at, job_type, step, state, attempt, claimed_at, lease_until)
@@ -38,6 +39,7 @@ INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_typ
   FROM generate_series(0, {n} - 1) AS k;
 INSERT INTO ready (job_type, seq, token_id)
   SELECT 1, k + 1, {base} + 4 * k FROM generate_series({n}, 2 * {n} - 1) AS k WHERE k % 10 <> 9;
+SET session_replication_role = origin;
 SELECT setval('step_seq', 10000000);
 """
 

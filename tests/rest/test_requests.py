@@ -128,9 +128,9 @@ async def test_a_completion_keeps_its_variables_as_they_came(
 
 @pytest.mark.parametrize(
     ("given", "attempt"),
-    [({"attempt": 3}, 3), ({"attempt": None}, None), ({"attempt": 2**40}, 2**31 - 1), ({"attempt": -9}, -1)],
+    [({"attempt": 3}, 3), ({"attempt": None}, None), ({"attempt": 2**40}, 2**40), ({"attempt": -9}, -9)],
 )
-async def test_an_attempt_is_passed_on_as_far_as_the_store_can_compare_it(
+async def test_an_attempt_is_passed_on_as_it_came(
     rest: Rest, engine: ScriptedEngine, given: dict[str, Any], attempt: int | None
 ) -> None:
     await rest.post("/v1/jobs/j/complete", {"workerId": "w", **given})
@@ -231,10 +231,10 @@ async def test_a_failure_is_retryable_only_when_it_says_so(
     assert engine.one("jobs.fail").retryable is retryable
 
 
-@pytest.mark.parametrize(("given", "delay"), [(None, None), (1.5, 1.5), (-1, 0.0), (10**400, 31_536_000.0)])
-async def test_a_retry_delay_is_bounded(rest: Rest, engine: ScriptedEngine, given: Any, delay: float | None) -> None:
+@pytest.mark.parametrize("given", [None, 1.5, -1, 10**400])
+async def test_a_retry_delay_is_passed_on_as_it_came(rest: Rest, engine: ScriptedEngine, given: Any) -> None:
     await rest.post("/v1/jobs/j/fail", {"workerId": "w", "retryable": True, "retryAfterSeconds": given})
-    assert engine.one("jobs.fail").retry_after_seconds == delay
+    assert engine.one("jobs.fail").retry_after_seconds == given
 
 
 @pytest.mark.parametrize("action", ["complete", "fail", "heartbeat"])

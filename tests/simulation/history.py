@@ -97,7 +97,7 @@ class History:
         match call.kind:
             case CallKind.HEARTBEAT:
                 if token.state is TokenState.READY:
-                    move(token, Trigger.LATE_HEARTBEAT)
+                    move(token, Trigger.HEARTBEAT)
                     self.machine.unqueue(token)
                 token.lease_until = self.machine.now + timedelta(seconds=5)
             case CallKind.COMPLETE:

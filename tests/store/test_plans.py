@@ -59,11 +59,13 @@ FILL = {
           output)
         SELECT {base} + 4 * k + 2, 3000000 + k, {base} + 4 * k + 2, 2000000 + k, now(), now(), 1, 0, 1, '{{"out": 1}}'
         FROM generate_series(0, {n} - 1) AS k""",
-    "instance": """INSERT INTO instance (id, started_at, ended_at, definition, status, vars, business_key)
+    "instance": """SET session_replication_role = replica;  -- ended ones at once
+        INSERT INTO instance (id, started_at, ended_at, definition, status, vars, business_key)
         SELECT {base} + 2 * j, now(), CASE WHEN j % 2 = 1 THEN now() END,
           CASE WHEN j / 2 % 10000 = 17 THEN 2 ELSE 1 END,
           CASE WHEN j % 2 = 0 THEN 0 WHEN j / 2 % 1000 = 7 THEN 2 ELSE 1 END, '{{"in": 1}}',
-          CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j""",
+          CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j;
+        SET session_replication_role = origin""",
     "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type)
         SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END
         FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",

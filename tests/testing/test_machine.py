@@ -46,6 +46,20 @@ def test_a_token_enters_a_step_by_the_table(connection):
     assert not refused(connection, "UPDATE token SET seq = 2, state = 0")
 
 
+def test_a_token_comes_to_be_in_few_states(connection):
+    born = "INSERT INTO token (id, instance_id, step, seq, entered_at, state) VALUES ({0}, 1, 0, {0}, now(), {1})"
+    assert refused(connection, born.format(2, int(TokenState.BACKOFF)))
+    assert refused(connection, born.format(2, int(TokenState.DISPATCHED)))
+    assert not refused(connection, born.format(2, int(TokenState.READY)))
+
+
+def test_an_instance_comes_to_be_active(connection):
+    born = (
+        "INSERT INTO instance (id, started_at, ended_at, definition, vars, status) VALUES (2, now(), now(), 1, '{}', 1)"
+    )
+    assert refused(connection, born)
+
+
 def test_nothing_leads_out_of_a_completed_instance(connection):
     assert not refused(connection, "UPDATE instance SET status = 1, ended_at = now()")
     assert refused(connection, "UPDATE instance SET status = 0, ended_at = NULL")

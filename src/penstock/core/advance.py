@@ -19,6 +19,7 @@ Rules, with their source in `docs/guarantees.md`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, assert_never
 
 import msgspec
 from msgspec import structs
@@ -58,6 +59,10 @@ from penstock.core.wait import WaitError, wait_ends_at
 from penstock.core.work import BYTES_PER_STEP, STEP_WORK, TooMuchWork
 
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
+
+
+Automatic = Literal[StepType.DECISION, StepType.TRANSFORMATION, StepType.PARALLEL_GATEWAY, StepType.END]
+"""Steps that need nobody."""
 
 
 class _StepFailed(Exception):
@@ -105,6 +110,8 @@ class _Run(Book):
                 self.end_instance(InstanceStatus.CANCELLED, event.reason)
             case RetryRequested():
                 self.reopen()
+            case _:
+                assert_never(event)
         self.run()
         return self.finish()
 
@@ -214,7 +221,8 @@ class _Run(Book):
             return
         self.place(token, step)
         self.work.spend(STEP_WORK)
-        match step.type:
+        kind = step.type
+        match kind:
             case StepType.SERVICE_TASK:
                 move(token, Trigger.ENTER_JOB)
                 self.queue(token, step)
@@ -229,15 +237,15 @@ class _Run(Book):
                     f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
                 )
             case _:
-                self.automatic(token, step)
+                self.automatic(token, step, kind)
 
-    def automatic(self, token: Token, step: Step) -> None:
+    def automatic(self, token: Token, step: Step, kind: Automatic) -> None:
         self.out.steps_run += 1
         if self.out.steps_run > self.steps_max:
             raise _StepFailed(
                 f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
             )
-        match step.type:
+        match kind:
             case StepType.DECISION:
                 target = self.decide(step)
                 self.record(token, HistoryKind.COMPLETED)
@@ -255,10 +263,11 @@ class _Run(Book):
                 token.pending, token.arrived = len(step.branches), 0
                 for head in step.branches:
                     self.entering.append((self.new_token(head, parent_id=token.id, side=token.side), head))
-            case _:
-                assert step.type is StepType.END
+            case StepType.END:
                 self.record(token, HistoryKind.COMPLETED)
                 self.complete(token)
+            case _:
+                assert_never(kind)
 
     def wait(self, token: Token, step: Step) -> None:
         try:

@@ -22,7 +22,7 @@ BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
 BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
 
 _TASK: Final = frozenset({"nextStep", "conditionalNextSteps", "boundaryEvents"})
-_USES: Final[dict[StepType, frozenset[str]]] = {
+FIELDS_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {
     StepType.SERVICE_TASK: _TASK | {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout"},
     StepType.USER_TASK: _TASK | {"jobType"},
     StepType.DECISION: frozenset({"conditionalNextSteps"}),
@@ -32,7 +32,7 @@ _USES: Final[dict[StepType, frozenset[str]]] = {
     StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
     StepType.END: frozenset(),
 }
-_NEEDS: Final[dict[StepType, frozenset[str]]] = {
+REQUIRED_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {
     StepType.SERVICE_TASK: frozenset({"jobType"}),
     StepType.USER_TASK: frozenset(),
     StepType.DECISION: frozenset({"conditionalNextSteps"}),
@@ -44,7 +44,7 @@ _NEEDS: Final[dict[StepType, frozenset[str]]] = {
 }
 # Of a step whose type is unknown: enough to follow its references, so that one wrong type is not told as a wave of
 # unreachable steps.
-_USES_UNKNOWN: Final = _TASK | {"parallelNextSteps", "joinStep"}
+FIELDS_OF_UNKNOWN: Final = _TASK | {"parallelNextSteps", "joinStep"}
 
 
 class BoundaryDraft(msgspec.Struct, frozen=True):
@@ -380,7 +380,7 @@ def _is_expression(text: str) -> bool:
 
 
 def _uses(draft: StepDraft, field: str) -> bool:
-    return field in (_USES_UNKNOWN if draft.type is None else _USES[draft.type])
+    return field in (FIELDS_OF_UNKNOWN if draft.type is None else FIELDS_BY_TYPE[draft.type])
 
 
 def _checks(draft: StepDraft, field: str) -> bool:
@@ -388,4 +388,4 @@ def _checks(draft: StepDraft, field: str) -> bool:
 
 
 def _needs(draft: StepDraft, field: str) -> bool:
-    return draft.type is not None and field in _NEEDS[draft.type]
+    return draft.type is not None and field in REQUIRED_BY_TYPE[draft.type]

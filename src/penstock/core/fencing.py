@@ -7,6 +7,7 @@ token's lock where something may be written; nobody else decides such a question
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,15 @@ class CallKind(enum.Enum):
     COMPLETE = "complete"
     FAIL = "fail"
     HEARTBEAT = "heartbeat"
+
+
+ATTEMPT_MAX: Final = (1 << 31) - 1
+"""What a token's column holds."""
+
+
+def known_attempt(attempt: int | None) -> int | None:
+    """The attempt that a caller names, as one that can be compared: 0, which nobody ever had, for those that can't."""
+    return attempt if attempt is None or 0 < attempt <= ATTEMPT_MAX else 0
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from penstock.core.definition import Backoff
+from penstock.core.duration import DURATION_MAX_DAYS
+
+DELAY_MAX_S: Final = 86_400.0 * DURATION_MAX_DAYS
+"""Of a delay that a worker wishes."""
+
+
+def wished_s(seconds: float | None) -> float | None:
+    """A worker's wish as a pause that can be kept: gRPC also brings NaN and the infinities, JSON whole numbers beyond
+    any float."""
+    if seconds is None:
+        return None
+    pause_s = float(min(max(seconds, 0.0), DELAY_MAX_S))
+    return None if math.isnan(pause_s) else pause_s
 
 
 def backoff_s(backoff: Backoff | None, failures: int, jitter: float) -> float:

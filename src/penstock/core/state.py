@@ -4,14 +4,17 @@ An **instance** is a set of **tokens** (its open branches) and one JSON object o
 step; the pair (token, seq) is one *step execution*, and ``seq`` is a position from one database-wide sequence, so
 that it also orders executions by entry. ``TOKEN_TRANSITIONS`` and ``INSTANCE_TRANSITIONS`` below are the whole
 machine, with what SQL does alone; `move` and `change_status` are the only Python that assigns a state, and refuse what
-the tables do not hold. In test databases a trigger made from them refuses it too (`penstock.testing.machine`).
-The numbers are stored in the database (`schema.sql`) and never change their meaning.
+the tables do not hold. In test databases a trigger made from them refuses it too (`penstock.testing.machine`); the
+diagrams of `docs/states.md` are drawn from them.
+The numbers are stored in the database (`schema.sql`) and never change their meaning. Where SQL has one, a comment
+beside it names it.
 """
 
 from __future__ import annotations
 
 import enum
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -77,41 +80,69 @@ class Trigger(enum.Enum):
     """Why a token moves."""
 
     ENTER_JOB = "enter_job"
-    ENTER_LEASED = "enter_leased"  # dispatched directly: the next job is leased to a parked poll as it comes to be
+    ENTER_LEASED = "enter_leased"
     ENTER_PARKED = "enter_parked"
     FORK = "fork"
     CLAIM = "claim"
-    DISPATCH = "dispatch"
+    HEARTBEAT = "heartbeat"
+    RELEASE = "release"
+    LEASE_EXPIRED = "lease_expired"
     RETRY = "retry"
     BACK_OFF = "back_off"
     BACKOFF_OVER = "backoff_over"
-    LEASE_EXPIRED = "lease_expired"
-    RELEASE = "release"
-    LATE_HEARTBEAT = "late_heartbeat"
+    RETRY_LEASED = "retry_leased"
+    DISPATCH = "dispatch"
+    REDISPATCH = "redispatch"
+    DISPATCH_ENDED = "dispatch_ended"
+    SWITCH_MODE = "switch_mode"
     END = "end"
 
 
+class Transition(NamedTuple):
+    """One row of the table."""
+
+    sources: frozenset[TokenState]
+    target: TokenState
+    when: str
+
+
 _R, _L, _P, _F, _B, _D, _E, _C, _Y = TokenState
-_ANY_LEFT = frozenset({_R, _L, _P, _F, _B, _D, _C, _Y})  # a token leaves any step for any other
+_LEFT = frozenset({_R, _L, _P, _F, _B, _D, _C, _Y})  # a token leaves any step for any other
+_HELD = frozenset({_L, _R, _D})  # somebody may act on the job: READY ones still have their last holder
 
-TOKEN_TRANSITIONS: dict[Trigger, tuple[frozenset[TokenState], TokenState]] = {
-    Trigger.ENTER_JOB: (_ANY_LEFT, _R),
-    Trigger.ENTER_LEASED: (_ANY_LEFT, _L),
-    Trigger.ENTER_PARKED: (_ANY_LEFT, _P),
-    Trigger.FORK: (_ANY_LEFT, _F),
-    Trigger.CLAIM: (frozenset({_R}), _L),
-    Trigger.DISPATCH: (frozenset({_R}), _D),
-    Trigger.RETRY: (frozenset({_L, _R, _D}), _R),
-    Trigger.BACK_OFF: (frozenset({_L, _R, _D}), _B),
-    Trigger.BACKOFF_OVER: (frozenset({_B}), _R),
-    Trigger.LEASE_EXPIRED: (frozenset({_L, _D}), _R),
-    Trigger.RELEASE: (frozenset({_L}), _R),
-    Trigger.LATE_HEARTBEAT: (frozenset({_R, _L, _D}), _L),
-    Trigger.END: (_ANY_LEFT, _E),
+
+def _row(sources: frozenset[TokenState] | TokenState, target: TokenState, when: str) -> Transition:
+    return Transition(frozenset({sources}) if isinstance(sources, TokenState) else sources, target, when)
+
+
+TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
+    Trigger.ENTER_JOB: _row(_LEFT, _R, "a service task is entered; its job waits in the queue or the outbox"),
+    Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
+    Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
+    Trigger.FORK: _row(_LEFT, _F, "a parallel gateway is entered"),
+    Trigger.CLAIM: _row(_R, _L, "a poll takes the job"),
+    Trigger.HEARTBEAT: _row(_HELD, _L, "the holder goes on, the last one comes back, a dispatched job gets one"),
+    Trigger.RELEASE: _row(_L, _R, "the holder gives the job back"),
+    Trigger.LEASE_EXPIRED: _row(_L, _R, "the lease ended"),
+    Trigger.RETRY: _row(_HELD, _R, "the attempt failed and is repeated at once"),
+    Trigger.BACK_OFF: _row(_HELD, _B, "the attempt failed and is repeated later"),
+    Trigger.BACKOFF_OVER: _row(_B, _R, "the retry's time has come"),
+    Trigger.RETRY_LEASED: _row(_HELD | {_B}, _L, "an attempt is repeated, dispatched directly"),
+    Trigger.DISPATCH: _row(_R, _D, "the relay hands the job to Kafka"),
+    Trigger.REDISPATCH: _row(_D, _D, "the relay hands it over again: whether it was published is not known"),
+    Trigger.DISPATCH_ENDED: _row(_D, _R, "the deadline of the dispatch passed, or an operator asked for it"),
+    Trigger.SWITCH_MODE: _row(frozenset({_R, _D}), _R, "the engines' dispatch mode changed; it gets another place"),
+    Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
 }
+"""All that there are, also those that only a statement of `store/queries` makes. Beside them a token comes to be in one
+of `BIRTH_STATES` (a start, a branch, a side token, a `retry`), and is deleted from any state when its branch or its
+instance ends."""
 
-# Those that begin or end a step execution (``seq`` changes, or the token has had its last one); the others stay in it.
-ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.FORK, Trigger.END})
+ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.FORK})
+"""Those begin a step execution: ``seq`` changes. The others stay in it; `Trigger.END` may do either, as automatic steps
+have come and gone within the same advance."""
+
+BIRTH_STATES = frozenset({TOKEN_TRANSITIONS[trigger].target for trigger in (*ENTERING, Trigger.END)})
 
 INSTANCE_TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
     InstanceStatus.ACTIVE: frozenset({InstanceStatus.COMPLETED, InstanceStatus.FAILED, InstanceStatus.CANCELLED}),
@@ -119,6 +150,7 @@ INSTANCE_TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
     InstanceStatus.FAILED: frozenset({InstanceStatus.ACTIVE}),  # `retry`, the only way out of a terminal state
     InstanceStatus.CANCELLED: frozenset(),
 }
+"""An instance comes to be ACTIVE, also one that ends in the same transaction."""
 
 
 class Token(msgspec.Struct):
@@ -179,9 +211,9 @@ class Instance(msgspec.Struct):
 
 def move(token: Token, trigger: Trigger) -> None:
     """Give ``token`` the state that ``trigger`` leads to; asserts that the table allows it."""
-    sources, target = TOKEN_TRANSITIONS[trigger]
-    assert token.state in sources, f"{trigger} from {token.state!r}"
-    token.state = target
+    row = TOKEN_TRANSITIONS[trigger]
+    assert token.state in row.sources, f"{trigger} from {token.state!r}"
+    token.state = row.target
 
 
 def change_status(instance: Instance, status: InstanceStatus, failure: str | None = None) -> None:

@@ -21,7 +21,7 @@ from penstock.core.event import (
     TaskCompleted,
     TimerFired,
 )
-from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.core.fencing import Call, Verdict, judge
 from penstock.core.state import RETRY_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
@@ -282,11 +282,6 @@ class FoldItem(WideItem):
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Settled(None)
         raise WritesOnly
-
-
-def call(kind: CallKind, request: Any) -> Call:
-    """The judged form of a `JobAction`."""
-    return Call(kind, request.worker_id, request.attempt, request.explicit)
 
 
 def _oldest(tokens: list[Token], step: Step) -> Token | None:

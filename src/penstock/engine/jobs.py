@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import trio
 
 from penstock.access.identity import check_job_types, job_type_limit
-from penstock.core.duration import DURATION_MAX_DAYS
-from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.core.fencing import Call, CallKind, Verdict, judge, known_attempt
+from penstock.core.retry import wished_s
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import Flush
@@ -52,8 +51,6 @@ JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
 BEAT_TRIES_MAX = 20
 """A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
-ATTEMPT_MAX = (1 << 31) - 1
-RETRY_AFTER_MAX_S = 86_400.0 * DURATION_MAX_DAYS
 
 A = TypeVar("A", bound=JobAction)
 R = TypeVar("R")
@@ -307,7 +304,7 @@ class Jobs:
             call,
             retryable=request.retryable,
             error=request.error_message,
-            retry_after_s=_bounded(request.retry_after_seconds),
+            retry_after_s=wished_s(request.retry_after_seconds),
         )
         try:
             answer = await self._wide.submit(item)
@@ -346,10 +343,8 @@ class Jobs:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
-        attempt = request.attempt
-        if attempt is not None and not 0 < attempt <= ATTEMPT_MAX:
-            attempt = 0  # nobody ever had it
-        return ids.read_job(request.job_id), Call(kind, request.worker_id, attempt, request.explicit)
+        call = Call(kind, request.worker_id, known_attempt(request.attempt), request.explicit)
+        return ids.read_job(request.job_id), call
 
     def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
         match verdict:
@@ -360,8 +355,10 @@ class Jobs:
                 raise LeaseLost(f"job '{job_id}': the lease is lost, or was never held by this worker")
             case Verdict.CANCELLED:
                 raise JobCancelled(f"job '{job_id}': its instance ended or its step was interrupted")
-            case _:
+            case Verdict.APPLY | Verdict.DONE | Verdict.ALREADY | Verdict.IGNORED:
                 return
+            case _:
+                assert_never(verdict)
 
     # -- one item of a batch call
 
@@ -479,15 +476,6 @@ async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list
         for index, request in enumerate(requests):
             nursery.start_soon(run, index, request)
     return [results[index] for index in range(len(requests))]
-
-
-def _bounded(seconds: float | None) -> float | None:
-    """A worker's wish as a pause that can be kept: gRPC also brings NaN and the infinities, JSON whole numbers beyond
-    any float."""
-    if seconds is None:
-        return None
-    pause_s = min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
-    return None if math.isnan(pause_s) else pause_s
 
 
 def _failed(job_id: str, error: PenstockError) -> ItemOutcome:

@@ -17,7 +17,7 @@ from penstock.store.connection import TrioConnection
 
 FROM_ELSEWHERE = (HistoryKind.SKIPPED, HistoryKind.INTERRUPTED)
 """Ends in which the worker, if there was one, had no part."""
-_CLOSED_STATUS = {
+STATUS_OF_KIND = {
     HistoryKind.COMPLETED: "COMPLETED",
     HistoryKind.FAILED: "FAILED",
     HistoryKind.SKIPPED: "SKIPPED",
@@ -117,7 +117,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 step_id=step.id,
                 step_type=step.type.value,
                 attempt_number=entered[current.step],
-                status="RUNNING" if kind is None else _CLOSED_STATUS[kind],
+                status="RUNNING" if kind is None else STATUS_OF_KIND[kind],
                 started_at=current.started_at,
                 ended_at=None if closing is None else closing.ended_at,
                 failure_reason=reason,

@@ -174,11 +174,6 @@ def whole(value: Number | None) -> int:
     return 0 if value is None or value <= 0 else math.ceil(value)
 
 
-def fenced(attempt: int | None) -> int | None:
-    """An attempt number that the store can compare."""
-    return attempt if attempt is None else min(max(attempt, -1), ATTEMPT_MAX)
-
-
 def given_variables(raw: msgspec.Raw, limits: PayloadLimits, field: str = "variables") -> bytes | None:
     """A variable map, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
     data = bytes(raw)
@@ -189,11 +184,6 @@ def given_value(raw: msgspec.Raw, limits: PayloadLimits, field: str) -> bytes | 
     """A JSON value, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
     data = bytes(raw)
     return None if data in (b"", b"null") else check_json_value(data, limits, field)
-
-
-def retry_delay(seconds: Number | None) -> float | None:
-    """`retryAfterSeconds`, bounded."""
-    return None if seconds is None else float(min(max(seconds, 0), RETRY_AFTER_MAX_SECONDS))
 
 
 def error_text(message: object) -> str:

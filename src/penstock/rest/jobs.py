@@ -41,11 +41,9 @@ from penstock.rest.codec import (
     decoder,
     error_text,
     error_tolerant,
-    fenced,
     given_value,
     given_variables,
     required,
-    retry_delay,
     whole,
 )
 from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
@@ -129,7 +127,7 @@ class JobRoutes:
             return Completion(
                 job_id=call.job_id,
                 worker_id=required(body.worker_id, "workerId"),
-                attempt=fenced(body.attempt),
+                attempt=body.attempt,
                 variables=given_variables(body.variables, self._limits),
             )
 
@@ -160,7 +158,7 @@ class JobRoutes:
         return Heartbeat(
             job_id=job_id,
             worker_id=worker_id,
-            attempt=fenced(body.attempt),
+            attempt=body.attempt,
             explicit=explicit,
             lease_seconds=whole(body.lease_seconds),
             checkpoint=given_value(body.checkpoint, self._limits, "checkpoint"),
@@ -177,7 +175,7 @@ class JobRoutes:
             return Completion(
                 job_id=job_id,
                 worker_id=worker_id,
-                attempt=fenced(item.attempt),
+                attempt=item.attempt,
                 explicit=True,
                 variables=given_variables(item.variables, limits),
             )
@@ -214,7 +212,7 @@ class JobRoutes:
         """``POST /v1/jobs/release``"""
 
         def make(item: ReleaseItem, job_id: str, worker_id: str) -> Release:
-            return Release(job_id=job_id, worker_id=worker_id, attempt=fenced(item.attempt), explicit=True)
+            return Release(job_id=job_id, worker_id=worker_id, attempt=item.attempt, explicit=True)
 
         requests, refused = await _sort_out(call, _releases, make)
         return _outcomes(refused, await self._engine.jobs.release_many(requests))
@@ -254,11 +252,11 @@ def _failure(body: FailureItem, job_id: str, worker_id: str, *, explicit: bool) 
     return Failure(
         job_id=job_id,
         worker_id=worker_id,
-        attempt=fenced(body.attempt),
+        attempt=body.attempt,
         explicit=explicit,
         retryable=bool(body.retryable),
         error_message=error_text(body.error_message),
-        retry_after_seconds=retry_delay(body.retry_after_seconds),
+        retry_after_seconds=body.retry_after_seconds,
     )
 
 

@@ -1,7 +1,8 @@
 """Loads the named statements of ``queries/*.sql`` once, as bytes.
 
 A statement begins at a line ``-- name: NAME``; the comment lines after it are its promise. Names are unique over all
-files. Must not format, glue or otherwise change SQL.
+files. A number of a state, status or kind has its name behind it, as ``0 /* READY */``. Must not format, glue or
+otherwise change SQL.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from importlib import resources
 from types import MappingProxyType
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n?| /\* \w+ \*/", re.MULTILINE)
 
 
 def _load() -> Mapping[str, bytes]:

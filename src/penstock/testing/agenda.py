@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import psycopg
 
+from penstock.core.state import TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
 from penstock.engine.items import DeadLetterItem, TimerItem
@@ -83,7 +84,7 @@ class Agenda:
     def open_steps(self, instance_id: str) -> list[OpenStep]:
         """Where an instance stands, in the order of entry."""
         rows = self._connection.execute(_OPEN_STEPS, (read_instance(instance_id),)).fetchall()
-        return [_open_step(*row) for row in rows]
+        return [_open_step(step, TokenState(state), *others) for step, state, *others in rows]
 
     def child_of(self, instance_id: str) -> str | None:
         """The instance that this one chained into."""
@@ -119,7 +120,7 @@ async def end_lease(engine: Engine, lease: Due) -> None:
 
 def _open_step(
     step: dict[str, Any],
-    state: int,
+    state: TokenState,
     job_type: str | None,
     worker: str | None,
     lease_until: dt.datetime | None,
@@ -128,11 +129,11 @@ def _open_step(
 ) -> OpenStep:
     timers = dict(zip(indexes, times, strict=True))
     match state:
-        case 0:
+        case TokenState.READY:
             what = f"a job of type {job_type!r} waits for a worker"
-        case 1:
+        case TokenState.LOCKED:
             what = f"a job of type {job_type!r} is held by {worker} until {show_time(cast(dt.datetime, lease_until))}"
-        case 4:
+        case TokenState.BACKOFF:
             what = f"a job of type {job_type!r} failed and is tried again at {show_time(timers[-1])}"
         case _ if step["type"] == "USER_TASK":
             what = "a user task is open"
@@ -144,7 +145,7 @@ def _open_step(
         if index >= 0:
             event = step["boundaryEvents"][index]
             what += f"; its timer goes to {event['targetStepId']!r} at {show_time(at)}"
-    return OpenStep(step["id"], what, job_type, state == 0)
+    return OpenStep(step["id"], what, job_type, state is TokenState.READY)
 
 
 def show_time(at: dt.datetime) -> str:

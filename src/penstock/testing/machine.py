@@ -6,9 +6,17 @@ the trigger decides, so that a legal change calls no function.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from penstock.core.state import ENTERING, INSTANCE_TRANSITIONS, TOKEN_TRANSITIONS, TokenState
+from penstock.core.state import (
+    BIRTH_STATES,
+    ENTERING,
+    INSTANCE_TRANSITIONS,
+    TOKEN_TRANSITIONS,
+    InstanceStatus,
+    TokenState,
+    Trigger,
+)
 
 REFUSED = "XX901"
 """SQLSTATE of a transition that the tables lack."""
@@ -16,37 +24,37 @@ REFUSED = "XX901"
 
 def guard_sql() -> str:
     """Makes the triggers, in a database that has the engine's tables."""
-    within, entering = _transitions(entering=False), _transitions(entering=True)
-    # what comes to READY may be leased in the same statement: dispatched directly
-    within |= {(source, TokenState.LOCKED) for source, target in within if target is TokenState.READY}
-    within |= {(source, target) for source, target in entering if target is TokenState.ENDED}
+    entering = _transitions({*ENTERING, Trigger.END})
+    within = _transitions(set(Trigger) - ENTERING)
     ending = {(source, target) for source, targets in INSTANCE_TRANSITIONS.items() for target in targets}
     return f"""
 CREATE FUNCTION refuse_transition() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION '% % may not go from % to %',
-      TG_TABLE_NAME, OLD.id, to_jsonb(OLD) -> TG_ARGV[0], to_jsonb(NEW) -> TG_ARGV[0]
-    USING ERRCODE = '{REFUSED}', DETAIL = to_jsonb(OLD)::text || ' to ' || to_jsonb(NEW)::text;
+      TG_TABLE_NAME, NEW.id, to_jsonb(OLD) -> TG_ARGV[0], to_jsonb(NEW) -> TG_ARGV[0]
+    USING ERRCODE = '{REFUSED}', DETAIL = concat(to_jsonb(OLD), ' to ', to_jsonb(NEW));
 END $$;
+CREATE TRIGGER token_birth BEFORE INSERT ON token FOR EACH ROW
+  WHEN (NEW.state NOT IN ({", ".join(str(int(state)) for state in sorted(BIRTH_STATES))}))
+  EXECUTE FUNCTION refuse_transition('state');
 CREATE TRIGGER token_machine BEFORE UPDATE OF state, seq ON token FOR EACH ROW
   WHEN (NOT CASE WHEN OLD.seq = NEW.seq
                  THEN OLD.state = NEW.state OR (OLD.state, NEW.state) IN ({_pairs(within)})
                  ELSE (OLD.state, NEW.state) IN ({_pairs(entering)}) END)
   EXECUTE FUNCTION refuse_transition('state');
+CREATE TRIGGER instance_birth BEFORE INSERT ON instance FOR EACH ROW
+  WHEN (NEW.status <> {int(InstanceStatus.ACTIVE)})
+  EXECUTE FUNCTION refuse_transition('status');
 CREATE TRIGGER instance_machine BEFORE UPDATE OF status ON instance FOR EACH ROW
   WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN ({_pairs(ending)}))
   EXECUTE FUNCTION refuse_transition('status');
 """
 
 
-def _transitions(*, entering: bool) -> set[tuple[TokenState, TokenState]]:
-    """From and to, of those that begin or end a step execution, or of the others."""
-    return {
-        (source, target)
-        for trigger, (sources, target) in TOKEN_TRANSITIONS.items()
-        if (trigger in ENTERING) is entering
-        for source in sources
-    }
+def _transitions(triggers: Collection[Trigger]) -> set[tuple[TokenState, TokenState]]:
+    """From and to."""
+    rows = (TOKEN_TRANSITIONS[trigger] for trigger in triggers)
+    return {(source, row.target) for row in rows for source in row.sources}
 
 
 def _pairs(pairs: Iterable[tuple[int, int]]) -> str:

@@ -14,12 +14,13 @@ opened AS (
   INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
   SELECT id, id, nextval('step_seq'), now, CASE WHEN hand_off IS NOT NULL THEN now END,
     CASE WHEN hand_off IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
-    CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, 0, CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, hand_off
+    CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, 0,
+    CASE WHEN hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, hand_off
   FROM item, clock
   RETURNING id, seq, entered_at, lease_until, job_type, priority, state),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, seq, id FROM opened WHERE state = 0 AND NOT $8::boolean),
+  SELECT job_type, priority, seq, id FROM opened WHERE state = 0 /* READY */ AND NOT $8::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), id, id, seq, entered_at, job_type, 1 FROM opened WHERE $8::boolean)
@@ -28,7 +29,7 @@ SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
 -- name: started
 -- Which of the instances $1 exist: what became of a start whose answer was lost. With the lease of a hand-off and its
 -- holder, as long as that is still the first execution's first attempt, and not over.
-SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 AND t.attempt = 1 AND t.entered_at = i.started_at
+SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 /* LOCKED */ AND t.attempt = 1 AND t.entered_at = i.started_at
     AND t.lease_until > penstock_now() THEN t.lease_until END, i.started_at, t.claimed_by
 FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSET 0) t ON true WHERE i.id = ANY($1::bigint[])
 
@@ -41,8 +42,8 @@ SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.busi
 FROM (
   SELECT i.*, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
-     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0, 1, 2, 4, 5)) AS open_steps,
-    (SELECT coalesce(bool_or(t.state = 2), false) FROM token t
+     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)) AS open_steps,
+    (SELECT coalesce(bool_or(t.state = 2 /* PARKED */), false) FROM token t
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS waiting,
     (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t CROSS JOIN LATERAL (
        SELECT n.progress FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL OFFSET 0) n
@@ -70,7 +71,7 @@ ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_completed
 SELECT i.id FROM instance i
-WHERE i.status = 1 AND i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
@@ -114,14 +115,14 @@ WITH looked AS MATERIALIZED (
    ORDER BY p.instance_id DESC LIMIT $6::int)
   UNION ALL
   (SELECT e.instance_id FROM abnormal_end e
-   WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 WHEN 'CANCELLED' THEN 3 END AND e.instance_id < $5::bigint
+   WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 /* FAILED */ WHEN 'CANCELLED' THEN 3 /* CANCELLED */ END AND e.instance_id < $5::bigint
    ORDER BY e.instance_id DESC LIMIT $6::int)
   UNION ALL
   (SELECT i.id FROM instance i WHERE coalesce($4::text, 'COMPLETED') = 'COMPLETED' AND i.id < $5::bigint
    ORDER BY i.id DESC LIMIT $6::int))
 SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
   SELECT l.id FROM looked l LEFT JOIN instance i ON i.id = l.id
-  WHERE ($4::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1)
+  WHERE ($4::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1 /* COMPLETED */)
     AND ($4::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
   ORDER BY l.id DESC LIMIT $3::int)
@@ -144,9 +145,9 @@ FROM history h CROSS JOIN LATERAL (
   SELECT h.pos, h.end_step, h.ended_at, NULL, 0, NULL WHERE h.end_step IS NOT NULL) x
 WHERE h.instance_id = $1::bigint
 UNION ALL
-SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1, 5) THEN t.claimed_at END, t.attempt,
+SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END, t.attempt,
   t.claimed_by, NULL, NULL
-FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0, 1, 2, 4, 5)
+FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
 ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of

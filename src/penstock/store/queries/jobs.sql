@@ -24,7 +24,7 @@ moved AS (
   -- re-check under the lock fails and the item is refused: then the caller looks (Facts) and may come again.
   UPDATE token t SET
     seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
-    state = CASE WHEN i.next_type IS NULL THEN 2 WHEN i.hand_off IS NULL THEN 0 ELSE 1 END,
+    state = CASE WHEN i.next_type IS NULL THEN 2 /* PARKED */ WHEN i.hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
     attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
     claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
@@ -34,7 +34,7 @@ moved AS (
     SELECT o.ctid, o.step, o.state, o.job_type, o.attempt, o.entered_at, o.claimed_at, coalesce(o.queued, o.seq) AS place
     FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
-    AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+    AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
@@ -44,7 +44,7 @@ ended AS (
   DELETE FROM token t USING item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
-    AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+    AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
@@ -56,7 +56,7 @@ unqueued AS (
   CROSS JOIN LATERAL (
     SELECT q.ctid FROM ready q
     WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
-  WHERE late.state = 0 AND r.ctid = old.ctid),
+  WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
@@ -70,15 +70,15 @@ closed AS (
   -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
                        worker, output)
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1, NULL,
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */, NULL,
     worker, output::jsonb
   FROM moved
   UNION ALL
   SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
-    step, 1, next_step, worker, output::jsonb
+    step, 1 /* COMPLETED */, next_step, worker, output::jsonb
   FROM ended),  -- the step's end and the instance's bear one time
 finished AS (
-  UPDATE instance i SET status = 1, ended_at = (SELECT max(ended_at) FROM ended)
+  UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT max(ended_at) FROM ended)
   WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended))),
 unkeyed AS (
   DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
@@ -116,18 +116,18 @@ held AS MATERIALIZED (
       WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
       ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
     CROSS JOIN LATERAL (
-      SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0
+      SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
       FOR NO KEY UPDATE SKIP LOCKED) t
     LIMIT w.n) c),  -- in the order of the queue: nothing is sorted on the way, and nothing locked beyond the limit
 numbered AS MATERIALIZED (
   SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, place)::int AS ordinal FROM held h),
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
-  UPDATE token t SET state = 1, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
     claimed_at = penstock_now(),
     lease_until = penstock_now() + least(($3::float8[])[n.first + n.ordinal - 1], t.timeout_s) * interval '1 s'
   FROM numbered n
-  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0
+  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
   RETURNING t.*, n.ordinal, n.place, n.queue_row),
 void AS MATERIALIZED (
   SELECT c.ctid AS queue_row FROM wanted w CROSS JOIN LATERAL (
@@ -135,7 +135,7 @@ void AS MATERIALIZED (
       AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
     ORDER BY r.priority, r.seq LIMIT w.n + 1000) c
   WHERE NOT EXISTS (
-    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 OFFSET 0)),
+    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 /* READY */ OFFSET 0)),
 unqueued AS (
   DELETE FROM ready r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
   WHERE r.ctid = gone.queue_row)
@@ -157,23 +157,23 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::float8[], $6::text[], $7::text[])
     AS i(token, seq, attempt, worker, lease_s, checkpoint, progress)),
 kept AS (
-  UPDATE token t SET state = 1, claimed_by = i.worker,
-    claimed_at = CASE WHEN old.state = 5 THEN penstock_now() ELSE t.claimed_at END,
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = i.worker,
+    claimed_at = CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END,
     lease_until = least(  -- extended, never shortened
       greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'),
-      CASE WHEN old.state = 5 THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
+      CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
   FROM item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.state, o.attempt, coalesce(o.queued, o.seq) AS place
     FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
-  WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state IN (0, 1) AND t.claimed_by = i.worker OR t.state = 5)
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND (t.timeout_s IS NULL OR t.state = 5 OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
+    AND (t.timeout_s IS NULL OR t.state = 5 /* DISPATCHED */ OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
   RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, t.priority, old.state AS old_state,
     old.place, i.checkpoint, i.progress),
 unqueued AS (
   DELETE FROM ready r USING kept k CROSS JOIN LATERAL (
     SELECT q.ctid FROM ready q WHERE q.job_type = k.job_type AND q.priority = k.priority AND q.seq = k.place OFFSET 0) old
-  WHERE k.old_state = 0 AND r.ctid = old.ctid),
+  WHERE k.old_state = 0 /* READY */ AND r.ctid = old.ctid),
 noted AS (
   INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
   SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
@@ -191,10 +191,10 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $6::timestamptz[])
     AS i(token, seq, attempt, worker, claimed_at)),
 freed AS (
-  UPDATE token t SET state = 0, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
   FROM item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.attempt, o.claimed_at FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
-  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 AND t.claimed_by = i.worker
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
     AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at)
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
@@ -207,7 +207,7 @@ dispatched AS (
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12, worker
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12 /* ATTEMPT_RELEASED */, worker
   FROM freed)
 SELECT id, seq, job_type, attempt FROM freed
 
@@ -220,18 +220,18 @@ WITH item AS MATERIALIZED (
 due AS MATERIALIZED (
   SELECT t.* FROM item i CROSS JOIN LATERAL (
     SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries + 1 >= $4::int AS dead FROM token t
-    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 AND t.lease_until <= penstock_now()
+    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */ AND t.lease_until <= penstock_now()
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
-  UPDATE token t SET state = 0, queued = nextval('step_seq'), expiries = t.expiries + 1 FROM due d
-  WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 AND NOT d.dead
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), expiries = t.expiries + 1 FROM due d
+  WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */ AND NOT d.dead
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, t.claimed_by),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 11, claimed_by
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 11 /* ATTEMPT_EXPIRED */, claimed_by
   FROM freed)
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 UNION ALL
@@ -240,8 +240,8 @@ SELECT id, seq, attempt, job_type, instance_id, true FROM due WHERE dead
 -- name: scan_leases
 -- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000
 -- tokens). Those first that ended first: nobody watches them, and 10,000 that are watched must not hide them.
-SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8, state = 5
-FROM token WHERE state IN (1, 5) AND lease_until < penstock_now() + $1::float8 * interval '1 s' ORDER BY lease_until LIMIT 10000
+SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8, state = 5 /* DISPATCHED */
+FROM token WHERE state IN (1 /* LOCKED */, 5 /* DISPATCHED */) AND lease_until < penstock_now() + $1::float8 * interval '1 s' ORDER BY lease_until LIMIT 10000
 
 -- name: checkpoints
 SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bigint[]) AND checkpoint IS NOT NULL
@@ -251,10 +251,10 @@ SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bi
 -- hand-off whose answer was lost looks like. The moment of the completion is that of the entry: one statement did both.
 SELECT t.id, t.seq, t.claimed_by, t.entered_at, t.lease_until
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[]) AS k(token, seq, worker, attempt)
-CROSS JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.token AND t.state = 1 AND t.attempt = 1 OFFSET 0) t
+CROSS JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.token AND t.state = 1 /* LOCKED */ AND t.attempt = 1 OFFSET 0) t
 CROSS JOIN LATERAL (
   SELECT FROM history h
-  WHERE h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1
+  WHERE h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1 /* COMPLETED */
     AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at OFFSET 0) h
 
 -- name: facts
@@ -262,7 +262,7 @@ CROSS JOIN LATERAL (
 -- an execution is the first of its token with a position above the execution's own.
 SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition,
   (SELECT CASE WHEN a.worker = k.worker THEN a.attempt END FROM history a
-    WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq AND a.kind = 10
+    WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq AND a.kind = 10 /* ATTEMPT_FAILED */
     ORDER BY a.pos DESC LIMIT 1)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS k(instance, token, seq, worker, n)
 LEFT JOIN LATERAL (SELECT * FROM instance i WHERE i.id = k.instance OFFSET 0) i ON true
@@ -292,7 +292,7 @@ FROM (SELECT e.instance_id FROM abnormal_end e
         AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
       ORDER BY e.instance_id DESC LIMIT $2::int OFFSET $3::int) e
 JOIN instance i ON i.id = e.instance_id
-JOIN LATERAL (SELECT * FROM history h WHERE h.instance_id = e.instance_id AND h.kind = 2 ORDER BY h.pos DESC LIMIT 1) h ON true
+JOIN LATERAL (SELECT * FROM history h WHERE h.instance_id = e.instance_id AND h.kind = 2 /* FAILED */ ORDER BY h.pos DESC LIMIT 1) h ON true
 ORDER BY e.instance_id DESC
 
 -- name: count_failed_jobs

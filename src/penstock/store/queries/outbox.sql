@@ -27,17 +27,17 @@ live AS MATERIALIZED (
   SELECT n.job_type, n.id, n.attempt, n.seq, n.created_at, t.ctid AS token_row, t.state AS old_state, t.xmin AS version
   FROM next n CROSS JOIN LATERAL (
     SELECT t.ctid, t.xmin, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+      AND (t.state = 0 /* READY */ AND t.attempt = n.attempt - 1 OR t.state = 5 /* DISPATCHED */ AND t.attempt = n.attempt)
     FOR NO KEY UPDATE SKIP LOCKED) t),
 void AS (
   DELETE FROM dispatch_outbox o USING next n
   WHERE o.ctid = n.outbox_row AND NOT EXISTS (
     SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt) OFFSET 0)
+      AND (t.state = 0 /* READY */ AND t.attempt = n.attempt - 1 OR t.state = 5 /* DISPATCHED */ AND t.attempt = n.attempt) OFFSET 0)
   RETURNING o.job_type, o.id),
 taken AS (
-  UPDATE token t SET state = 5, attempt = l.attempt, claimed_by = NULL,
-    claimed_at = CASE l.old_state WHEN 5 THEN t.claimed_at ELSE penstock_now() END,
+  UPDATE token t SET state = 5 /* DISPATCHED */, attempt = l.attempt, claimed_by = NULL,
+    claimed_at = CASE l.old_state WHEN 5 /* DISPATCHED */ THEN t.claimed_at ELSE penstock_now() END,
     lease_until = penstock_now() + $4::float8 * interval '1 s'
   FROM live l WHERE t.ctid = l.token_row AND t.seq = l.seq AND t.xmin = l.version
   RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, coalesce(t.entry, t.seq) AS entry, t.attempt, t.step,
@@ -87,10 +87,10 @@ WITH item AS MATERIALIZED (
 due AS MATERIALIZED (
   SELECT t.* FROM item i CROSS JOIN LATERAL (
     SELECT t.ctid, t.seq, t.state FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
-      AND (t.state = 5 OR t.state = 1 AND $4::boolean) AND t.lease_until <= penstock_now()
+      AND (t.state = 5 /* DISPATCHED */ OR t.state = 1 /* LOCKED */ AND $4::boolean) AND t.lease_until <= penstock_now()
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
-  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
     t.claimed_by, d.state AS old_state),
 queued AS (
@@ -102,7 +102,7 @@ dispatched AS (
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,
-    CASE old_state WHEN 5 THEN 13 ELSE 11 END, claimed_by
+    CASE old_state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END, claimed_by
   FROM freed)
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 
@@ -112,10 +112,10 @@ SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 -- came back, and the last token that was looked at. Walks over the tokens (132 ms for 1,000,000), for an operator only.
 WITH due AS MATERIALIZED (
   SELECT t.id, t.seq FROM token t
-  WHERE t.state = 5 AND t.id > $2::bigint AND ($1::int[] IS NULL OR t.job_type = ANY ($1))
+  WHERE t.state = 5 /* DISPATCHED */ AND t.id > $2::bigint AND ($1::int[] IS NULL OR t.job_type = ANY ($1))
   ORDER BY t.id LIMIT $3::int FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
-  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5 /* DISPATCHED */
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
@@ -125,7 +125,7 @@ dispatched AS (
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, reason)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13,
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 /* ATTEMPT_REDISPATCHED */,
     'brought back by ' || $5::text
   FROM freed),
 told AS (
@@ -146,7 +146,7 @@ dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, token_id, seq, penstock_now(), job_type, attempt + 1 FROM (
     SELECT t.instance_id, g.token_id, t.seq, g.job_type, t.attempt FROM gone g CROSS JOIN LATERAL (
-      SELECT * FROM token t WHERE t.id = g.token_id AND coalesce(t.queued, t.seq) = g.seq AND t.state = 0 OFFSET 0) t
+      SELECT * FROM token t WHERE t.id = g.token_id AND coalesce(t.queued, t.seq) = g.seq AND t.state = 0 /* READY */ OFFSET 0) t
     ORDER BY g.job_type, g.priority, g.seq) old)
 SELECT count(*) FROM gone
 
@@ -160,16 +160,16 @@ WITH next AS MATERIALIZED (
 live AS MATERIALIZED (
   SELECT n.outbox_row, n.seq, t.id AS token_id, t.state FROM next n CROSS JOIN LATERAL (
     SELECT t.id, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt)
+      AND (t.state = 0 /* READY */ AND t.attempt = n.attempt - 1 OR t.state = 5 /* DISPATCHED */ AND t.attempt = n.attempt)
     FOR NO KEY UPDATE SKIP LOCKED) t),
 void AS MATERIALIZED (
   SELECT n.outbox_row FROM next n WHERE NOT EXISTS (
     SELECT FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
-      AND (t.state = 0 AND t.attempt = n.attempt - 1 OR t.state = 5 AND t.attempt = n.attempt) OFFSET 0)),
+      AND (t.state = 0 /* READY */ AND t.attempt = n.attempt - 1 OR t.state = 5 /* DISPATCHED */ AND t.attempt = n.attempt) OFFSET 0)),
 freed AS (
   -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`). By id: those that changed
   -- since the snapshot have to be met, too.
-  UPDATE token t SET state = 0, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
   RETURNING l.outbox_row, t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, l.state),  -- the state under the lock: by the snapshot it may be READY still
 gone AS (
@@ -177,8 +177,8 @@ gone AS (
   WHERE o.ctid = g.outbox_row RETURNING o.id),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13
-  FROM freed WHERE state = 5),
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 /* ATTEMPT_REDISPATCHED */
+  FROM freed WHERE state = 5 /* DISPATCHED */),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed)
 SELECT count(*) FROM gone
@@ -211,7 +211,7 @@ SELECT DISTINCT s.step ->> 'jobType' FROM (
 CROSS JOIN LATERAL jsonb_array_elements(latest.content::jsonb -> 'steps') AS s(step)
 WHERE s.step ->> 'type' = 'SERVICE_TASK'
 UNION
-SELECT j.name FROM job_type j WHERE j.id IN (SELECT job_type FROM token WHERE state IN (0, 1, 4, 5))
+SELECT j.name FROM job_type j WHERE j.id IN (SELECT job_type FROM token WHERE state IN (0 /* READY */, 1 /* LOCKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */))
 
 -- name: lead
 -- The session lock by which one relay is elected. 1885697139 is 'pens'; engine numbers have 0 to 1023, the retention -2.

@@ -35,7 +35,7 @@ SELECT drop_log_partition($1::text)
 -- name: retired_instances
 -- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most.
 SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
-  AND id > $3::bigint AND status <> 0 AND ended_at < penstock_now() - $4::float8 * interval '1 day'
+  AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - $4::float8 * interval '1 day'
 ORDER BY id LIMIT $5::int
 
 -- name: remove_abnormal_ends
@@ -43,7 +43,7 @@ ORDER BY id LIMIT $5::int
 DELETE FROM abnormal_end WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_instances
-DELETE FROM instance WHERE id = ANY($1::bigint[]) AND status <> 0 RETURNING id
+DELETE FROM instance WHERE id = ANY($1::bigint[]) AND status <> 0 /* ACTIVE */ RETURNING id
 
 -- name: remove_signals
 -- Those that failed instances kept for their retry.

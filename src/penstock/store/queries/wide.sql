@@ -14,7 +14,7 @@ SELECT id FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id ORDER BY 
 
 -- name: lock_ended
 -- The row of an instance that has no root token any more (failed ones can be retried). $1 instances.
-SELECT instance_id, tokens::text FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[]) ORDER BY instance_id FOR UPDATE
+SELECT instance_id, tokens::text FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id = ANY($1::bigint[]) ORDER BY instance_id FOR UPDATE
 
 -- name: lock_branches
 -- In a statement of its own: its snapshot sees what was committed before the roots were had.
@@ -104,14 +104,14 @@ CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.id OFFSET 0) ol
 WHERE i.ctid = old.ctid
 
 -- name: reopen_instances
-UPDATE instance SET status = 0, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
+UPDATE instance SET status = 0 /* ACTIVE */, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
 
 -- name: insert_abnormal_ends
 INSERT INTO abnormal_end (status, instance_id, job_type, tokens)
 SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::int[], $4::jsonb[])
 
 -- name: delete_abnormal_ends
-DELETE FROM abnormal_end WHERE status = 2 AND instance_id = ANY($1::bigint[])
+DELETE FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id = ANY($1::bigint[])
 
 -- name: forget_keys
 DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[]) AND NOT kept
@@ -261,8 +261,8 @@ SELECT count(*) FROM gone
 -- Takes the key of a failed instance $1 again, which is about to be reopened; nothing when it has none or it is taken.
 INSERT INTO instance_key (definition_id, key, instance_id)
 SELECT d.id, i.instance_key, i.id FROM instance i JOIN definition d ON d.key = i.definition
-JOIN abnormal_end e ON e.status = 2 AND e.instance_id = i.id AND e.tokens IS NOT NULL
-WHERE i.id = $1::bigint AND i.status = 2 AND i.instance_key IS NOT NULL
+JOIN abnormal_end e ON e.status = 2 /* FAILED */ AND e.instance_id = i.id AND e.tokens IS NOT NULL
+WHERE i.id = $1::bigint AND i.status = 2 /* FAILED */ AND i.instance_key IS NOT NULL
 ON CONFLICT (definition_id, key) DO NOTHING
 
 -- name: other_holder
