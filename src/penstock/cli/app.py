@@ -169,6 +169,21 @@ def bench(context: typer.Context) -> None:
 
 
 @app.command()
+def lint(
+    paths: Annotated[list[Path], typer.Argument(help="Files, or directories of them.", metavar="PATH…")],
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list of path, line, rule and text.")] = False,
+) -> None:
+    """Find what would make a run of a durable function come out differently at replay: clocks, random numbers, I/O …
+
+    One line for each: file, line, rule, and what to write instead. `# penstock: ignore[rule]` leaves a line alone. Exit
+    code 1 when there are any, 2 when a file can't be read.
+    """
+    from penstock.cli.lint import run_lint
+
+    raise typer.Exit(run_lint(paths, as_json=as_json))
+
+
+@app.command()
 def version() -> None:
     """Print the version and exit."""
     from penstock import __version__
