@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+# What helpers assert tells its values, too, as in the test modules themselves.
+pytest.register_assert_rewrite("tests", "chaos", "benchmarks")
+
 # Installed, the plugin comes by its entry point, which has the same name.
 pytest_plugins = ["penstock.testing.plugin"]
 

@@ -11,10 +11,11 @@ WAIT_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.01
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Poll ``condition``, in bounded time of the real clock whatever Trio's is."""
+async def wait_until(condition: Callable[[], Awaitable[bool]], seen: Callable[[], str] = str) -> None:
+    """Poll ``condition``, in bounded time of the real clock whatever Trio's is. ``seen``: what there is in its place,
+    for the message."""
     deadline = time.monotonic() + WAIT_TIMEOUT_S
     while not await condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {WAIT_TIMEOUT_S} s: {condition}")
+            raise AssertionError(f"not within {WAIT_TIMEOUT_S} s: {condition} {seen()}")
         await trio.to_thread.run_sync(time.sleep, POLL_INTERVAL_S)

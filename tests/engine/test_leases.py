@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from penstock.engine import ids
-from penstock.engine.leases import STALE_ENDS_MAX, GrantedLease, LeaseBook
+from penstock.engine.leases import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.wide import WideLane
@@ -96,6 +96,39 @@ def test_a_token_has_one_lease_that_of_its_latest_execution() -> None:
     book.grant(lease(1, 3_600.0))
     book.forget(2, 9)
     assert len(book) == 0
+
+
+@pytest.mark.parametrize(
+    ("over", "late"),
+    [
+        (lambda book: book.forget(2, 3), lambda book: book.grant(lease(1, 3_600.0))),
+        (lambda book: book.forget(2, 9), lambda book: book.grant(lease(1, 3_600.0))),
+        (lambda book: book.end(2, 3, 1), lambda book: book.grant(lease(1, 3_600.0))),
+        (lambda book: book.forget(2, 3), lambda book: book.put_back(lease(1, 3_600.0))),
+    ],
+    ids=["closed", "a later one closed", "given back", "put back"],
+)
+def test_a_lease_that_is_told_after_its_end_is_not_watched(
+    over: Callable[[LeaseBook], None], late: Callable[[LeaseBook], None]
+) -> None:
+    """A job was cancelled before its poll's answer, say: nothing would remove it before its hour is over."""
+    book = LeaseBook(MANY)
+    over(book)
+    late(book)
+    assert book.all() == []
+    book.grant(lease(1, 60.0), scanned=True)  # a standby that did not have the end yet took over, say
+    assert watched(book) == (1, 60.0)
+    book.grant(GrantedLease(1, 2, 10, 1, 0, None, "w", 60.0))
+    assert [lease.seq for lease in book.all()] == [10]
+
+
+def test_ends_are_remembered_for_a_while_and_in_bounds() -> None:
+    book = LeaseBook(MANY)
+    for token in range(10 * ENDED_MAX_ITEMS):
+        book.forget(token, 3)
+        book.grant(GrantedLease(1, token - ENDED_MAX_ITEMS + 1, 3, 1, 0, None, "w", 60.0))
+        assert len(book._ended) + len(book._ended_before) <= 2 * ENDED_MAX_ITEMS
+    assert [lease.token for lease in book.all() if lease.token >= 0] == []
 
 
 def test_a_full_book_forgets_what_was_granted_or_extended_longest_ago() -> None:

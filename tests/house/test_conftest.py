@@ -75,3 +75,12 @@ def test_plain(): pass
     out = project("-n", "2")
     assert "1 failed, 1 passed" in out
     assert r"+ \udcff" in out
+
+
+@pytest.mark.slow
+def test_what_a_helper_asserts_tells_its_values(project, tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "helper.py").write_text("def check(held):\n    assert len(held) == 0\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (tmp_path / "test_it.py").write_text("from tests import helper\ndef test_it(): helper.check(['a lease'])\n")
+    assert "len(['a lease'])" in project()

@@ -246,14 +246,28 @@ class Storm:
             return flushed and (pool.busy, pool.waiting) == (0, 0)
 
         await wait_until(idle)
-        assert (len(engine.polls.waiters), len(engine.polls.leases)) == (0, 0)
+
+        async def forgotten() -> bool:  # a lease that ended is looked at for some seconds more (lease_sweeper)
+            return (len(engine.polls.waiters), len(engine.polls.leases)) == (0, 0)
+
+        await wait_until(forgotten, lambda: f"parked for {engine.polls.waiters.types()}, {engine.polls.leases.all()}")
         (connection,) = server._connections
-        assert (connection.calls, connection._windows) == ({}, {})
-        window = connection.h2.inbound_flow_control_window + connection._unopened
-        assert window == Limits().connection_window_bytes, "bytes of torn calls were not given back"
+
+        def left() -> tuple[object, ...]:
+            window_bytes = connection.h2.inbound_flow_control_window + connection._unopened
+            return connection.calls, connection._windows, window_bytes
+
+        async def given_back() -> bool:  # bytes of torn calls, too
+            return left() == ({}, {}, Limits().connection_window_bytes)
+
+        await wait_until(given_back, lambda: str(left()))
         others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         others += " AND backend_type = 'client backend'"  # autovacuum comes when it likes
-        assert rows(f"SELECT query {others} AND state <> 'idle'") == []
+
+        async def no_statement() -> bool:  # the engine's loops have theirs, now and then
+            return rows(f"SELECT query {others} AND state <> 'idle'") == []
+
+        await wait_until(no_statement, lambda: str(rows(f"SELECT query, state {others} AND state <> 'idle'")))
 
         async def no_more_tasks() -> bool:
             return trio.lowlevel.current_statistics().tasks_living <= tasks_before

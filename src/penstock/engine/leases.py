@@ -2,14 +2,16 @@
 
 A hint and a timetable, never the truth: the fence is the token's row. What is lost here (a crash, or the book is full)
 is found again by the scan of the lease service. What a commit changes here is told after it, in any order: what a newer
-attempt has said is never undone by an older one (executions of a token and attempts within them grow). So the next that
-is told of a token also ends what was known of it, when another engine has finished that. Times are trio's clock, in
-seconds; the database's own time decides in the end.
+attempt has said is never undone by an older one (executions of a token and attempts within them grow), and what ended
+lately is remembered for the grant or the heartbeat that is told after its end. So the next that is told of a token also
+ends what was known of it, when another engine has finished that. Times are trio's clock, in seconds; the database's own
+time decides in the end.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 import msgspec
 
@@ -18,6 +20,10 @@ from penstock.engine.definitions import LoadedDefinition
 STALE_ENDS_MAX = 10_000
 """Ends that no lease has any more are swept out when there are about so many: else each job that was done under a lease
 of an hour would be remembered for an hour."""
+ENDED_MAX_ITEMS = 5_000
+"""Ends are remembered until so many others were told after them, or twice as many."""
+_CLOSED: Final = 1 << 31
+"""In place of an attempt: behind all of them."""
 
 
 class GrantedLease(msgspec.Struct):
@@ -42,15 +48,22 @@ class LeaseBook:
         self._max_items = max_items
         self._leases: dict[int, GrantedLease] = {}  # those granted or extended longest ago first
         self._ends: list[tuple[float, int]] = []
+        self._ended: dict[int, tuple[int, int]] = {}  # the last execution and attempt by token
+        self._ended_before: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def grant(self, lease: GrantedLease) -> None:
-        """Watch a lease in place of an older one of its token; a newer one stays. A full book forgets another one: the
-        scan finds it again if it still matters."""
-        known = self._leases.get(lease.token)
-        if known is not None and (known.seq, known.attempt) > (lease.seq, lease.attempt):
+    def grant(self, lease: GrantedLease, *, scanned: bool = False) -> None:
+        """Watch a lease in place of an older one of its token; a newer one stays, and one that ended already is nothing
+        to watch (``scanned``: the database has it now, whatever was told). A full book forgets another one: the scan
+        finds it again if it still matters."""
+        token, told = lease.token, (lease.seq, lease.attempt)
+        known = self._leases.get(token)
+        if known is not None and (known.seq, known.attempt) > told:
+            return
+        ended = self._ended.get(token) or self._ended_before.get(token)
+        if ended is not None and ended >= told and not scanned:
             return
         self._watch(lease)
         if len(self._leases) > self._max_items:
@@ -63,15 +76,19 @@ class LeaseBook:
 
     def forget(self, token: int, seq: int) -> None:
         """The execution closed: there is no lease of it any more, nor of those before it."""
-        lease = self._leases.get(token)
-        if lease is not None and lease.seq <= seq:
-            del self._leases[token]
+        self.end(token, seq, _CLOSED)
 
     def end(self, token: int, seq: int, attempt: int) -> None:
         """An attempt failed or was given back: its lease is over. A newer attempt may have one already: that stays."""
+        told = (seq, attempt)
         lease = self._leases.get(token)
-        if lease is not None and (lease.seq, lease.attempt) <= (seq, attempt):
+        if lease is not None and (lease.seq, lease.attempt) <= told:
             del self._leases[token]
+        ended = self._ended.get(token) or self._ended_before.get(token)
+        if ended is None or ended < told:
+            self._ended[token] = told
+            if len(self._ended) >= ENDED_MAX_ITEMS:
+                self._ended, self._ended_before = {}, self._ended
 
     def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
@@ -95,6 +112,10 @@ class LeaseBook:
         """Watch again what `take_due` took, unless it was granted or extended meanwhile."""
         if lease.token not in self._leases:
             self.grant(lease)
+
+    def all(self) -> list[GrantedLease]:
+        """What is watched, granted or extended longest ago first. For diagnosis."""
+        return list(self._leases.values())
 
     def _watch(self, lease: GrantedLease) -> None:
         self._leases.pop(lease.token, None)

@@ -78,7 +78,7 @@ class LeaseSweeper:
                 ends_at = now + max(lease.left_s, 0)
                 watched = GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at)
                 watched.dispatched = lease.dispatched
-                book.grant(watched)
+                book.grant(watched, scanned=True)
         self._next_scan_at = now + max(interval_s, SCAN_SHARE * (now - started))
         return len(found)
 
