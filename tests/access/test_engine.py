@@ -67,7 +67,7 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     for engine in engines:
         for port, path in ((engine.port, "/v1/definitions"), (engine.metrics_port, "/metrics")):
             assert ask(port, "GET", path)[0] == 401
-            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 200, timeout_s=5)
+            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 200, timeout_s=20)
             assert ask(port, "GET", "/healthz")[0] == (200 if path != "/metrics" else 401)
     listed = penstock("token", "list", WE_POSTGRES_DSN=database_dsn).stdout
     assert [id, "counts", "ci", "viewer"] == [listed.split()[at] for at in (0, 1, 4, 5)]
@@ -78,8 +78,8 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     assert revoked.stdout == f"revoked {id} (ci)\n"
     for engine in engines:
         for port, path in ((engine.port, "/v1/definitions"), (engine.metrics_port, "/metrics")):
-            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 401, timeout_s=5)
-    assert time.monotonic() - began < 4  # a second or two, on a busy machine
+            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 401, timeout_s=20)
+    assert time.monotonic() - began < 15  # a second or two, on a machine that is not busy with others
     assert penstock("token", "list", WE_POSTGRES_DSN=database_dsn).stdout == ""
     assert " over " in penstock("token", "list", "--all", WE_POSTGRES_DSN=database_dsn).stdout
     again = penstock("token", "revoke", id, WE_POSTGRES_DSN=database_dsn)
@@ -123,7 +123,7 @@ def test_tokens_of_an_embedded_postgresql_while_its_engine_runs_and_while_not(st
         assert ask(engine.port, "GET", "/v1/me", made.stdout.strip())[0] == 200
         second = penstock("token", "new", "b", "--role", "viewer", "--data-dir", str(directory))
         assert second.returncode == 0, second.stderr
-        wait_until(lambda: ask(engine.port, "GET", "/v1/me", second.stdout.strip())[0] == 200, timeout_s=5)
+        wait_until(lambda: ask(engine.port, "GET", "/v1/me", second.stdout.strip())[0] == 200, timeout_s=20)
         assert engine.stop() == 0
 
 

@@ -84,7 +84,7 @@ async def test_all_passes_while_nothing_is_wrong(proxy: FaultyProxy, nursery: tr
         assert await read(stream, len(BIG)) == BIG
         await stream.send_eof()
         assert await read(stream, 99) == b"bye"
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         while proxy.open_links:
             await trio.lowlevel.checkpoint()
     assert proxy.counts == {"connections": 1}
@@ -95,7 +95,7 @@ async def test_a_cut_resets_both_sides(proxy: FaultyProxy, echo: Echo) -> None:
     assert proxy.cut() == 1
     with pytest.raises(trio.BrokenResourceError):
         await read(stream, 1)
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         while echo.ends == ["open"]:
             await trio.lowlevel.checkpoint()
     assert echo.ends == ["reset"]

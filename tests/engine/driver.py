@@ -71,7 +71,7 @@ class Driver:
         )
         return await self.engine.jobs.poll(request)
 
-    async def one(self, *types: str, worker: str = "w1", wait: float = 5, lease: int = 30) -> Job:
+    async def one(self, *types: str, worker: str = "w1", wait: float = 20, lease: int = 30) -> Job:
         jobs = await self.poll(*types, worker=worker, n=1, wait=wait, lease=lease)
         assert len(jobs) == 1, f"no job of {types}"
         return jobs[0]

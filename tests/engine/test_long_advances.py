@@ -279,7 +279,7 @@ async def test_a_job_is_handed_over_at_birth_after_something_long(make_driver: M
         jobs = []
 
         async def poll() -> None:
-            jobs.append(await driver.one("s", wait=10))
+            jobs.append(await driver.one("s", wait=60))
 
         nursery.start_soon(poll)
         await wait_until(lambda: reached([1] * len(driver.engine.polls.waiters), 1))

@@ -44,7 +44,7 @@ async def test_a_parked_watch_is_answered_when_its_workers_job_is_cancelled(driv
         began_at = trio.current_time()
         await driver.cancel(instance)
     assert found == cancelled(job)
-    assert trio.current_time() - began_at < 5
+    assert trio.current_time() - began_at < 20
     assert await driver.engine.jobs.wait_lost("w1", 0) == []
 
 
@@ -72,11 +72,11 @@ async def test_a_draining_engine_holds_no_watch(driver: Driver) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(driver.engine.jobs.wait_lost, "w1", 60))
         await parked(driver)
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             driver.engine.drain()
             while len(driver.engine.polls.losses):
                 await trio.lowlevel.checkpoint()
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         assert await driver.engine.jobs.wait_lost("w1", 60) == []
 
 

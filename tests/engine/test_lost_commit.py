@@ -61,7 +61,7 @@ def chosen() -> dict[str, Any]:
 async def losing(proxy: Proxy, committed: bool, operation: Callable[[], Awaitable[Any]]) -> Any:
     """Run the operation with its transaction's answer lost; its result."""
     cut = proxy.cut_at(MARK.encode(), committed=committed)
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         answer = await operation()
     assert cut.done.is_set(), "the connection was not cut: the test shows nothing"
     return answer
@@ -72,7 +72,7 @@ async def parked_poll(driver: Driver, nursery: trio.Nursery, *types: str) -> lis
     jobs: list[Job] = []
 
     async def poll() -> None:
-        jobs.extend(await driver.poll(*types, worker="parked", n=1, wait=20))
+        jobs.extend(await driver.poll(*types, worker="parked", n=1, wait=60))
 
     nursery.start_soon(poll)
 
@@ -363,7 +363,7 @@ async def slowly(
             if not committed:
                 holder.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
             holder.execute("SELECT pg_advisory_unlock(42)")
-            with trio.fail_after(15):
+            with trio.fail_after(60):
                 while not answers:
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()

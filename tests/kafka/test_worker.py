@@ -347,7 +347,7 @@ async def test_a_worker_stops_in_bounded_time_while_the_broker_stands_still(own_
         nursery.start_soon(run)
         await until(lambda: engine.completed == ["j1"])
         worker.stop()
-        with trio.fail_after(kafka_module.STOP_CONSUMERS_TIMEOUT_S + 5):
+        with trio.fail_after(kafka_module.STOP_CONSUMERS_TIMEOUT_S + 15):
             await stopped.wait()
 
 

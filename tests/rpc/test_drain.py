@@ -43,7 +43,7 @@ async def test_calls_in_flight_are_answered_then_the_connection_is_closed(run: R
 async def test_an_idle_connection_is_closed_at_once(run: Running) -> None:
     async with run.client() as client:
         await client.call(COMPLETE)
-        with trio.fail_after(2):
+        with trio.fail_after(10):
             await run.server.drain(20.0)
         assert run.server.statistics().connections == 0
 

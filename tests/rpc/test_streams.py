@@ -168,7 +168,7 @@ async def test_all_servers_bytes_together_are_bounded() -> None:
                 held.append(stream_id)
             answer = await client.finished(held[-1])
             assert (answer.status, client.answers[held[0]].done.is_set()) == (8, False)
-            assert run.server.statistics().held_request_bytes == 80_000
+            await run.until(lambda now: now.held_request_bytes == 80_000)
         await run.until_quiet()
 
 

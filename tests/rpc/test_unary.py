@@ -190,6 +190,7 @@ async def test_every_call_is_told_to_the_metrics_with_a_bounded_set_of_names(run
         await client.call("/any/thing")
         await client.call("/other/thing")
         await client.call(COMPLETE, b"\xff")
+        await run.until(lambda _: len(run.calls) == 5)  # they are told behind their answers
     told = [(path, code) for path, code, _ in run.calls]
     assert told == [
         (COMPLETE, "OK"), (FAIL, "ABORTED"), ("unknown", "UNIMPLEMENTED"), ("unknown", "UNIMPLEMENTED"),

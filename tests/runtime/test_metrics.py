@@ -354,7 +354,7 @@ async def test_the_leader_and_the_producer(kafka: KafkaDriver) -> None:
     producer = KafkaProducer(kafka.engine.settings, kafka.engine.metrics)
     producer._counted([ACKED, UNKNOWN])
     assert growth.of("workflow_engine_kafka_producer_errors_total", code="REQUEST_TIMED_OUT") == 1
-    with trio.move_on_after(5):
+    with trio.move_on_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer._reconnect)  # nobody listens there
             await wait_until_true(lambda: _not_connected(growth))

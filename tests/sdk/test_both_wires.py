@@ -239,10 +239,10 @@ def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
         async with Client(wire.url) as client:
             await client.upload_definition(document)
             started = await client.start_instance(name)
-            (first,) = await client.poll_jobs("w1", [name], wait_s=5)
+            (first,) = await client.poll_jobs("w1", [name], wait_s=20)
             (released,) = await client.release_jobs("w1", [ref_of(first)])
             assert released.outcome == "ok"
-            (second,) = await client.poll_jobs("w2", [name], wait_s=5)
+            (second,) = await client.poll_jobs("w2", [name], wait_s=20)
             assert (second.id, second.attempt) == (first.id, (first.attempt or 0) + 1)
             assert second.retries_remaining == first.retries_remaining
             with pytest.raises(LeaseLost):
@@ -405,7 +405,7 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
         async with Client(wire.url) as client, Client(wire.rest_url) as rest:
             await client.upload_definition(document)
             started = await client.start_instance(name)
-            (job,) = await client.poll_jobs("w", [name], wait_s=5)
+            (job,) = await client.poll_jobs("w", [name], wait_s=20)
             (beat,) = await client.heartbeat_jobs("w", [ref_of(job)], lease_s=60)
             assert beat.outcome == "ok"
             await client.fail_job(job.id, "w", "broken", retryable=False, attempt=job.attempt)
@@ -415,7 +415,7 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
             assert ([(found.id, found.reason) for found in page.items], page.total) == ([(job.id, "broken")], 1)
             assert (await rest.list_failed_jobs(job_type=f"not-{name}")).items == []
             assert (await rest.retry_instance(started.id)).status == "ACTIVE"
-            (again,) = await client.poll_jobs("w", [name], wait_s=5)
+            (again,) = await client.poll_jobs("w", [name], wait_s=20)
             await client.complete_job(again.id, "w", attempt=again.attempt)
             assert (await client.get_instance(started.id)).status == "COMPLETED"
             with pytest.raises(Conflict):
@@ -471,7 +471,7 @@ def test_a_loop_that_changes_what_it_iterates_over_leaves_nothing_out(run: Run, 
         async with Client(wire.url) as client, Client(wire.rest_url) as rest:
             await client.upload_definition(document)
             started = await client.start_instances([StartRequest(definition_id=name) for _ in range(250)])
-            jobs = await client.poll_jobs("w", [name], max_jobs=1000, wait_s=5)
+            jobs = await client.poll_jobs("w", [name], max_jobs=1000, wait_s=20)
             failures = [Failure(job_id=job.id, retryable=False, error_message="x", attempt=job.attempt) for job in jobs]
             assert {outcome.outcome for outcome in await client.fail_jobs("w", failures)} == {"ok"}
             ids = {result.unwrap().id for result in started}
@@ -508,9 +508,9 @@ def test_a_script_needs_no_event_loop(wire: Wire) -> None:
     with SyncClient(wire.url) as client:
         client.upload_definition(document)
         started = client.start_instance(name, {"n": 1})
-        (job,) = client.poll_jobs("script", [name], wait_s=5)
+        (job,) = client.poll_jobs("script", [name], wait_s=20)
         client.complete_job(job.id, "script", {"n": 2}, attempt=job.attempt)
-        assert client.wait_until_ended(started.id, timeout_s=5).variables == {"n": 2}
+        assert client.wait_until_ended(started.id, timeout_s=20).variables == {"n": 2}
         others = [client.start_instance(name).id for _ in range(2)]
         assert [each.id for each in client.iterate_instances(definition_id=name)] == [*reversed(others), started.id]
 

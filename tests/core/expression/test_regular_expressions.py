@@ -95,7 +95,7 @@ def test_a_pattern_has_a_longest_length():
     ],
 )
 def test_patterns_that_kill_backtracking_engines_take_milliseconds(pattern, text):
-    with at_most(0.1):
+    with at_most(0.5):
         value("t matches p", {"t": text, "p": pattern})
 
 
@@ -104,7 +104,7 @@ def test_patterns_that_kill_backtracking_engines_take_milliseconds(pattern, text
 )
 def test_a_pattern_that_grows_is_refused(pattern):
     quoted = pattern.replace("\\", "\\\\")
-    with at_most(0.1):
+    with at_most(0.5):
         assert refusal(f"'x' matches '{quoted}'").reason.startswith("bad regular expression: ")
 
 
