@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -86,9 +86,11 @@ def sendable(data: Any) -> Any:
         case str():
             return data.encode(errors="backslashreplace").decode()
         case dict():
-            return {sendable(key): sendable(value) for key, value in data.items()}
+            items = cast("dict[Any, Any]", data).items()
+            return {sendable(key): sendable(value) for key, value in items}
         case list() | tuple():
-            return type(data)(sendable(item) for item in data)
+            listed = cast("list[Any] | tuple[Any, ...]", data)
+            return type(listed)(sendable(item) for item in listed)
         case _:
             return data
 

@@ -488,6 +488,6 @@ async def test_a_stop_does_not_wait_long_for_a_broker_that_does_not_answer(
     kafka.producer.gate = trio.Event()
     nursery.start_soon(kafka.relay.step)
     await kafka.producer.called.wait()
-    with trio.fail_after(20):
+    with trio.fail_after(5):
         await kafka.relay.finish(0.05)
     assert len(kafka.outbox()) == 1

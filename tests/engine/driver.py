@@ -80,11 +80,11 @@ class Driver:
         await self.engine.jobs.complete(completion(job, variables, **changes))
 
     async def fail(self, job: Job, error: str = "boom", *, retryable: bool = True, **changes: Any) -> None:
-        fields = {"job_id": job.id, "worker_id": job.worker_id, "retryable": retryable, "error_message": error}
-        await self.engine.jobs.fail(Failure(**{**fields, **changes}))
+        fields = {**_held(job), "retryable": retryable, "error_message": error, **changes}
+        await self.engine.jobs.fail(Failure(**fields))
 
     async def heartbeat(self, job: Job, **changes: Any) -> HeartbeatAnswer:
-        return await self.engine.jobs.heartbeat(Heartbeat(**{"job_id": job.id, "worker_id": job.worker_id, **changes}))
+        return await self.engine.jobs.heartbeat(Heartbeat(**{**_held(job), **changes}))
 
     async def heartbeat_quietly(self, job: Job) -> None:
         """A heartbeat that may come too late."""
@@ -181,7 +181,11 @@ class Driver:
 
 def completion(job: Job, variables: dict[str, Any] | None = None, **changes: Any) -> Completion:
     output = None if variables is None else msgspec.json.encode(variables)
-    return Completion(**{"job_id": job.id, "worker_id": job.worker_id, "variables": output, **changes})
+    return Completion(**{**_held(job), "variables": output, **changes})
+
+
+def _held(job: Job) -> dict[str, Any]:
+    return {"job_id": job.id, "worker_id": job.worker_id}
 
 
 def variables_of(about: InstanceView | Job) -> dict[str, Any]:

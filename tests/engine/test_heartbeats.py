@@ -70,8 +70,9 @@ async def test_expiry_spends_no_retry(driver: Driver) -> None:
 
 async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(driver: Driver) -> None:
     instance = await driver.run(ONE)
+    jobs: list[Job] = []
     for _ in range(10):
-        job = await driver.one("a", worker="lazy")
+        jobs.append(await driver.one("a", worker="lazy"))
         await driver.expire(31)
     view = await driver.view(instance)
     assert (view.status, view.failure_reason) == ("FAILED", "lease expired 10 times")
@@ -82,7 +83,7 @@ async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(driver: Driv
         (10, "FAILED"),
     ]
     (dead,) = (await driver.engine.jobs.failed(0, 10)).items
-    assert (dead.id, dead.job_type, dead.instance_id, dead.step_id) == (job.id, "a", instance, "a")
+    assert (dead.id, dead.job_type, dead.instance_id, dead.step_id) == (jobs[-1].id, "a", instance, "a")
     assert (dead.reason, dead.worker_id) == ("lease expired 10 times", "lazy")
     await driver.retry(instance)
     assert (await driver.engine.jobs.failed(0, 10)).items == []

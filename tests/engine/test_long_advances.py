@@ -28,7 +28,7 @@ LONG = "${count(1..9000, # > n)}"
 """More than an advance may do on the loop, less than a tenth of what it may do at all."""
 
 
-def heavy(times: int = 1_000, name: str = "heavy") -> Json:
+def heavy(times: int = 1_000, name: str = "heavy") -> dict[str, Any]:
     """A loop of two automatic steps: as much as the other limits let through took 36 to 161 s."""
     return definition(
         step("t", "TRANSFORMATION", transformations={f"x{i}": LONG for i in range(times)}, nextStep="d"),
@@ -38,7 +38,7 @@ def heavy(times: int = 1_000, name: str = "heavy") -> Json:
     )
 
 
-def long_once(*more: Json, following: str = "end", name: str = "long") -> Json:
+def long_once(*more: Json, following: str = "end", name: str = "long") -> dict[str, Any]:
     return definition(
         step("t", "TRANSFORMATION", transformations={"x": LONG, "at": "${now()}"}, nextStep=following),
         *more,

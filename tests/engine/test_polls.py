@@ -114,13 +114,13 @@ async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_b
         await parked(driver, 1)
         deliver = waiters.deliver
 
-        def cancel_first(*args: object) -> bool:
+        def cancel_first(*args: Any) -> bool:
             scope.cancel()
-            return deliver(*args)  # type: ignore[arg-type]
+            return deliver(*args)
 
-        waiters.deliver = cancel_first  # type: ignore[method-assign]
-        await driver.start("linear")
-        waiters.deliver = deliver  # type: ignore[method-assign]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waiters, "deliver", cancel_first)
+            await driver.start("linear")
     job = await driver.one("work", worker="w2")
     assert (job.attempt, job.worker_id) == (2, "w2")
 

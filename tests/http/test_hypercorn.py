@@ -283,7 +283,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
         await http.until(lambda now: now.requests_total == 1)
         await trio.testing.wait_all_tasks_blocked(0.05)
         http.scope.cancel()
-        with trio.fail_after(20):
+        with trio.fail_after(5):
             await http.ended.wait()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
@@ -65,7 +66,7 @@ async def test_a_scope_ends_the_tasks_and_connections_below_the_task_that_entere
 
 
 async def test_a_bridge_leaves_nothing_open_behind():
-    held: list[object] = []
+    held: list[Any] = []
 
     async def connect(port: int) -> None:
         held.extend(await asyncio.open_connection("127.0.0.1", port))
@@ -80,7 +81,7 @@ async def test_a_bridge_leaves_nothing_open_behind():
             with suppress(trio.BrokenResourceError):
                 assert await stream.receive_some() == b""
     await listener.aclose()
-    assert held[-1].cancelled()  # type: ignore[attr-defined]
+    assert held[-1].cancelled()
     with pytest.raises(BridgeClosed):
         await bridge.call(asyncio.sleep, 0)
 

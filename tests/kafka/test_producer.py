@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -22,11 +23,11 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 
-def settings_for(bootstrap: str, **more: object) -> Settings:
+def settings_for(bootstrap: str, **more: Any) -> Settings:
     return Settings(
         dispatch_mode=DispatchMode.KAFKA_OUTBOX,
         kafka_seed_brokers=(bootstrap,),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

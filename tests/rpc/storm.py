@@ -158,7 +158,7 @@ class Storm:
                 await self._work(client, rng, fate)
                 return
             path, request, learn = self._requests.draw(method, rng)
-            late = {"grpc_timeout": f"{rng.randint(1, 20)}m"} if fate == "late" else {}
+            late: dict[str, Any] = {"grpc_timeout": f"{rng.randint(1, 20)}m"} if fate == "late" else {}
             stream_id = await client.open(path, **late)
             data = framed(encode_message(request))
             cut = rng.randrange(len(data)) if fate == "torn" else len(data)

@@ -204,7 +204,7 @@ async def test_calls_under_load_are_never_broken_by_a_drain() -> None:
                     answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("3 ms")))
                     if not answer.trailers:
                         # refused, or told by the last GOAWAY, which it met on its way: not begun, it may go elsewhere
-                        begun = answer.reset != 7 and stream_id <= client.goaways[-1].last_stream_id
+                        begun = answer.reset != 7 and stream_id <= (client.goaways[-1].last_stream_id or 0)
                         unanswered.extend([answer] if begun else [])
                         return
                     answered += 1

@@ -160,7 +160,7 @@ async def test_calls_of_many_threads_survive_a_drain_or_are_told_unavailable(goo
                             stub.CompleteJob(request, timeout=TIMEOUT_S)
                             outcomes.append((grpc.StatusCode.OK, ""))
                         except grpc.RpcError as error:
-                            outcomes.append((error.code(), error.details()))
+                            outcomes.append((error.code(), error.details() or ""))
                             stop.wait(0.01)
 
             async with trio.open_nursery() as nursery:

@@ -113,7 +113,7 @@ async def test_a_long_reason_is_cut(run: Running) -> None:
         (COMPLETE, {"content_type": "application/grpc;charset=utf-8"}, 0),
     ],
 )
-async def test_request_headers_decide(run: Running, path: str, headers: dict[str, str], status: int) -> None:
+async def test_request_headers_decide(run: Running, path: str, headers: dict[str, Any], status: int) -> None:
     async with run.client() as client:
         answer = await client.call(path, **headers)
     assert answer.status == status
@@ -127,7 +127,7 @@ async def test_request_headers_decide(run: Running, path: str, headers: dict[str
         ({"content_type": "application/grpc+json"}, "415"),
     ],
 )
-async def test_what_is_no_grpc_gets_an_http_status(run: Running, headers: dict[str, str], status: str) -> None:
+async def test_what_is_no_grpc_gets_an_http_status(run: Running, headers: dict[str, Any], status: str) -> None:
     async with run.client() as client:
         answer = await client.call(COMPLETE, **headers)
         assert answer.headers[":status"] == status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import psycopg
 import pytest
@@ -171,7 +173,7 @@ async def test_the_listening_connection_comes_back(start_local: StartLocal, data
     await wait_until(back)
     await see_each_other(a, b)
     hinted: list[str] = []
-    b.engine.polls.hint = hinted.extend  # type: ignore[method-assign]
+    b.engine.polls.hint = hinted.extend  # type: ignore[method-assign]  # pyright: ignore[reportAttributeAccessIssue] - heard here
 
     async def heard() -> bool:
         a.engine.polls.on_queued("work")
@@ -253,7 +255,7 @@ async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: Sta
     b.engine.ids.number = a.engine.ids.number
     for ids in (a.engine.ids, b.engine.ids):
         ids._clock_ms = lambda: 1_800_000_000_000
-    forked = fork(1, 1)
+    forked: dict[str, Any] = dict(fork(1, 1))
     first = {
         "narrow": service("first", "end"),
         "wide": step("first", "USER_TASK", nextStep="end"),
@@ -266,9 +268,11 @@ async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: Sta
     started: list[str] = []
 
     async def start(engine: LocalEngine) -> None:
-        keys = {"idempotency_key": f"k{len(tried)}", "instance_key": f"i{len(tried)}"} if kind == "keyed" else {}
+        keys: dict[str, Any] = (
+            {"idempotency_key": f"k{len(tried)}", "instance_key": f"i{len(tried)}"} if kind == "keyed" else {}
+        )
         tried.append(kind)
-        started.append((await engine.start("clashing", **keys)).id)
+        started.append((await engine.start("clashing", **(keys if kind == "keyed" else {}))).id)
         if kind == "later branches":
             await engine.complete(await engine.one("first"))
 
@@ -283,7 +287,7 @@ async def test_starts_with_a_number_that_two_engines_have_go_on(start_local: Sta
 
 
 def test_a_wake_up_names_its_types_or_all_of_them() -> None:
-    member = Membership(msgspec.UNSET, "polling")  # type: ignore[arg-type]
+    member = Membership(msgspec.UNSET, "polling")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - it needs none here
     assert member._payloads({"b", "a"}, None)[0].endswith(" q a\nb")
     (both,) = member._payloads({"x" * 7000}, None)
     assert both.endswith(" a")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from penstock.core.expression import DEFAULT, ExpressionError, Limits, parse
 NOW = datetime(2031, 5, 4, 12, 30, 15, 250_000, tzinfo=UTC)
 
 
-def value(source, variables=None, limits: Limits = DEFAULT):
+def value(source, variables=None, limits: Limits = DEFAULT) -> Any:
     return parse(source, limits).evaluate(variables or {}, NOW)
 
 
@@ -46,7 +47,7 @@ def at_most(cpu_seconds: float) -> Generator[None]:
         gc.enable()
 
 
-def outcome(call):
+def outcome(call: Callable[[], Any]) -> Any:
     """What ``call`` gives, or the `ExpressionError` that it raises; anything else comes through."""
     try:
         return call()
