@@ -80,7 +80,7 @@ class Driver:
         await self.engine.jobs.complete(completion(job, variables, **changes))
 
     async def fail(self, job: Job, error: str = "boom", *, retryable: bool = True, **changes: Any) -> None:
-        fields = {**_held(job), "retryable": retryable, "error_message": error, **changes}
+        fields: dict[str, Any] = {**_held(job), "retryable": retryable, "error_message": error, **changes}
         await self.engine.jobs.fail(Failure(**fields))
 
     async def heartbeat(self, job: Job, **changes: Any) -> HeartbeatAnswer:
@@ -181,7 +181,8 @@ class Driver:
 
 def completion(job: Job, variables: dict[str, Any] | None = None, **changes: Any) -> Completion:
     output = None if variables is None else msgspec.json.encode(variables)
-    return Completion(**{**_held(job), "variables": output, **changes})
+    fields: dict[str, Any] = {**_held(job), "variables": output, **changes}
+    return Completion(**fields)
 
 
 def _held(job: Job) -> dict[str, Any]:

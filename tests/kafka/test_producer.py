@@ -271,10 +271,10 @@ async def test_a_client_that_breaks_in_ways_of_its_own_is_replaced(broker, topic
     failures = iter([ValueError("odd"), ValueError("odd")])
     open_session = Session.open
 
-    async def open_(*arguments: object) -> Session:
+    async def open_(*arguments: Any) -> Session:
         if (failure := next(failures, None)) is not None:
             raise failure
-        return await open_session(*arguments)  # type: ignore[arg-type]
+        return await open_session(*arguments)
 
     async with running(settings_for(broker.bootstrap)) as producer:
         monkeypatch.setattr(Session, "open", open_)
