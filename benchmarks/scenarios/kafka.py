@@ -1,6 +1,6 @@
 """Dispatch through a real Kafka broker: how long a job takes to a worker, how fast the relay empties the outbox.
 
-A broker (`penstock.testing.kafka_broker`, full JIT) and an engine in Kafka mode of its own. The latency is that of the
+A broker (`tests.kafka.broker`, full JIT) and an engine in Kafka mode of its own. The latency is that of the
 Python worker, on an idle engine: from when the start is confirmed, and from when it is sent, to the handler.
 The outbox is filled while the broker is down; the rate is that between 10 % and 90 % of the records.
 """
@@ -25,9 +25,9 @@ from benchmarks.result import Bound, Run
 from benchmarks.scenarios.scenario import Scenario
 from benchmarks.workflows import START_VARIABLES_BYTES, Workflow, linear, variables_of
 from penstock.client import Client
-from penstock.testing.kafka_broker import KafkaBroker
 from penstock.worker import Worker
 from penstock.worker.kafka import KafkaWork
+from tests.kafka.broker import KafkaBroker
 
 WARM_UP_ROUNDS = 30
 PAUSE_S = 0.02

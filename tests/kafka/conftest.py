@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from penstock.testing.kafka_broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Topics
 
 USERS = {"engine": "s3cret-of-the-engine"}

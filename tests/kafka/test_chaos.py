@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
-from penstock.testing.kafka_broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker
 from tests.kafka.fleet import Fleet
 from tests.runtime.conftest import StartEngine, start_engine
 from tests.runtime.engine_process import EngineProcess

@@ -11,9 +11,9 @@ from datetime import datetime
 import pytest
 import trio
 
-from penstock.testing.kafka_broker import KafkaBroker
 from penstock.worker import JobContext, Worker
 from penstock.worker.kafka import KafkaWork
+from tests.kafka.broker import KafkaBroker
 from tests.kafka.conftest import USERS
 from tests.kafka.dispatches import record
 from tests.kafka.fleet import Fleet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.kafka_broker import KafkaBroker
 from penstock.worker import JobContext, Worker
+from tests.kafka.broker import KafkaBroker
 from tests.kafka.fleet import Fleet
 from tests.runtime.conftest import StartEngine, start_engine
 from tests.runtime.engine_process import EngineProcess

@@ -7,7 +7,7 @@
         broker.kill()  # SIGKILL; start() recovers the same data on the same port
         broker.start()
 
-Relies on `kafka_distribution.py` for the jars. All methods block (call them in threads from an event loop) and raise
+Relies on `distribution.py` for the jars. All methods block (call them in threads from an event loop) and raise
 KafkaUnusable. A broker that this process started ends with this process.
 """
 
@@ -31,8 +31,8 @@ from types import TracebackType
 from typing import Final
 
 from penstock.http import reserved_ports
-from penstock.testing.kafka_configuration import LOG_CONFIGURATION, broker_properties
-from penstock.testing.kafka_distribution import KafkaUnusable, ensure_jars, folder_lock, jars_folder, java
+from tests.kafka.configuration import LOG_CONFIGURATION, broker_properties
+from tests.kafka.distribution import KafkaUnusable, ensure_jars, folder_lock, jars_folder, java
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
@@ -94,7 +94,7 @@ class KafkaBroker:
             flags += ["-XX:TieredStopAtLevel=1", f"-XX:SharedArchiveFile={jars / 'kafka.jsa'}"]
         command = self._command(jars, flags, "kafka.Kafka", str(self.folder / "server.properties"))
         with open(self.folder / "broker.log", "ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - fixed arguments
+            self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
         atexit.register(self._end_at_exit)
@@ -162,7 +162,7 @@ class KafkaBroker:
             for mechanism in SCRAM_MECHANISMS:
                 arguments += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
         flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        done = subprocess.run(  # noqa: S603 - fixed arguments
+        done = subprocess.run(
             self._command(jars, flags, "kafka.tools.StorageTool", *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

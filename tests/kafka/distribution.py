@@ -2,7 +2,7 @@
 
 Needs ``java`` 17 or newer, and ``mvn`` for the first time only. The folder is `PENSTOCK_KAFKA_JARS`, else
 ``penstock/kafka-<version>`` in `$XDG_CACHE_HOME` or ``~/.cache``. Safe with several callers at once: the folder is
-filled beside its place and renamed, under a file lock. Knows nothing of brokers: that is `kafka_broker.py`.
+filled beside its place and renamed, under a file lock. Knows nothing of brokers: that is `broker.py`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _fetch(folder: Path) -> None:
         command = ["mvn", "-B", "-ntp", "-q", "-f", str(pom), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
         try:
-            done = subprocess.run(  # noqa: S603 - fixed arguments
+            done = subprocess.run(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=FETCH_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
