@@ -56,16 +56,3 @@ def test_links_between_pages_lead_somewhere():
         if not target.startswith("http") and not (page.parent / target).exists()
     ]
     assert broken == []
-
-
-def test_every_setting_that_is_documented_is_used():
-    from penstock.settings import SETTINGS
-
-    settings = TOP / "src" / "penstock" / "settings"
-    sources = "\n".join(
-        path.read_text() for path in (TOP / "src" / "penstock").rglob("*.py") if not path.is_relative_to(settings)
-    )
-    sources += (settings / "model.py").read_text().partition("def embedded")[2]  # what its properties read
-    kafka = {name for name, info in SETTINGS.items() if info.group == "Kafka"}  # validated; their mode comes later
-    unused = {name for name in SETTINGS if not re.search(rf"\.{name}\b", sources)} - kafka
-    assert unused == set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import field
@@ -24,11 +24,6 @@ from penstock.engine.payload import (
 )
 from penstock.errors import BadRequest
 from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
-
-ATTEMPT_MAX: Final = 2_147_483_647
-"""What PostgreSQL's integer holds. Larger ones are no attempt of any job, and this one is none either."""
-RETRY_AFTER_MAX_SECONDS: Final = 31_536_000.0
-"""A year."""
 
 Number = int | float
 

@@ -1,0 +1,122 @@
+"""Everything that is written has a user: functions, classes, constants, metrics and settings.
+
+By name, over all modules: a name that nothing says but where it is defined. What programs of users call may have its
+only user in a test, an example or a page.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from penstock.metrics import Metrics
+from penstock.settings import SETTINGS
+from tests.house.sources import PACKAGE, TOP, all_python, modules, tree
+
+FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
+"""Packages for programs of users."""
+CALLED_FROM_OUTSIDE = {
+    "emit": "logging",
+    "_receive_goaway_frame": "h2",
+    "on_url": "httptools",
+    "on_header": "httptools",
+    "on_body": "httptools",
+    "on_message_complete": "httptools",
+    "send_initial_metadata": "grpclib's generated bases",
+    "_read_data": "hypercorn",
+    "before_task_step": "trio",
+    "after_task_step": "trio",
+    "handle_async_request": "httpx",
+    "pytest_configure": "pytest",
+    "pytest_assertrepr_compare": "pytest",
+    "clone": "workflows, as of trio's channels",
+    "serve_until_unused": "a program of its own, from its text",
+}
+ONLY_FOR_TESTS = {
+    "serve_stream": "serves gRPC on a stream that is no socket",
+    "struct_to_json": "reads what the codec wrote, for its property tests",
+    "value_to_json": "the same",
+    "listing": "what the log and a metric show of rows aside",
+}
+TO_COME = {
+    "require_version": "the first use of what older engines would break calls it; tests/engine/test_schema_versions.py",
+}
+UNFINISHED = ("durable", "engine/journal.py", "engine/runs.py", "engine/code.py", "store/journal.py")
+"""Durable functions on an engine: written before what calls them."""
+
+
+def defined(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if not any(isinstance(each, ast.Call | ast.Attribute) for each in node.decorator_list):
+            yield node.name  # what a call or a module's attribute decorates is registered with it, or a property
+    for node in tree(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def said(path: Path) -> Iterator[str]:
+    """Names that are read, called, imported or given."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias) and path.name != "__init__.py":
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            yield node.value
+
+
+@cache
+def said_in_the_package() -> Counter[str]:
+    return Counter(name for path in modules() for name in said(path))
+
+
+@cache
+def said_by_users() -> set[str]:
+    code = {name for path in all_python() if path.is_relative_to(TOP / "src") is False for name in said(path)}
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")]
+    return code | {word for page in pages for word in re.findall(r"\w+", page.read_text())}
+
+
+def test_everything_that_is_defined_has_a_user() -> None:
+    known = CALLED_FROM_OUTSIDE | ONLY_FOR_TESTS | TO_COME
+    idle = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in modules()
+        if not str(path.relative_to(PACKAGE)).startswith(UNFINISHED)
+        for name in defined(path)
+        if not name.startswith("__") and name not in said_in_the_package() and name not in known
+        if path.relative_to(PACKAGE).parts[0] not in FOR_USERS or name not in said_by_users()
+    ]
+    assert idle == []
+
+
+def test_every_exception_from_that_is_still_one() -> None:
+    names = {name for path in modules() for name in defined(path)}
+    known = CALLED_FROM_OUTSIDE | ONLY_FOR_TESTS | TO_COME
+    assert [name for name in known if name not in names or name in said_in_the_package()] == []
+
+
+def test_every_metric_is_set_somewhere() -> None:
+    registry = PACKAGE / "metrics" / "registry.py"
+    elsewhere = {name for path in modules() if path != registry for name in said(path)}
+    own = Counter(said(registry))
+    idle = [name for name in vars(Metrics()) if name not in elsewhere and own[name] < 2]  # once where it is made
+    assert idle == []
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    settings = PACKAGE / "settings"
+    used = {name for path in modules() if not path.is_relative_to(settings) for name in said(path)}
+    model = ast.parse((settings / "model.py").read_text())
+    used |= {node.attr for node in ast.walk(model) if isinstance(node, ast.Attribute)}  # its properties and checks
+    assert [name for name in SETTINGS if name not in used] == []
