@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -27,7 +28,9 @@ from benchmarks.workflows import START_VARIABLES_BYTES, Workflow, linear, variab
 from penstock.client import Client
 from penstock.worker import Worker
 from penstock.worker.kafka import KafkaWork
-from tests.kafka.broker import KafkaBroker
+
+if TYPE_CHECKING:
+    from tests.kafka.broker import KafkaBroker
 
 WARM_UP_ROUNDS = 30
 PAUSE_S = 0.02
@@ -41,6 +44,10 @@ def run(bench: Bench) -> Run:
     missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     if missing:
         raise Unsuitable(f"needs {' and '.join(missing)} for a Kafka broker")
+    try:
+        from tests.kafka.broker import KafkaBroker
+    except ImportError:
+        raise Unsuitable("needs a checkout: the tests have the Kafka broker") from None
     options = bench.options
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the worker here tells of the group's beginnings
     bench.progress(0.0, "starting a Kafka broker")

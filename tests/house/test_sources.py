@@ -21,6 +21,7 @@ SLEEPS = {
     "tests/engine/test_terminated.py": "pauses between faults, for some seconds",
     "tests/http/conftest.py": "polls the server's counters, which announce nothing",
     "tests/runtime/waiting.py": "polls what processes and threads do, which nothing announces",
+    "tests/kafka/broker.py": "polls a broker that starts, which announces nothing",
     "tests/kafka/test_loop_scope.py": "tasks that are to be cancelled",
     "tests/kafka/fleet.py": "polls what engines, brokers and workers do, which nothing announces",
     "tests/kafka/test_chaos.py": "random pauses between faults",
