@@ -19,6 +19,9 @@ Ts = TypeVarTuple("Ts")
 INLINE_MAX_BYTES: Final = 16_384
 """What clients send is read on the loop up to here: 3 ms at worst, as a rule 0.1."""
 
+TURNS_APART: Final = 4
+"""Turns of the loop from one piece of work to the next (`take_turn`): one client is accepted in each."""
+
 _lines: trio.lowlevel.RunVar[dict[str, trio.CapacityLimiter]] = trio.lowlevel.RunVar("penstock.offload")
 
 
@@ -37,6 +40,14 @@ async def run_long(compute: Callable[[*Ts], T], *args: *Ts, line: str = "") -> T
 async def run_sized(size_bytes: int, read: Callable[[], T]) -> T:
     """``read()``, which takes as long as what a client sent is large: away from the loop unless it is small."""
     return read() if size_bytes <= INLINE_MAX_BYTES else await run_long(read, line="requests")
+
+
+async def take_turn() -> None:
+    """Before a piece of work of a few milliseconds that must stay on the loop, as a thread would cost more: whoever
+    else has such a one goes before or after, with turns of the loop for everybody else between. Cancel-safe."""
+    async with _limiters()["turns"]:
+        for _ in range(TURNS_APART):
+            await trio.lowlevel.checkpoint()
 
 
 def _limiters() -> dict[str, trio.CapacityLimiter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,8 @@ import trio
 import trio.testing
 
 from penstock.errors import Unavailable
+from penstock.store import jobs as store
+from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
@@ -246,6 +249,30 @@ async def test_all_polls_together_are_parked_for_so_many_types_only(
         nursery.start_soon(partial(driver.poll, "a", "c", wait=30))
         await parked(driver, 2)
         nursery.cancel_scope.cancel()
+
+
+async def test_variables_of_many_jobs_are_read_in_pieces(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.job_sizes.READ_MAX_BYTES", 100_000)
+    driver = make_driver()
+    await driver.upload(linear(1))
+    sizes = [60_000, 30_000, 250_000, 30_000, 40_000]  # the third is larger than a piece
+    for size in sizes:
+        await driver.start("linear", {"text": "x" * size})
+    read: list[int] = []
+    within = store.variables_within
+
+    async def noted(connection: TrioConnection, instances: Sequence[int], max_bytes: int) -> Any:
+        found, more = await within(connection, instances, max_bytes)
+        read.append(sum(map(len, found.values())))
+        return found, more
+
+    monkeypatch.setattr(store, "variables_within", noted)
+    jobs = await driver.poll("work", n=5)
+    assert sorted(len(variables_of(job)["text"]) for job in jobs) == sorted(sizes)
+    assert len(read) == 3
+    assert all(size <= 100_000 or 250_000 < size < 251_000 for size in read)
 
 
 async def test_polls_for_very_many_types_get_their_jobs_in_several_looks(

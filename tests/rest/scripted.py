@@ -149,6 +149,8 @@ class Rest:
         """Set it and the client went away."""
         self.extensions: dict[str, Any] = {}
         """Of the server, as ASGI has them."""
+        self.pieces: list[int] = []
+        """The bytes of each message with a part of a body."""
 
     async def send(
         self,
@@ -194,6 +196,7 @@ class Rest:
                     answer.headers[name.decode().lower()] = value.decode()
             else:
                 answer.body += message.get("body", b"")
+                self.pieces.append(len(message.get("body", b"")))
 
         with trio.fail_after(10):
             await self.app(scope, receive, send)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
 from penstock.engine.vocabulary import Job, LostJob, PollRequest
 from penstock.errors import Unavailable
-from penstock.rest.jobs import UNWATCHED_SECONDS
+from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, MANY_TYPES, UNWATCHED_SECONDS
 from tests.rest.scripted import Answer, Rest, ScriptedEngine, job
 
 
@@ -188,3 +190,24 @@ async def test_a_watch_for_lost_jobs_is_held_as_long_as_it_asks_and_ends_with_it
     rest.gone.set()
     assert (await rest.post("/v1/jobs/lost", {"workerId": "w", "waitSeconds": 600})).json == {"lost": []}
     assert (waits[2:], trio.current_time()) == ([60], pytest.approx(5))
+
+
+async def test_a_poll_for_many_types_looks_into_the_queue_once(
+    rest: Rest, queue: Queue, autojump_clock: trio.testing.MockClock
+) -> None:
+    types = [f"type-{number}" for number in range(MANY_TYPES + 1)]
+    for wait, waits in ((5, [5]), (0, [0])):
+        queue.waits.clear()
+        answer = await rest.post("/v1/jobs/poll", {"workerId": "w", "jobTypes": types, "waitSeconds": wait})
+        assert (answer.json, queue.waits) == ({"jobs": []}, waits)
+
+
+async def test_large_jobs_are_encoded_one_by_one_with_turns_of_the_loop_between(rest: Rest, queue: Queue) -> None:
+    variables = {"text": "x" * ENCODED_AT_ONCE_BYTES}
+    queue.put(*[job(id=f"job-{number}", variables=msgspec.Raw(json.dumps(variables).encode())) for number in range(3)])
+    answer = await poll(rest, 5)
+    assert [(found["id"], found["variables"]) for found in answer.json["jobs"]] == [
+        (f"job-{number}", variables) for number in range(3)
+    ]
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert sum(size > ENCODED_AT_ONCE_BYTES for size in rest.pieces) == 3

@@ -476,7 +476,15 @@ async def test_an_unknown_instance_is_404_everywhere(rest: Rest, engine: Scripte
 async def test_healthz_is_200_with_an_empty_body(rest: Rest, engine: ScriptedEngine) -> None:
     answer = await rest.get("/healthz")
     assert (answer.status, answer.body) == (200, b"")
+    assert answer.headers["content-type"] == "text/plain"
     assert not engine.calls
+
+
+async def test_healthz_needs_no_framework_which_would_take_several_turns_of_a_busy_loop(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(rest.app, "_routed")
+    assert (await rest.get("/healthz")).status == 200
 
 
 async def test_readyz_says_what_is_away(engine: ScriptedEngine) -> None:

@@ -3,7 +3,7 @@ the reading of variables as far as there is room. Must not know whose jobs they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.engine.answers import COPIES, AnswerMemory
@@ -12,6 +12,8 @@ from penstock.store.connection import TrioConnection
 
 READ_MAX_COUNT: Final = 64
 """Instances whose variables are made into text at once for jobs that were claimed."""
+READ_MAX_BYTES: Final = 2_097_152
+"""And so many bytes of them, if not a single one has more: they are decoded in one step of the loop."""
 SIZES_MAX_COUNT: Final = 10_000
 
 
@@ -50,17 +52,36 @@ class JobSizes:
         of those for which there was none."""
         read: dict[int, str] = {}
         more: dict[int, int] = {}
-        read_bytes = 0
+        room_bytes = max(self._memory.room_bytes // COPIES, 0)
         for first in range(0, len(instances), READ_MAX_COUNT):
-            wanted = instances[first : first + READ_MAX_COUNT]
-            room_bytes = max(self._memory.room_bytes // COPIES - read_bytes, 0)
-            found, more = await store.variables_within(connection, wanted, room_bytes)
-            if more and not read and not found:
-                least = min(more, key=lambda instance: more[instance])
-                if self._memory.fits(COPIES * more[least]):
-                    found, _ = await store.variables_within(connection, [least], more[least])
-            read |= found
-            read_bytes += sum(map(len, found.values()))
+            wanted: Sequence[int] = instances[first : first + READ_MAX_COUNT]
+            max_bytes = min(room_bytes, READ_MAX_BYTES)
+            while wanted:
+                found, larger = await store.variables_within(connection, wanted, max_bytes)
+                grown = bool(more and larger)  # since their sizes were read: enough of it
+                for instance in wanted:
+                    more.pop(instance, None)
+                more |= larger
+                read |= found
+                room_bytes -= sum(map(len, found.values()))
+                wanted = () if grown else self._next(more, room_bytes, alone=not read)
+                max_bytes = sum(more[instance] for instance in wanted)
             if more:
                 break
         return read, more
+
+    def _next(self, sizes: Mapping[int, int], room_bytes: int, *, alone: bool) -> Sequence[int]:
+        """What to read next of what was left: the first ones, as many as one step of the loop and the room take.
+        ``alone``: nothing has been read, so the least one may have what is there for all."""
+        part: list[int] = []
+        part_bytes = 0
+        for instance, size_bytes in sorted(sizes.items()):
+            part_bytes += size_bytes
+            if part_bytes > room_bytes or (part and part_bytes > READ_MAX_BYTES):
+                break
+            part.append(instance)
+        if not part and sizes and alone:
+            least = min(sizes, key=lambda instance: sizes[instance])
+            if self._memory.fits(COPIES * sizes[least]):
+                part.append(least)
+        return part

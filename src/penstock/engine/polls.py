@@ -28,6 +28,7 @@ from penstock.engine.vocabulary import Job
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
+from penstock.offload import take_turn
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.batch import Batcher
@@ -46,6 +47,9 @@ RELEASE_TRIES_MAX = 3
 
 MANY_TYPES = 100
 """Polls that name more job types take turns."""
+
+COPIED_AT_ONCE_BYTES = 262_144
+"""Variables that are made into bytes without a turn of the loop between."""
 
 
 class Polls:
@@ -75,7 +79,6 @@ class Polls:
         self.on_queued: Callable[[str], None] = lambda job_type: None
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.floors = QueueFloors(trio.current_time)
-        self._turns = trio.Lock()
         self._wake = trio.Event()
         self._parked = trio.Event()
         self._turn = 0
@@ -129,8 +132,7 @@ class Polls:
     async def take_turn(self, types: int) -> None:
         """Polls that name many types go one after the other: a millisecond each, and a thousand may come at once."""
         if types > MANY_TYPES:
-            async with self._turns:
-                await trio.lowlevel.checkpoint()
+            await take_turn()
 
     def _is_full_for(self, waiter: Waiter) -> bool:
         """Whether there is no room to park it."""
@@ -388,10 +390,15 @@ class Polls:
             for over in overs:
                 self._return(over)
             raise
+        copied_bytes = 0
         for over in overs:
+            if copied_bytes > COPIED_AT_ONCE_BYTES:
+                copied_bytes = 0
+                await trio.lowlevel.cancel_shielded_checkpoint()
             variables = known.get(over.token)
             if variables is None and (text := read.get(over.instance)) is not None:
                 variables = text.encode()
+                copied_bytes += len(variables)
             size_bytes = left_out.get(over.instance, 0) if variables is None else len(variables)
             if variables is None and not left_out:
                 self._return_later(over)

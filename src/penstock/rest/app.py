@@ -36,6 +36,7 @@ from penstock.rest.exchange import (
     read_body,
     send_reply,
 )
+from penstock.rest.health import ALIVE, LIVE_PATH
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.problems import bug, nothing_at, problem_of
@@ -141,6 +142,8 @@ class RestApp:
             elif hot is not None:
                 pattern, handler, job_id = hot
                 reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
+            elif method == "GET" and scope["path"] == LIVE_PATH:  # the framework would take several turns of the loop
+                pattern, reply = LIVE_PATH, ALIVE
             elif method == "OPTIONS":
                 reply = self._options(scope["path"], headers)
             elif scope["path"].startswith("//"):  # the framework would take it for one slash

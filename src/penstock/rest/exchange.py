@@ -5,7 +5,7 @@ The body is read here, under one limit and whatever the server is, before a hand
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.errors import PayloadTooLarge
@@ -36,6 +36,8 @@ class Reply(NamedTuple):
     body: bytes | None = None
     content_type: bytes = JSON
     headers: Headers = ()
+    rest: Sequence[bytes] = ()
+    """What follows the body, of a large one: joined, it would be copied in one step of the loop."""
 
 
 NO_CONTENT: Final = Reply(204)
@@ -91,9 +93,14 @@ async def send_reply(send: Send, reply: Reply, more_headers: Headers) -> None:
     """Send an answer whole."""
     headers = [*reply.headers, *more_headers]
     if reply.body is not None:
-        headers += ((b"content-type", reply.content_type), (b"content-length", b"%d" % len(reply.body)))
+        headers += (
+            (b"content-type", reply.content_type),
+            (b"content-length", b"%d" % (len(reply.body) + sum(map(len, reply.rest)))),
+        )
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body or b""})
+    await send({"type": "http.response.body", "body": reply.body or b"", "more_body": bool(reply.rest)})
+    for left, piece in enumerate(reply.rest, 1 - len(reply.rest)):
+        await send({"type": "http.response.body", "body": piece, "more_body": left < 0})
 
 
 def text_header(headers: dict[bytes, bytes], name: bytes) -> str | None:

@@ -17,6 +17,9 @@ from penstock.rest.reading import respond
 READY_TIMEOUT_SECONDS: Final = 2.0
 """Probes of orchestrators give up after 1 to 5 s: an answer that comes later says nothing."""
 
+LIVE_PATH: Final = "/healthz"
+ALIVE: Final = Reply(200, b"", content_type=b"text/plain")
+
 
 class Readiness(msgspec.Struct, omit_defaults=True):
     """The body of `/readyz` when it is 200."""
@@ -37,13 +40,13 @@ class HealthRoutes:
     def blueprint(self) -> Blueprint:
         """The routes."""
         blueprint = Blueprint("health", __name__)
-        blueprint.add_url_rule("/healthz", view_func=self.live, methods=["GET"])
+        blueprint.add_url_rule(LIVE_PATH, view_func=self.live, methods=["GET"])
         blueprint.add_url_rule("/readyz", view_func=self.ready, methods=["GET"])
         return blueprint
 
     async def live(self) -> Response:
         """``GET /healthz``"""
-        return respond(Reply(200, b"", content_type=b"text/plain"))
+        return respond(ALIVE)
 
     async def ready(self) -> Response:
         """``GET /readyz``"""

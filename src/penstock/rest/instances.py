@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, cast
 
@@ -14,6 +14,7 @@ from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.vocabulary import InstanceView
 from penstock.errors import BadRequest
+from penstock.offload import INLINE_MAX_BYTES, take_turn
 from penstock.rest.codec import CancelBody, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
@@ -68,6 +69,8 @@ class InstanceRoutes:
         first: list[InstanceView] = await anext(pieces, list[InstanceView]())
         if len(first) == len(found.ids):
             await pieces.aclose()
+            if _are_large(first):
+                await take_turn()
             return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
         scope = cast("Scope", request.scope)
         lost = cast("Callable[[], bool]", scope.get("extensions", {}).get(ANSWER_LOST, _no))
@@ -75,7 +78,10 @@ class InstanceRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
-        return respond(Reply(200, _encode(await self._instances.get(id))))
+        view = await self._instances.get(id)
+        if _are_large([view]):
+            await take_turn()
+        return respond(Reply(200, _encode(view)))
 
     async def history(self, id: str) -> Response:
         """``GET /v1/instances/{id}/history``"""
@@ -107,10 +113,12 @@ async def _stream(
     async with aclosing(rest):
         before = b'{"items":['
         if first:
-            yield before + _items(first)
+            await take_turn()
+            yield _items(first, before)
             before = b","
         while not lost() and (piece := await anext(rest, None)):
-            yield before + _items(piece)
+            await take_turn()
+            yield _items(piece, before)
             before = b","
     yield (b"]" if before == b"," else b'{"items":[]') + _end_of_list(found)
 
@@ -119,11 +127,16 @@ def _no() -> bool:
     return False
 
 
-def _items(piece: list[InstanceView]) -> bytes:
-    """Their JSON without the brackets. The list is emptied: what is encoded is not to stay here as well."""
-    data = _encode(piece)
+def _are_large(views: Sequence[InstanceView]) -> bool:
+    return sum(len(memoryview(view.variables)) for view in views) > INLINE_MAX_BYTES
+
+
+def _items(piece: list[InstanceView], before: bytes) -> bytes:
+    """Their JSON without the brackets, after ``before``. The list is emptied: what is encoded is not to stay here as
+    well."""
+    data = b",".join([_encode(view) for view in piece])
     piece.clear()
-    return data[1:-1]
+    return before + data
 
 
 def _end_of_list(found: Found) -> bytes:

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.polls import MANY_TYPES
 from penstock.engine.vocabulary import (
     Completion,
     Failure,
@@ -25,7 +26,7 @@ from penstock.engine.vocabulary import (
     Release,
 )
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
-from penstock.offload import run_sized
+from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
     CompletionBody,
@@ -51,6 +52,9 @@ from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
 UNWATCHED_SECONDS: Final = 0.1
 """A long poll begins with this time in which nobody looks whether the client is still there: the look-out costs 35 µs
 of a poll that takes 100, and busy workers are answered before it would begin."""
+
+ENCODED_AT_ONCE_BYTES: Final = 262_144
+"""Variables of the jobs of one answer that are encoded in one step of the loop."""
 
 ItemT = TypeVar("ItemT", bound=JobItem)
 R = TypeVar("R")
@@ -81,6 +85,8 @@ class JobRoutes:
         """``POST /v1/jobs/poll``"""
         if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+        if len(call.body) > INLINE_MAX_BYTES:
+            await take_turn()
         body = _read_poll(call.body)
         if not body.job_types:
             raise BadRequest("jobTypes: needs at least one job type")
@@ -92,16 +98,20 @@ class JobRoutes:
             lease_seconds=whole(body.lease_seconds),
             wait_seconds=min(wait_s, UNWATCHED_SECONDS),
         )
-        jobs = await self._engine.jobs.poll(request)
+        # looking into the queue for many types costs more than the look-out
+        watched = wait_s > UNWATCHED_SECONDS and len(body.job_types) > MANY_TYPES
+        jobs = [] if watched else await self._engine.jobs.poll(request)
         if jobs and wait_s and call.peer_gone_nowait():
             await self._give_back(jobs)
             jobs = []  # a client that only closed its sending side still reads: without an answer it would get a 500
         elif not jobs and wait_s > UNWATCHED_SECONDS:
-            longer = msgspec.structs.replace(request, wait_seconds=wait_s - UNWATCHED_SECONDS)
+            longer = msgspec.structs.replace(request, wait_seconds=wait_s - (0 if watched else UNWATCHED_SECONDS))
             jobs, gone = await _while_connected(call.receive, lambda: self._engine.jobs.poll(longer))
             if gone and jobs:  # both in one step of the scheduler: nothing stays leased to who went away
                 await self._give_back(jobs)
                 jobs = []
+        if sum(len(memoryview(job.variables)) for job in jobs) > ENCODED_AT_ONCE_BYTES:
+            return await _large_answer(jobs)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
@@ -240,6 +250,15 @@ async def _while_connected(receive: Receive, wait: Callable[[], Awaitable[list[W
     if refusal is not None:
         raise refusal
     return found, gone
+
+
+async def _large_answer(jobs: Sequence[Job]) -> Reply:
+    """The jobs one by one, with a turn of the loop for others after each. Not to be cancelled: they are leased."""
+    pieces: list[bytes] = []
+    for job in jobs:
+        pieces += (b",", _encode(job))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+    return Reply(200, b'{"jobs":[', rest=(*pieces[1:], b"]}"))
 
 
 class BeatOutcome(ItemOutcome, frozen=True):

@@ -1,0 +1,48 @@
+"""Long work beside the event loop, and turns on it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import trio
+
+from penstock.offload import TURNS_APART, take_turn
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_of_a_crowd_one_works_at_a_time_with_turns_for_others_between() -> None:
+    turns = Turns()
+    worked_in: list[int] = []
+
+    async def work() -> None:
+        await take_turn()
+        worked_in.append(turns.count)
+
+    trio.lowlevel.add_instrument(turns)
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(work)
+    finally:
+        trio.lowlevel.remove_instrument(turns)
+    assert len(worked_in) == 50
+    assert all(later - earlier >= TURNS_APART for earlier, later in pairwise(worked_in))
+
+
+async def test_who_is_cancelled_in_the_line_does_not_hold_it_up() -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(take_turn)
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        await take_turn()
