@@ -1,5 +1,7 @@
-"""`python -m chaos.exposure [--source CHECKOUT] ATTACK…|all`: CPU seconds of the engine, worst probe, peak memory.
+"""`python -m chaos.exposure [--source CHECKOUT] ATTACK…|all`: what attacks cost an engine, and whether it answers.
 
+CPU seconds of the engine, worst probe, longest turn of its loop, peak memory. "its own" is the worst probe without
+waiting for a core, "CPU ms" the most of the processor that one turn took.
 ``--source`` measures the engine of another checkout (before and after), with this one's attacks.
 """
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from chaos.exposure import memory, rig, work
 
 ATTACKS: dict[str, rig.Attack] = {**work.ATTACKS, **memory.ATTACKS}
+HEAD = f"{'attack':20}  CPU s probe, ms its own turn, ms CPU ms  unanswered  peak MB"
 
 
 def main() -> None:
@@ -22,11 +25,12 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=rig.REPOSITORY, help="a checkout, whose engine is attacked")
     options = parser.parse_args()
     wanted = list(ATTACKS) if "all" in options.attack else options.attack
-    print(f"{'attack':20} {'CPU s':>7} {'probe, worst ms':>16} {'unanswered':>11} {'peak MB':>8}  outcome")
+    print(HEAD)
     for name in wanted:
         found = rig.measure(ATTACKS[name], options.source)
         print(
-            f"{name:20} {found.cpu_s:7.2f} {found.worst_probe_ms:16.0f} {found.unanswered:11} {found.peak_mb:8.0f}"
+            f"{name:20} {found.cpu_s:6.2f} {found.worst_probe_ms:9.0f} {found.worst_probe_own_ms:7.0f}"
+            f" {found.longest_turn_ms:8.0f} {found.longest_turn_cpu_ms:6.0f} {found.unanswered:11} {found.peak_mb:8.0f}"
             f"  {found.outcome}",
             flush=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,7 +34,11 @@ Attack = Callable[["Target"], str]
 class Measured(NamedTuple):
     cpu_s: float
     worst_probe_ms: float
+    worst_probe_own_ms: float
+    """Without waiting for a core."""
     unanswered: int
+    longest_turn_ms: float
+    longest_turn_cpu_ms: float
     peak_mb: float
     outcome: str
 
@@ -50,11 +55,15 @@ class Target:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the target lives
         self._process: subprocess.Popen[bytes] | None = None
         self._spent_s, self._peak_bytes = 0.0, 0
+        self._note = tempfile.NamedTemporaryFile()  # noqa: SIM115 - as long as the target lives
+        self._turns_s = (0.0, 0.0)
+        self._environment["EXPOSURE_NOTE_FILE"] = self.note = self._note.name
 
     # -- its life
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "penstock", "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
+        command = [sys.executable, str(Path(__file__).with_name("engine.py")), "serve", "--config", os.devnull]
+        command += ["--bind", "127.0.0.1"]
         command += ["--rest-port", str(self.rest_port), "--grpc-port", str(self.grpc_port), "--metrics-port", "0"]
         self._process = subprocess.Popen(
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
@@ -63,6 +72,7 @@ class Target:
         while time.monotonic() < deadline:
             with suppress(OSError):
                 if self.call("GET", "/readyz")[0] == 200:
+                    self._process.send_signal(signal.SIGUSR2)  # its turns are counted from now on
                     return
             time.sleep(0.05)
         self._log.seek(0)
@@ -71,7 +81,7 @@ class Target:
     def kill(self) -> None:
         """kill -9; what it used is remembered."""
         assert self._process is not None
-        self._spent_s, self._peak_bytes = self.cpu_s, self.peak_bytes
+        self._spent_s, self._peak_bytes, self._turns_s = self.cpu_s, self.peak_bytes, self.turns_s
         self._process.kill()
         self._process.wait()
         self._process = None
@@ -96,6 +106,12 @@ class Target:
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
         return max(self._peak_bytes, peak)
+
+    @property
+    def turns_s(self) -> tuple[float, float]:
+        """The longest turn of its loop, and the most of the processor that one took."""
+        longest_s, cpu_s = map(float, Path(self.note).read_text().split()[1:] or (0, 0))
+        return max(self._turns_s[0], longest_s), max(self._turns_s[1], cpu_s)
 
     # -- what a client may do
 
@@ -133,21 +149,22 @@ def measure(attack: Attack, source: Path, **settings: str) -> Measured:
         target = Target(source, dsn, settings)
         target.start()
         probe = subprocess.Popen(
-            [sys.executable, "-m", "chaos.exposure.probe", str(target.rest_port)],
+            [sys.executable, "-m", "chaos.exposure.probe", str(target.rest_port), target.note],
             cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         try:
             before_s = target.cpu_s
             outcome = attack(target)
             target.wait_quiet()
-            cpu_s, peak = target.cpu_s - before_s, target.peak_bytes
+            cpu_s, peak, turns_s = target.cpu_s - before_s, target.peak_bytes, target.turns_s
             said, _ = probe.communicate(timeout=2 * CALL_TIMEOUT_S)
         finally:
             probe.kill()
             probe.wait()
             target.kill()
-    worst_s, unanswered = said.split()
-    return Measured(cpu_s, float(worst_s) * 1_000, int(unanswered), peak / 1e6, outcome)
+    worst_s, worst_own_s, unanswered = said.split()
+    probes_ms = float(worst_s) * 1_000, float(worst_own_s) * 1_000
+    return Measured(cpu_s, *probes_ms, int(unanswered), turns_s[0] * 1_000, turns_s[1] * 1_000, peak / 1e6, outcome)
 
 
 def _free_port() -> int:

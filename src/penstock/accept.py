@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
@@ -32,6 +33,10 @@ _CLIENT_GONE = frozenset(
         errno.ENETUNREACH,
     }
 )
+
+
+ACCEPTED_PER_TURN = 16
+"""Of a crowd at the door, in one turn of the loop (0.5 ms): one a turn, and the last waits for as many turns."""
 
 
 class PerAddress:
@@ -64,21 +69,29 @@ async def accept_connections(
     start: Callable[[socket.socket], None],
 ) -> None:
     """Accept until cancelled, then close the listener. ``start`` takes each connected socket over and does not block;
-    ``wait_for_room`` is awaited when a client waits, before it is accepted."""
+    ``wait_for_room`` is awaited when a client waits, before it is accepted. One is accepted in a turn of the loop, so
+    that processes which share the socket share its clients; as long as more wait, twice as many in each next turn."""
     with listener:
         listener.setblocking(False)
+        door = select.poll()
+        door.register(listener, select.POLLIN)
+        count = 1
         while True:
             await trio.lowlevel.wait_readable(listener)
-            await wait_for_room()
-            try:
-                connected, _ = listener.accept()
-            except BlockingIOError:
-                continue  # another process that shares the socket was faster, or the client gave up
-            except OSError as exc:
-                if exc.errno in _EXHAUSTED:
-                    rate_limited.warning("exhausted", "can't accept connections", reason=str(exc))
-                    await trio.sleep(_RETRY_SECONDS)
-                elif exc.errno not in _CLIENT_GONE:
-                    raise
-            else:
-                start(connected)
+            left = count
+            while left and (left == count or door.poll(0)):
+                left -= 1
+                await wait_for_room()
+                try:
+                    connected, _ = listener.accept()
+                except BlockingIOError:
+                    break  # another process that shares the socket was faster, or the client gave up
+                except OSError as exc:
+                    if exc.errno in _EXHAUSTED:
+                        rate_limited.warning("exhausted", "can't accept connections", reason=str(exc))
+                        await trio.sleep(_RETRY_SECONDS)
+                    elif exc.errno not in _CLIENT_GONE:
+                        raise
+                else:
+                    start(connected)
+            count = 1 if left else min(2 * count, ACCEPTED_PER_TURN)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
+import trio
 
+from penstock.engine.ids import read_instance
+from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
 from penstock.errors import BadRequest
+from penstock.store import instances as store
+from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import definition, end
-from tests.engine.driver import Driver
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
 from tests.shapes import task, user
 
 STATUSES = (None, "ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")
@@ -151,3 +159,58 @@ async def test_an_audit_trail_is_read_by_key_while_it_grows(driver: Driver, at_o
         await read(instance, 2, 0, "x")
     with pytest.raises(BadRequest, match="after"):
         await read(instance, 2, 3, "1-1-1")
+
+
+# -- large variables
+
+
+async def test_of_those_who_read_much_one_is_served_at_a_time(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    await driver.upload(definition(user("u", "end"), end(), definition_id="large"))
+    ids = [(await driver.start("large", {"text": "x" * 2 * FIRST_READ_BYTES})).id for _ in range(6)]
+    running, most = 0, 0
+    view = store.view
+
+    async def noted(connection: TrioConnection, wanted: Sequence[int], max_bytes: int | None = None) -> Any:
+        nonlocal running, most
+        large = max_bytes is not None and max_bytes > FIRST_READ_BYTES
+        running += large
+        most = max(most, running)
+        try:
+            return await view(connection, wanted, max_bytes)
+        finally:
+            running -= large
+
+    monkeypatch.setattr(store, "view", noted)
+
+    async def read_all() -> None:
+        assert len([view async for piece in instances.read(list(map(read_instance, ids))) for view in piece]) == 6
+
+    instances = driver.engine.instances
+    async with trio.open_nursery() as nursery:
+        for id in ids:
+            nursery.start_soon(instances.get, id)
+            nursery.start_soon(read_all)
+    assert most == LARGE_READS_AT_ONCE
+
+
+async def test_postgresql_makes_the_text_of_few_instances_once_one_was_large(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    await driver.upload(definition(user("u", "end"), end(), definition_id="large"))
+    sizes = [PIECE_BYTES] * 20 + [10] * 20
+    ids = [(await driver.start("large", {"text": "x" * size})).id for size in sizes]
+    asked: list[int] = []
+    view = store.view
+
+    async def noted(connection: TrioConnection, wanted: Sequence[int], max_bytes: int | None = None) -> Any:
+        asked.append(len(wanted))
+        return await view(connection, wanted, max_bytes)
+
+    monkeypatch.setattr(store, "view", noted)
+    found = [view async for piece in driver.engine.instances.read(list(map(read_instance, ids))) for view in piece]
+    assert [(view.id, len(variables_of(view)["text"])) for view in found] == list(zip(ids, sizes, strict=True))
+    assert sum(asked) <= len(sizes) + 3 * len(sizes)  # at first all of them; 16 for each large one before

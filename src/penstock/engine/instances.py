@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
+
+import trio
 
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
@@ -38,6 +41,7 @@ from penstock.settings import Settings
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
+from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
@@ -49,6 +53,9 @@ PIECE_BYTES = 262_144
 """Variables in one piece of a list, if they are not one instance's."""
 PIECE_COUNT = 16
 """Instances that are looked at for the next piece, once all of them were too much for one."""
+LARGE_READS_AT_ONCE = 1
+"""PostgreSQL makes text of 3 MB of variables in 15 ms, as the event loop does of it: more at a time leave the loop no
+core, and are not read sooner."""
 HISTORY_ITEM_BYTES = 2_048
 """Of one step execution or attempt while its answer is made."""
 
@@ -84,6 +91,7 @@ class Instances:
         self._definitions = definitions
         self._starts = starts
         self._wide = wide
+        self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
 
     async def start(self, request: StartRequest) -> InstanceView:
         """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Unavailable."""
@@ -127,13 +135,21 @@ class Instances:
                 if not committed:
                     raise
                 hold.add(COPIES * size_bytes)
-            async with self._database.connection() as connection:
+            async with self._connection(large=size_bytes > FIRST_READ_BYTES) as connection:
                 views, size_bytes = await view_instances(connection, self._definitions, [number], size_bytes)
             if views:
                 return views[0]
             if not size_bytes:
                 raise NotFound(f"instance '{id}' is unknown")
             hold.keep(0)
+
+    @asynccontextmanager
+    async def _connection(self, *, large: bool) -> AsyncGenerator[TrioConnection]:
+        """A connection to read variables by: whoever reads many bytes waits for its turn."""
+        async with AsyncExitStack() as stack:
+            if large:
+                await stack.enter_async_context(self._large_reads)
+            yield await stack.enter_async_context(self._database.connection())
 
     async def find_by_key(self, definition_id: str, instance_key: str) -> int | None:
         """The instance that has a key: the open one, or the one that keeps it. Raises BadRequest."""
@@ -218,14 +234,15 @@ class Instances:
                 await hold.wait(COPIES * size_bytes)
             else:
                 await hold.reserve_soon(COPIES * size_bytes)
-            async with self._database.connection() as connection:
+            async with self._connection(large=True) as connection:
                 views, more = await view_instances(connection, self._definitions, left[:count], size_bytes, listed=True)
             if not more:
                 del left[:count]
             elif views:  # those that are gone meanwhile are left out: the last one that came says how far it went
                 del left[: left.index(ids.read_instance(views[-1].id)) + 1]
-            size_bytes = max(more, PIECE_BYTES)
-            count = PIECE_COUNT
+            # PostgreSQL makes the text of all that it is asked for: one that came alone is followed by few
+            count = min(max(len(views), 1) if more else 2 * count, PIECE_COUNT)
+            size_bytes = max(more, size_bytes // 2, PIECE_BYTES)
             if views:
                 begun = True
                 yield views
@@ -296,7 +313,7 @@ class Instances:
         hold, size_bytes = current_hold(), FIRST_READ_BYTES
         while True:
             await hold.reserve_soon(COPIES * size_bytes)
-            async with self._database.connection() as connection:
+            async with self._connection(large=True) as connection:
                 items, more = await view_instances(connection, self._definitions, found, size_bytes, listed=True)
                 if not more:
                     return items

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-NAMES_MAX = 100_000
-"""Job types that pollers made up must not pile up."""
+NAMES_MAX = 20_000
+"""Job types that pollers made up must not pile up: the garbage collector walks over what is noted of each."""
 
 
 class _Seen(NamedTuple):
