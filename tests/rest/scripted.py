@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import trio
@@ -76,7 +76,7 @@ class Part:
             answer = self._engine.answers[operation]
             if isinstance(answer, BaseException):
                 raise answer
-            return await answer(*args) if callable(answer) else answer
+            return answer if not callable(answer) else await cast("Callable[..., Awaitable[Any]]", answer)(*args)
 
         return call
 
@@ -112,7 +112,7 @@ class ScriptedEngine:
                 yield list(piece)
 
         self.on("instances.find", FoundInstances(list(range(sum(map(len, pieces)))), total, estimate))
-        self.instances.read = read  # type: ignore[method-assign] # no coroutine, as its neighbours are
+        setattr(self.instances, "read", read)  # noqa: B010 - no coroutine, as its neighbours are
 
     def one(self, operation: str) -> Any:
         """The only request that an operation was given."""
@@ -144,7 +144,7 @@ class Rest:
 
     def __init__(self, engine: ScriptedEngine, **options: Any) -> None:
         self.engine = engine
-        self.app = make_app(engine, **options)  # type: ignore[arg-type]
+        self.app = make_app(cast(Any, engine), **options)
         self.gone = trio.Event()
         """Set it and the client went away."""
         self.extensions: dict[str, Any] = {}
