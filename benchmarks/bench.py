@@ -47,9 +47,11 @@ class Options:
 
     quick: bool = False
     generator_processes: int = 1
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
     work_dir: Path = Path("/var/tmp")
     calibration_s: float = 3.0
+    items: int | None = None
+    """The size of all scenarios, whatever they are made for."""
 
 
 class Bench:
@@ -68,7 +70,7 @@ class Bench:
 
     def size(self, full: int, quick: int) -> int:
         """The size of a scenario, by whether it is to be quick."""
-        return quick if self.options.quick else full
+        return self.options.items or (quick if self.options.quick else full)
 
     def need_database(self) -> Database:
         """The database. Raises Unsuitable."""
@@ -206,11 +208,11 @@ BATCH_JOBS = 32
 
 def single_workers(workflow: Workflow, **changes: Any) -> WorkPlan:
     """32 workers, each: long poll for one job, one call to complete it."""
-    given = {"workers": SINGLE_WORKERS, **changes}
+    given: dict[str, Any] = {"workers": SINGLE_WORKERS, **changes}
     return WorkPlan(job_types=workflow.job_types, outputs=workflow.outputs, **given)
 
 
 def batch_workers(workflow: Workflow, **changes: Any) -> WorkPlan:
     """4 workers, each: long poll for up to 32 jobs, one call to complete them."""
-    given = {"workers": BATCH_WORKERS, "max_jobs": BATCH_JOBS, "batch": True, **changes}
+    given: dict[str, Any] = {"workers": BATCH_WORKERS, "max_jobs": BATCH_JOBS, "batch": True, **changes}
     return WorkPlan(job_types=workflow.job_types, outputs=workflow.outputs, **given)

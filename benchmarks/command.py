@@ -1,8 +1,8 @@
-"""The command line: `python -m benchmarks [run | list | compare | show]`.
+"""The command line: `python -m benchmarks [run | list | compare | pair | show]`.
 
 Relies on typer, as `penstock` does, whose `bench` command passes its words on to `main`. Exit code 0 when everything
 was measured (whatever the figures say), 1 when a scenario failed, 2 for wrong options; `run --check` and `compare`
-give 1 when a bound was missed, or something got worse.
+give 1 when a bound was missed, or something got worse, `pair` while its interval is too wide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import compare as comparison
-from benchmarks import report, result
+from benchmarks import pair, report, result
 from benchmarks.bench import Options, ScenarioFailed
 from benchmarks.deployment import DeploymentFailed, existing, variable_of
 from benchmarks.figures import describe
@@ -46,7 +46,7 @@ def main(words: list[str], program: str = "python -m benchmarks") -> None:
 
     Ends the process.
     """
-    commands = {"run", "list", "compare", "show"}
+    commands = {"run", "list", "compare", "pair", "show"}
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["run", *words]
     app(words, prog_name=program, obj=[*program.split(), *words])
@@ -165,6 +165,49 @@ def compare_command(old: Path, new: Path) -> None:
     except result.UnreadableResult as error:
         _refuse(Console(stderr=True), str(error))
     raise typer.Exit(0 if comparison.print_comparison(console, before, after) else 1)
+
+
+@app.command("pair")
+def pair_command(
+    old: Annotated[Path, typer.Argument(help="A checkout.")],
+    new: Annotated[Path, typer.Argument(help="Another one.")] = Path(),
+    scenario: Annotated[str, typer.Option(help="Of `list`: one whose figures are per job.")] = "single-3",
+    items: Annotated[int, typer.Option(min=300, help="Jobs (or instances) in each window.")] = 3_000,
+    within: Annotated[float, typer.Option(min=0.1, max=50, help="Half of the interval to reach, in percent.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.5, max=600, help="Stop then; the same command goes on.")] = 4.5,
+    blocks_max: Annotated[int, typer.Option(min=8, max=1_000, help="With so many it is too noisy to tell.")] = 80,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of both engines.")
+    ] = None,
+    work_dir: Annotated[Path, typer.Option(help="Where the engines' data goes meanwhile; a real disk.")] = (
+        DEFAULT_WORK_DIR
+    ),
+    state: Annotated[Path | None, typer.Option(help="The file that keeps what was measured.")] = None,
+) -> None:
+    """Two checkouts in turn (ABBA), CPU and WAL per job of one against the other; exit code 1 while it is not told."""
+    told = Console(stderr=True)
+    if scenario not in SCENARIOS:
+        _refuse(told, f"there is no scenario {scenario}; `list` names them")
+    try:
+        options = Options(settings=dict(_setting(text) for text in set_ or []), work_dir=work_dir, items=items)
+        sides = pair.side(old), pair.side(new)
+        file = state or DEFAULT_OUTPUT / f"pair-{scenario}-{sides[0].commit}-{sides[1].commit}.json"
+        pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
+    except (pair.PairFailed, result.UnreadableResult, ValueError) as error:
+        _refuse(told, str(error))
+    share = within / 100
+    try:
+        with Display(told) as display:
+            pair.measure(
+                pairs, file, SCENARIOS[scenario], options, display,
+                within=share, seconds=minutes * 60, blocks_max=blocks_max,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        told.print("interrupted: the blocks that were completed are kept")
+    except (DeploymentFailed, ScenarioFailed, GeneratorFailed, pair.PairFailed) as error:
+        told.print(f"the pair failed: {error}", style="red", highlight=False, markup=False)
+        raise typer.Exit(1) from error
+    raise typer.Exit(0 if pair.print_pairs(Console(), pairs, within=share, blocks_max=blocks_max) else 1)
 
 
 @app.command("show")

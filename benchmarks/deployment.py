@@ -47,7 +47,7 @@ class Deployment:
     own: bool
     grpc: tuple[str, int] | None = None
     disk: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
     ready_s: float = 0.0
     log: Path | None = None
 
@@ -87,15 +87,18 @@ def work_directory(parent: Path) -> Generator[Path]:
 
 
 @contextmanager
-def engine(directory: Path, settings: Mapping[str, str], *, dsn: str | None = None) -> Generator[Deployment]:
-    """An engine of our own, ready; on the embedded PostgreSQL in ``directory``, or on ``dsn``."""
-    with reserved_ports(3) as ports, _engine_on(ports, directory, settings, dsn) as deployment:
+def engine(
+    directory: Path, settings: Mapping[str, str], *, dsn: str | None = None, source: Path | None = None
+) -> Generator[Deployment]:
+    """An engine of our own, ready; on the embedded PostgreSQL in ``directory``, or on ``dsn``. ``source``: another
+    checkout, run by this Python with the packages that are installed here."""
+    with reserved_ports(3) as ports, _engine_on(ports, directory, settings, dsn, source) as deployment:
         yield deployment
 
 
 @contextmanager
 def _engine_on(
-    ports: list[int], directory: Path, settings: Mapping[str, str], dsn: str | None
+    ports: list[int], directory: Path, settings: Mapping[str, str], dsn: str | None, source: Path | None
 ) -> Generator[Deployment]:
     rest, grpc, metrics = ports
     command = [sys.executable, "-m", "penstock", "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
@@ -110,7 +113,8 @@ def _engine_on(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env=_environment(settings, dsn),
+            env=_environment(settings, dsn, source),
+            cwd=source,
             start_new_session=True,
         )
     try:
@@ -132,11 +136,13 @@ def _engine_on(
         _stop(process, log)
 
 
-def _environment(settings: Mapping[str, str], dsn: str | None) -> dict[str, str]:
+def _environment(settings: Mapping[str, str], dsn: str | None, source: Path | None) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WE_", "DB_", "PG"))}
     environment.update({variable_of(name): value for name, value in settings.items()})
     if dsn is not None:
         environment["WE_POSTGRES_DSN"] = dsn
+    if source is not None:
+        environment["PYTHONPATH"] = str(source / "src")
     return environment
 
 

@@ -20,6 +20,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "engine_cpu_s_per_1000": Figure("engine CPU", "s/1000", "lower", 3),
     "postgres_cpu_s_per_1000": Figure("PostgreSQL CPU", "s/1000", "lower", 3),
     "generator_cpu_s_per_1000": Figure("generator CPU", "s/1000", "lower", 3),
+    "engine_cpu_echoes": Figure("engine CPU in echoes", "each", "lower", 2),
+    "postgres_cpu_echoes": Figure("PostgreSQL CPU in echoes", "each", "lower", 2),
     "wal_bytes_per_item": Figure("WAL", "B each", "lower", 0),
     "write_commits_per_item": Figure("commits", "each", "lower", 3),
     "wal_flushes_per_item": Figure("WAL flushes", "each", "lower", 3),
@@ -83,6 +85,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "dead_rows_held": Figure("dead rows at the most", "rows", "lower", 0),
     "dead_rows_after": Figure("dead rows at the end", "rows", "lower", 0),
     "start_rate_kept": Figure("share of the wanted starts", "", "higher", 3),
+    "loop_cpu_ms": Figure("CPU of the fixed loop", "ms", "", 2),
+    "echo_cpu_us": Figure("CPU of one echo (JSON over a socket)", "µs", "", 1),
     "errors": Figure("errors", "", "lower", 0),
 }
 

@@ -20,6 +20,7 @@ from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.progress import Display
 from benchmarks.result import Calibration, Result, Run, ScenarioResult, medians
 from benchmarks.scenarios import Scenario
+from benchmarks.units import in_units, measure_units
 
 OnScenario = Callable[[ScenarioResult], None]
 
@@ -40,9 +41,9 @@ class Gathered:
     """Grows as scenarios end."""
 
     calibration: Calibration | None = None
-    postgres_settings: dict[str, str] = field(default_factory=dict)
+    postgres_settings: dict[str, str] = field(default_factory=dict[str, str])
     disk: str = ""
-    scenarios: list[ScenarioResult] = field(default_factory=list)
+    scenarios: list[ScenarioResult] = field(default_factory=list[ScenarioResult])
 
 
 def run(plan: Plan, display: Display, on_scenario: OnScenario) -> Result:
@@ -82,7 +83,10 @@ def _run_scenario(
             _calibrate(plan, bench, display, gathered)
             for repetition in range(1 if scenario.long else plan.repeat):
                 display.repetition(repetition + 1, 1 if scenario.long else plan.repeat)
-                runs.append(scenario.run(bench))
+                units = measure_units()
+                made = scenario.run(bench)
+                made.figures |= {**in_units(made.figures, units), **units}
+                runs.append(made)
     except Unsuitable as reason:
         display.tell(f"{scenario.name} is left out: {reason}")
         return

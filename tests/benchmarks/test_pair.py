@@ -1,0 +1,125 @@
+"""Two checkouts in turn: the estimate, the file that is gone on with, and a real pair of this checkout with itself."""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import pair
+from benchmarks.bench import Options
+from benchmarks.pair import Block, PairFailed, Pairs, Side, estimate, open_pairs, print_pairs
+from benchmarks.progress import Display
+from benchmarks.result import UnreadableResult
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.units import in_units, measure_units
+
+TOP = Path(__file__).parents[2]
+OLD, NEW = Side(path="/old", commit="aaa"), Side(path="/new", commit="bbb")
+SINGLE = SCENARIOS["single-3"]
+
+
+def pairs_of(ratios: list[float]) -> Pairs:
+    def window(engine: float) -> dict[str, float]:
+        return {"engine_cpu_s_per_1000": engine, "postgres_cpu_s_per_1000": 0.1, "wal_bytes_per_item": 770.0}
+
+    blocks = [
+        Block(
+            at="",
+            order="ABBA",
+            old=[window(0.3)] * 2,
+            new=[window(0.4 * ratio - 0.1)] * 2,
+            units={"loop_cpu_ms": 5.0, "echo_cpu_us": 20.0},
+        )
+        for ratio in ratios
+    ]
+    return Pairs(scenario="single-3", items=3_000, old=OLD, new=NEW, blocks=blocks)
+
+
+def test_the_interval_holds_the_truth_and_a_few_odd_windows_do_not_move_it() -> None:
+    chance = random.Random(7)
+    held = 0
+    for _ in range(200):
+        values = [1.05 * chance.lognormvariate(0, 0.1) for _ in range(20)]
+        values[3] = 4.0  # the machine did something else
+        found = estimate(values)
+        assert found is not None
+        assert found.low < found.ratio < found.high
+        held += found.low <= 1.05 <= found.high
+    assert held >= 180
+    assert estimate([1.0] * 7) is None
+    assert estimate([1.02] * 8) == pytest.approx((1.02, 1.02, 1.02))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "told", "text"),
+    [
+        ([1.1, 1.101, 1.099] * 4, True, "engine and PostgreSQL: 1.100 ± 0.1%"),
+        ([1.1, 1.1], False, "not told yet (fewer than 8 blocks"),
+        ([0.7, 1.5, 1.0, 1.3] * 5, False, "the machine is too noisy to tell"),
+    ],
+)
+def test_what_is_told(ratios: list[float], told: bool, text: str) -> None:
+    out = io.StringIO()
+    assert print_pairs(Console(file=out, width=160), pairs_of(ratios), within=0.03, blocks_max=20) is told
+    assert text in out.getvalue()
+    assert "0.400 s/1000" in out.getvalue()
+
+
+def test_a_file_about_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.json"
+    assert open_pairs(file, SINGLE, 3_000, OLD, NEW).blocks == []
+    pair._write(pairs_of([1.0]), file)
+    assert len(open_pairs(file, SINGLE, 3_000, OLD, NEW).blocks) == 1
+    other = Side(path="/new", commit="ccc")
+    with pytest.raises(PairFailed, match="aaa against bbb, not about single-3 with 3000 items, aaa against ccc"):
+        open_pairs(file, SINGLE, 3_000, OLD, other)
+    file.write_text("{}")
+    with pytest.raises(UnreadableResult):
+        open_pairs(file, SINGLE, 3_000, OLD, NEW)
+    with pytest.raises(PairFailed, match="no checkout"):
+        pair.side(tmp_path)
+
+
+def test_a_checkout_with_changes_is_another_one(tmp_path: Path) -> None:
+    file = tmp_path / "src" / "penstock" / "engine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("a = 1")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    clean = pair.side(tmp_path).commit
+    file.write_text("a = 2")
+    changed = pair.side(tmp_path).commit
+    assert clean in changed
+    assert len({clean, changed}) == 2
+
+
+def test_cpu_is_told_in_units_of_fixed_work() -> None:
+    units = measure_units()
+    assert units.keys() == {"loop_cpu_ms", "echo_cpu_us"}
+    assert all(value > 0 for value in units.values())
+    told = in_units({"engine_cpu_s_per_1000": 0.2, "jobs_per_s": 1.0}, {"echo_cpu_us": 20.0, "loop_cpu_ms": 5.0})
+    assert told == {"engine_cpu_echoes": pytest.approx(10.0)}
+
+
+@pytest.mark.slow
+def test_a_pair_is_gone_on_with_from_its_file(tmp_path: Path) -> None:
+    scenario, file = SCENARIOS["batch-3"], tmp_path / "pairs.json"
+    side = pair.side(TOP)
+    for blocks in (1, 2):
+        pairs = open_pairs(file, scenario, 600, side, side)
+        assert len(pairs.blocks) == blocks - 1
+        with Display(Console(file=io.StringIO())) as display:
+            pair.measure(
+                pairs, file, scenario, Options(items=600), display, within=0.03, seconds=60, blocks_max=blocks
+            )  # fmt: skip
+    found = open_pairs(file, scenario, 600, side, side)
+    assert [block.order for block in found.blocks] == ["ABBA", "BAAB"]
+    for title, names in pair.SHOWN.items():
+        assert len(pair.ratios(found, names)) == 2, title
+    assert all(len(block.old) == len(block.new) == 2 for block in found.blocks)
