@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary docs lock clean
+.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ games: $(INSTALLED) ## random workflows over REST against a model; GAMES=2000 FR
 
 binary: $(INSTALLED) ## one executable file in dist/ that needs no Python
 	@$(BIN)/python tools/binary.py
+
+console: $(INSTALLED) ## the web console's files in src/penstock/console/static; needs Node >= 20.19
+	@cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run build
 
 docs: $(INSTALLED) ## the pages and sources that are written from others
 	@$(BIN)/python tools/docs.py

@@ -19,6 +19,8 @@ from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
+from penstock.rest.console import PATH as CONSOLE
+from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
 from penstock.rest.exchange import (
     CERTIFICATE,
@@ -103,6 +105,7 @@ class RestApp:
         self._routed = RoutedApp(engine, degraded, self._hot_methods)
         self._gate = gate
         self._limits = limits
+        self._console = ConsoleFiles() if engine.settings.console_enabled else None
         self._cors = Cors(engine.settings.allowed_origins, engine.settings.cors_headers)
         self._pages = Pages(engine.settings)
         self._max_body_bytes = engine.settings.max_body_bytes
@@ -139,6 +142,9 @@ class RestApp:
             hot = self._find_hot(scope["path"]) if method == "POST" else None
             if refusal is not None:
                 reply = problem_of(refusal)
+            elif self._console is not None and (place := _console_place(scope["path"], headers)) is not None:
+                pattern, cors = CONSOLE, ()
+                reply = await self._console.answer(method, place, headers)
             elif hot is not None:
                 pattern, handler, job_id = hot
                 reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
@@ -297,6 +303,13 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
 def _address_of(scope: Scope) -> str | None:
     client = scope.get("client")
     return None if client is None else client[0]
+
+
+def _console_place(path: str, headers: dict[bytes, bytes]) -> str | None:
+    """Where in the console a request leads; None for everything else. A browser that asks for `/` is sent there."""
+    if path.startswith(CONSOLE) or path == CONSOLE[:-1]:
+        return path
+    return CONSOLE[:-1] if path == "/" and prefers_page(headers) else None
 
 
 def _unknown() -> bool:

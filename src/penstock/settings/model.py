@@ -158,6 +158,9 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     ] = HttpServer.NATIVE
     metrics_enabled: Annotated[bool, _listeners("Serve metrics on `metrics_port`.")] = True
     docs_enabled: Annotated[bool, _listeners("Serve `/docs` and `/openapi.json`.")] = True
+    console_enabled: Annotated[
+        bool, _listeners("Serve the web console at `/console/`, and send browsers there from `/`.")
+    ] = True
     grpc_reflection_enabled: Annotated[bool, _listeners("Tell gRPC clients which services there are.")] = True
     processes: Annotated[int, _listeners("Engine processes that share the ports.", 1, 64)] = 1
     shutdown_grace_seconds: Annotated[

@@ -1,0 +1,123 @@
+// The engine's REST interface. The shapes are generated from the engine's OpenAPI document (schema.d.ts).
+import type { components, paths } from "./schema";
+
+type Schemas = components["schemas"];
+export type Instance = Schemas["InstanceView"];
+export type InstanceSlice = Schemas["InstanceSlice"];
+export type Execution = Schemas["HistoryItem"];
+export type AuditRecord = Schemas["AuditRecord"];
+export type Definition = Schemas["Definition"];
+export type Step = Schemas["Step"];
+export type DefinitionSummary = Schemas["DefinitionSummary"];
+export type FailedJob = Schemas["DeadJob"];
+export type InstanceStatus = Instance["status"];
+
+/** An answer that is no success, with the engine's own reason. `status` 0: nothing answered. */
+export class EngineError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    reason: string,
+  ) {
+    super(reason);
+  }
+}
+
+/** Whether the same call may succeed a moment later. */
+export function isTemporary(error: unknown): boolean {
+  return error instanceof EngineError && (error.status === 0 || error.status === 503);
+}
+
+// Kept in this page's memory only: closing the tab forgets it.
+let token: string | undefined;
+export function signIn(given: string): void {
+  token = given.trim() || undefined;
+}
+
+interface Request {
+  /** What stands in the path's braces. */
+  path?: Record<string, string | number>;
+  query?: Record<string, string | number | boolean | undefined>;
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Request): Promise<T> {
+  const path = pattern.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(request.path?.[name])));
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(request.query ?? {})) {
+    if (value !== undefined && value !== "") query.set(name, String(value));
+  }
+  const headers: Record<string, string> = { ...request.headers };
+  if (token !== undefined) headers["Authorization"] = `Bearer ${token}`;
+  if (request.body !== undefined) headers["Content-Type"] = "application/json";
+  let response: Response;
+  try {
+    response = await fetch(query.size ? `${path}?${query}` : path, {
+      method,
+      headers,
+      ...(request.body === undefined ? {} : { body: JSON.stringify(request.body) }),
+      ...(request.signal === undefined ? {} : { signal: request.signal }),
+    });
+  } catch (error) {
+    if (request.signal?.aborted) throw error;
+    throw new EngineError(0, "unreachable", "The engine does not answer.");
+  }
+  const text = await response.text();
+  if (response.ok) return (text ? JSON.parse(text) : undefined) as T;
+  throw errorOf(response.status, text);
+}
+
+function errorOf(status: number, text: string): EngineError {
+  try {
+    const told = JSON.parse(text) as Partial<Schemas["Error"]>;
+    return new EngineError(status, told.error ?? "unknown", told.reason ?? `The engine answered ${status}.`);
+  } catch {
+    return new EngineError(status, "unknown", `The engine answered ${status}.`); // a proxy's page, maybe
+  }
+}
+
+const get = <T>(pattern: keyof paths, request: Request = {}) => call<T>("GET", pattern, request);
+const post = <T>(pattern: keyof paths, request: Request) => call<T>("POST", pattern, request);
+
+export interface InstanceFilter {
+  status?: InstanceStatus;
+  definitionId?: string;
+  businessKey?: string;
+  instanceKey?: string;
+}
+export const PAGE_ITEMS = 50;
+
+type Variables = Record<string, unknown>;
+
+export const engine = {
+  me: (signal?: AbortSignal) => get<Schemas["Me"]>("/v1/me", s(signal)),
+  ready: (signal?: AbortSignal) => get<Schemas["Readiness"]>("/readyz", s(signal)),
+  instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
+    get<InstanceSlice>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
+  instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
+  history: (id: string, signal?: AbortSignal) => get<{ items: Execution[] }>("/v1/instances/{id}/history", { path: { id }, ...s(signal) }),
+  audit: (id: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["AuditSlice"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  definitions: (keyword: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["DefinitionSlice"]>("/v1/definitions", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  definition: (id: string, version: number | undefined, signal?: AbortSignal) =>
+    version === undefined
+      ? get<Definition>("/v1/definitions/{id}", { path: { id }, ...s(signal) })
+      : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
+  failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["DeadJobSlice"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  start: (definitionId: string, variables: Variables, businessKey: string, key: string) =>
+    post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
+  cancel: (id: string, reason: string) => post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),
+  retry: (id: string) => post<unknown>("/v1/instances/{id}/retry", { path: { id } }),
+  signal: (id: string, stepId: string, variables: Variables, key: string) =>
+    post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, body: variables, headers: { "Idempotency-Key": key } }),
+  completeTask: (id: string, stepId: string, variables: Variables) =>
+    post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables } }),
+};
+
+function s(signal: AbortSignal | undefined): { signal?: AbortSignal } {
+  return signal === undefined ? {} : { signal };
+}

@@ -1,0 +1,269 @@
+// The shell: rail, top bar, search, and which page stands at which address.
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
+import { Link, Redirect, Route, Switch, useLocation } from "wouter";
+import { EngineError, engine, signIn } from "./api/client";
+import { useShortcuts } from "./keyboard";
+import { DefinitionsPage } from "./pages/definitions";
+import { FailedJobsPage } from "./pages/jobs";
+import { InstancesPage } from "./pages/instances";
+import { OverviewPage } from "./pages/overview";
+import { SearchPage } from "./pages/search";
+import { Icon, type IconName } from "./parts/icons";
+import { Empty, Skeleton } from "./parts/states";
+import { chooseTheme, currentTheme } from "./theme";
+
+// Pages with a picture load it when they are opened.
+const InstancePage = lazy(() => import("./pages/instance").then((page) => ({ default: page.InstancePage })));
+const DefinitionPage = lazy(() => import("./pages/definition").then((page) => ({ default: page.DefinitionPage })));
+
+const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
+  { path: "/", name: "Overview", icon: "overview", key: "g o" },
+  { path: "/instances", name: "Instances", icon: "instances", key: "g i" },
+  { path: "/jobs", name: "Failed jobs", icon: "jobs", key: "g j" },
+  { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
+];
+const LIVE_MS = 2_000;
+
+export function Console() {
+  const [, go] = useLocation();
+  const search = useRef<HTMLInputElement>(null);
+  const [helping, setHelping] = useState(false);
+  useShortcuts(
+    useMemo(
+      () => ({
+        "/": () => search.current?.focus(),
+        "?": () => setHelping(true),
+        ...Object.fromEntries(ROOMS.map((room) => [room.key, () => go(room.path)])),
+      }),
+      [go],
+    ),
+  );
+  const me = useQuery({ queryKey: ["me"], queryFn: ({ signal }) => engine.me(signal), staleTime: Number.POSITIVE_INFINITY });
+  if (me.error instanceof EngineError && me.error.status === 401) return <SignIn reason={me.error.message} />;
+  return (
+    <div className="app">
+      <a className="skip" href="#main">
+        Skip to the page
+      </a>
+      <header className="top">
+        <Link href="/" className="brand">
+          <Mark />
+          Penstock
+        </Link>
+        <Crumbs />
+        <Search input={search} />
+        <Live />
+        <ThemeButton />
+        <button type="button" className="iconbtn" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelping(true)}>
+          <Icon name="help" />
+        </button>
+      </header>
+      <Rail name={me.data?.name} />
+      <main id="main" tabIndex={-1}>
+        <Suspense fallback={<Skeleton />}>
+          <Switch>
+            <Route path="/" component={OverviewPage} />
+            <Route path="/instances" component={InstancesPage} />
+            <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/definitions" component={DefinitionsPage} />
+            <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/jobs" component={FailedJobsPage} />
+            <Route path="/search" component={SearchPage} />
+            <Route path="/index.html">
+              <Redirect to="/" />
+            </Route>
+            <Route>
+              <Empty title="There is no such page">
+                <p>
+                  Back to the <Link href="/">overview</Link>.
+                </p>
+              </Empty>
+            </Route>
+          </Switch>
+        </Suspense>
+      </main>
+      {helping && <Shortcuts close={() => setHelping(false)} />}
+    </div>
+  );
+}
+
+function Mark() {
+  return (
+    <svg viewBox="0 0 24 24" aria-hidden="true">
+      <rect width="24" height="24" rx="6.5" fill="var(--accent)" />
+      <path d="M5 6.500h5.500c5 0 3.500 8.500 8.500 8.500" fill="none" stroke="var(--accent-ink)" strokeWidth="3" strokeLinecap="round" />
+      <circle cx="8" cy="16.5" r="2.6" fill="none" stroke="var(--accent-ink)" strokeWidth="2" />
+    </svg>
+  );
+}
+
+function roomOf(path: string) {
+  return ROOMS.find((room) => (room.path === "/" ? path === "/" : path === room.path || path.startsWith(`${room.path}/`)));
+}
+
+function Crumbs() {
+  const [path] = useLocation();
+  const room = roomOf(path);
+  const rest = room && room.path !== "/" ? decodeURIComponent(path.slice(room.path.length + 1)) : "";
+  useEffect(() => {
+    document.title = [rest, room?.name ?? "Penstock", "Penstock"].filter((part, at, all) => part && all.indexOf(part) === at).join(" · ");
+  }, [room, rest]);
+  if (!room) return <nav className="crumbs" aria-label="Breadcrumb" />;
+  return (
+    <nav className="crumbs" aria-label="Breadcrumb">
+      {rest ? (
+        <>
+          <Link href={room.path}>{room.name}</Link> <span aria-hidden="true">/</span> <b className="mono">{rest}</b>
+        </>
+      ) : (
+        <b>{room.name}</b>
+      )}
+    </nav>
+  );
+}
+
+function Search({ input }: { input: React.RefObject<HTMLInputElement | null> }) {
+  const [, go] = useLocation();
+  return (
+    <form
+      className="search"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        const text = input.current?.value.trim();
+        if (text) go(`/search?q=${encodeURIComponent(text)}`);
+        input.current?.blur();
+      }}
+    >
+      <Icon name="search" />
+      <input
+        ref={input}
+        aria-label="Search"
+        placeholder="Instance id, business key, definition…"
+        maxLength={256}
+        onKeyDown={(event) => event.key === "Escape" && event.currentTarget.blur()}
+      />
+      <kbd>/</kbd>
+    </form>
+  );
+}
+
+/** Whether the engine answers, in a word. */
+function Live() {
+  const ready = useQuery({ queryKey: ["ready"], queryFn: ({ signal }) => engine.ready(signal), refetchInterval: LIVE_MS, retry: false });
+  const away = ready.error ? "Engine away" : ready.data?.degraded?.length ? `Without ${ready.data.degraded.join(", ")}` : undefined;
+  const title = ready.error instanceof Error ? ready.error.message : "The engine answers and its database does, too";
+  return (
+    <span className={away ? "live away" : "live"} title={title} role="status">
+      <i />
+      {away ?? (ready.data ? "Live" : "…")}
+    </span>
+  );
+}
+
+function ThemeButton() {
+  const [theme, setTheme] = useState(currentTheme);
+  const other = theme === "dark" ? "light" : "dark";
+  return (
+    <button
+      type="button"
+      className="iconbtn"
+      aria-label={`${other === "dark" ? "Dark" : "Light"} mode`}
+      onClick={() => {
+        chooseTheme(other);
+        setTheme(other);
+      }}
+    >
+      <Icon name={other === "dark" ? "moon" : "sun"} />
+    </button>
+  );
+}
+
+function Rail({ name }: { name: string | undefined }) {
+  const [path] = useLocation();
+  const here = roomOf(path);
+  return (
+    <nav className="nav" aria-label="Main">
+      {ROOMS.map((room) => (
+        <Link key={room.path} href={room.path} aria-current={room === here ? "page" : undefined}>
+          <Icon name={room.icon} />
+          <span>{room.name}</span>
+        </Link>
+      ))}
+      <div className="foot">
+        {name !== undefined && <div>{name}</div>}
+        <a href="/docs">REST interface</a>
+      </div>
+    </nav>
+  );
+}
+
+function SignIn({ reason }: { reason: string }) {
+  const queries = useQueryClient();
+  const [refused, setRefused] = useState(reason);
+  const submit = async (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    signIn(String(new FormData(event.currentTarget).get("token")));
+    try {
+      queries.setQueryData(["me"], await engine.me());
+    } catch (error) {
+      setRefused(error instanceof Error ? error.message : String(error));
+    }
+  };
+  return (
+    <main className="signin" id="main">
+      <form className="card" onSubmit={submit}>
+        <h1>Sign in to Penstock</h1>
+        <p role="alert">{refused}</p>
+        <div className="field">
+          <label htmlFor="token">API token</label>
+          <input id="token" name="token" type="password" className="in mono" autoComplete="off" required />
+          <p className="hint">This page keeps it until the tab is closed or loaded again.</p>
+        </div>
+        <button type="submit" className="btn pri">
+          Sign in
+        </button>
+      </form>
+    </main>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["/", "Search"],
+  ...ROOMS.map((room): [string, string] => [room.key, room.name]),
+  ["j k", "Next row, row before"],
+  ["Enter", "Open the row"],
+  ["r", "Retry the failed instance"],
+  ["?", "This help"],
+  ["Esc", "Close"],
+];
+
+function Shortcuts({ close }: { close: () => void }) {
+  const box = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    box.current?.showModal();
+  }, []);
+  return (
+    <dialog ref={box} className="card dialog" aria-labelledby="keys" onClose={close}>
+      <h2 id="keys">Keyboard shortcuts</h2>
+      <dl className="keys">
+        {KEYS.map(([key, text]) => (
+          <div key={key}>
+            <dt>
+              {key.split(" ").map((part) => (
+                <kbd key={part}>{part}</kbd>
+              ))}
+            </dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+      <div className="acts">
+        <button type="button" className="btn" onClick={close}>
+          Close
+        </button>
+      </div>
+    </dialog>
+  );
+}

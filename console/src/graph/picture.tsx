@@ -1,0 +1,338 @@
+// The picture of a definition, with what an instance has done in it. Drag to move, wheel with Ctrl or the buttons to
+// zoom. Screen readers get the same as a list.
+import { useQuery } from "@tanstack/react-query";
+import { memo, type PointerEvent, useCallback, useEffect, useRef, useState } from "react";
+import type { Definition, Step } from "../api/client";
+import { Problem, Skeleton } from "../parts/states";
+import type { StepState } from "./edges";
+import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
+
+interface Props {
+  definition: Definition;
+  /** None: the picture of a definition that nothing runs in. */
+  states?: Map<string, StepState>;
+  taken?: Set<string>;
+  selected?: string | undefined;
+  onSelect: (stepId: string | undefined) => void;
+}
+
+const HUE: Record<string, string> = {
+  SERVICE_TASK: "svc",
+  USER_TASK: "usr",
+  DECISION: "dec",
+  TRANSFORMATION: "trf",
+  WAIT: "wai",
+  PARALLEL_GATEWAY: "gat",
+  JOIN_GATEWAY: "gat",
+  END: "end",
+};
+const ICON: Record<string, string> = {
+  SERVICE_TASK:
+    "M6.600 1.500h2.800l.4 1.900 1.500.9 1.900-.6 1.300 2.300-1.400 1.300v1.500l1.400 1.300-1.300 2.300-1.900-.6-1.500.9-.4 1.900H6.600l-.4-1.900-1.500-.9-1.900.6-1.300-2.300 1.400-1.300V7.300L1.500 6l1.300-2.300 1.900.6 1.500-.9zM8 5.900a2.100 2.100 0 1 0 0 4.200 2.100 2.100 0 0 0 0-4.200z",
+  USER_TASK: "M8 2a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM2.200 14.200c.6-3.200 2.900-4.700 5.800-4.700s5.200 1.500 5.800 4.700",
+  DECISION: "M8 1.400 14.600 8 8 14.600 1.400 8zM8 5v3.400M8 11v.1",
+  TRANSFORMATION: "M2 4h8M7.500 1.500 10 4 7.500 6.500M14 12H6M8.500 9.500 6 12l2.500 2.500",
+  WAIT: "M8 1.700a6.300 6.300 0 1 0 0 12.600A6.300 6.300 0 0 0 8 1.700zM8 4.300V8l2.600 1.600",
+  PARALLEL_GATEWAY: "M2 8h4M6 8c3 0 2-5 8-5M6 8c3 0 2 5 8 5M6 8h8",
+  JOIN_GATEWAY: "M14 8h-4M10 8C7 8 8 3 2 3M10 8C7 8 8 13 2 13M10 8H2",
+  END: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zM6 6h4v4H6z",
+};
+const GLYPH: Record<StepState["look"], string> = {
+  done: "M-3.400 .2-1 2.600 3.600-2.600",
+  run: "M-1.500 0a1.500 1.500 0 1 1 3 0a1.500 1.500 0 1 1-3 0",
+  wait: "M-2.600-3.600h5.200L-2.600 3.600h5.200z",
+  fail: "M-2.700-2.700 2.700 2.700M2.700-2.700-2.700 2.700",
+  skip: "M-3 0h6",
+};
+const WORD: Record<StepState["look"], string> = { done: "completed", run: "open", wait: "waits", fail: "failed", skip: "skipped" };
+const ZOOM_STEP = 1.2;
+const ZOOM_RANGE = [0.1, 3] as const;
+const MARGIN = 16;
+/** Below this a whole picture can't be read: it is drawn for the distance. */
+const FAR_BELOW = 0.7;
+
+export function Picture(props: Props) {
+  const { definition } = props;
+  const [far, setFar] = useState(false);
+  const layout = useQuery({
+    queryKey: ["layout", definition.id, definition.version, far],
+    queryFn: () => layoutOf(definition, far),
+    staleTime: Number.POSITIVE_INFINITY,
+    retry: false,
+  });
+  if (layout.error) return <Problem error={layout.error} retry={() => layout.refetch()} />;
+  if (!layout.data) return <Skeleton rows={3} />;
+  return <Canvas {...props} layout={layout.data} far={far} goFar={() => setFar(true)} />;
+}
+
+interface View {
+  x: number;
+  y: number;
+  scale: number;
+}
+
+function Canvas({ layout, goFar, ...props }: Props & { layout: Layout; far: boolean; goFar: () => void }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState<View>();
+  const fit = useCallback(() => {
+    const { clientWidth, clientHeight } = box.current!;
+    const scale = Math.min(1, (clientWidth - 2 * MARGIN) / layout.width, (clientHeight - 2 * MARGIN) / layout.height);
+    if (scale < FAR_BELOW && !props.far) goFar();
+    setView({ scale, x: (clientWidth - layout.width * scale) / 2, y: Math.max(MARGIN, (clientHeight - layout.height * scale) / 4) });
+    // biome-ignore lint: asked once per layout
+  }, [layout]);
+  useEffect(fit, [fit]);
+  const zoom = useCallback((by: number, at?: Point) => {
+    const { clientWidth, clientHeight } = box.current!;
+    const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
+    setView((before) => {
+      if (!before) return before;
+      const scale = Math.min(ZOOM_RANGE[1], Math.max(ZOOM_RANGE[0], before.scale * by));
+      const kept = scale / before.scale;
+      return { scale, x: centre.x - (centre.x - before.x) * kept, y: centre.y - (centre.y - before.y) * kept };
+    });
+  }, []);
+  useEffect(() => {
+    // React's own listener is passive and could not keep the page from zooming.
+    const element = box.current!;
+    const wheel = (event: WheelEvent) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const { left, top } = element.getBoundingClientRect();
+      zoom(event.deltaY < 0 ? ZOOM_STEP : 1 / ZOOM_STEP, { x: event.clientX - left, y: event.clientY - top });
+    };
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => element.removeEventListener("wheel", wheel);
+  }, [zoom]);
+  const drag = useDrag(setView);
+  return (
+    <div className="canvas" ref={box} {...drag}>
+      {view && (
+        <svg className="graph" role="group" aria-label={`Picture of ${props.definition.name || props.definition.id}`} width="100%" height="100%">
+          <Arrows />
+          <g transform={`translate(${view.x} ${view.y}) scale(${view.scale})`}>
+            <Drawing layout={layout} {...props} />
+          </g>
+        </svg>
+      )}
+      <div className="zoom">
+        <button type="button" className="btn sm" onClick={fit}>
+          Fit
+        </button>
+        <button type="button" className="btn sm" aria-label="Zoom out" onClick={() => zoom(1 / ZOOM_STEP)}>
+          −
+        </button>
+        <button type="button" className="btn sm" aria-label="Zoom in" onClick={() => zoom(ZOOM_STEP)}>
+          +
+        </button>
+        <span className="sr" role="status">
+          {view && `${Math.round(view.scale * 100)} %`}
+        </span>
+      </div>
+      {props.states && (
+        <div className="legend" aria-hidden="true">
+          <i className="taken" /> path taken <i /> not taken
+        </div>
+      )}
+    </div>
+  );
+}
+
+function useDrag(setView: React.Dispatch<React.SetStateAction<View | undefined>>) {
+  const from = useRef<{ pointer: number; x: number; y: number }>(undefined);
+  return {
+    onPointerDown: (event: PointerEvent<HTMLDivElement>) => {
+      if ((event.target as Element).closest("button, .node")) return;
+      from.current = { pointer: event.pointerId, x: event.clientX, y: event.clientY };
+      event.currentTarget.setPointerCapture(event.pointerId);
+    },
+    onPointerMove: (event: PointerEvent<HTMLDivElement>) => {
+      const start = from.current;
+      if (start?.pointer !== event.pointerId) return;
+      const [dx, dy] = [event.clientX - start.x, event.clientY - start.y];
+      from.current = { ...start, x: event.clientX, y: event.clientY };
+      setView((before) => before && { ...before, x: before.x + dx, y: before.y + dy });
+    },
+    onPointerUp: () => {
+      from.current = undefined;
+    },
+    onPointerCancel: () => {
+      from.current = undefined;
+    },
+  };
+}
+
+function Arrows() {
+  return (
+    <defs>
+      {[
+        ["arrow", "ah"],
+        ["arrow-taken", "ah t"],
+        ["arrow-timer", "ah w"],
+      ].map(([id, look]) => (
+        <marker key={id} id={id} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
+          <path d="M0 .8 7 4 0 7.200z" className={look} />
+        </marker>
+      ))}
+    </defs>
+  );
+}
+
+const Drawing = memo(function Drawing({ layout, far, states, taken, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
+  const lookOf = (from: string, to: string) => (taken?.has(`${from}>${to}`) ? "taken" : states ? "untaken" : "");
+  const first = layout.nodes[0];
+  // Edges taken are drawn last, so that no other crosses them.
+  const edges = [...layout.edges].sort((a, b) => Number(lookOf(a.edge.from, a.edge.to) === "taken") - Number(lookOf(b.edge.from, b.edge.to) === "taken"));
+  return (
+    <>
+      {first && (
+        <g className="start">
+          <circle cx={first.x + first.width / 2} cy={first.y - 18} r="5.5" />
+          <path className="edge" d={`M${first.x + first.width / 2} ${first.y - 12}V${first.y - 1}`} />
+        </g>
+      )}
+      {edges.map(({ edge, points }) => {
+        const look = lookOf(edge.from, edge.to);
+        const arrow = look === "taken" ? "arrow-taken" : edge.kind.startsWith("timer") ? "arrow-timer" : "arrow";
+        return <path key={edge.id} className={`edge ${edge.kind} ${look}`} d={rounded(points)} markerEnd={`url(#${arrow})`} />;
+      })}
+      {layout.nodes.map((node) => (
+        <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} />
+      ))}
+      {edges.map(({ edge, points, label }) => {
+        const look = lookOf(edge.from, edge.to);
+        return (
+          <g key={edge.id}>
+            {edge.kind.startsWith("timer") && (
+              <g className={`clock ${look}`} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
+                <circle r="8" />
+                <path d="M0-4.200V0l2.800 1.700" />
+              </g>
+            )}
+            {label && edge.label !== undefined && (
+              <g className={`lab ${edge.kind} ${look}`} transform={`translate(${label.x} ${label.y})`}>
+                <title>{edge.label}</title>
+                <rect width={label.width} height="18" rx="5" />
+                <text x={label.width / 2} y="12.8" textAnchor="middle">
+                  {shortLabel(edge.label)}
+                </text>
+              </g>
+            )}
+          </g>
+        );
+      })}
+    </>
+  );
+});
+
+interface NodeProps {
+  step: Step;
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+  state: StepState | undefined;
+  running: boolean;
+  selected: boolean;
+  far: boolean;
+  onSelect: (stepId: string | undefined) => void;
+}
+
+function Node({ step, x, y, width, height, far, state, running, selected, onSelect }: NodeProps) {
+  const tall = height >= 44;
+  const name = step.name || step.id;
+  const look = state ? `st-${state.look}` : running ? "st-none" : "";
+  const said = state ? `, ${WORD[state.look]}${state.times > 1 ? `, entered ${state.times} times` : ""}` : running ? ", not reached" : "";
+  const select = () => onSelect(selected ? undefined : step.id);
+  return (
+    // biome-ignore lint: an SVG group can't be a button element
+    <g
+      className={`node ${HUE[step.type] ?? "svc"} ${look}`}
+      transform={`translate(${x} ${y})`}
+      role="button"
+      tabIndex={0}
+      aria-pressed={selected}
+      aria-label={`${name}${said}`}
+      data-step={step.id}
+      onClick={select}
+      onKeyDown={(event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        select();
+      }}
+    >
+      <title>{`${name} (${step.type})`}</title>
+      {selected && <rect className="halo" x="-5" y="-5" width={width + 10} height={height + 10} rx="13" />}
+      <rect className="body" width={width} height={height} rx={step.type === "END" ? height / 2 : 9} />
+      {tall && <rect className="chip" x="8" y={height / 2 - 14} width="28" height="28" rx="7" />}
+      <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={ICON[step.type] ?? ICON.SERVICE_TASK} />
+      {far ? (
+        <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
+      ) : (
+        <text className="nm" x={tall ? 44 : 30} y={tall ? 20 : height / 2 + 4.2}>
+          {cut(name, tall ? 25 : 19)}
+        </text>
+      )}
+      {tall && !far && (
+        <text className="sub" x="44" y="35.5">
+          {cut(step.jobType && step.jobType !== step.id ? step.jobType : step.id, 24)}
+        </text>
+      )}
+      {state && (
+        <g className={`badge b-${state.look}`} transform={`translate(${width - 3} 2)`}>
+          <circle r="9.5" />
+          <path d={GLYPH[state.look]} />
+        </g>
+      )}
+      {state && state.times > 1 && (
+        <g className="times" transform={`translate(${width - 24} -1)`}>
+          <rect x="-14" y="-8" width="24" height="17" rx="8.5" />
+          <text x="-2" y="4" textAnchor="middle">
+            ×{state.times}
+          </text>
+        </g>
+      )}
+    </g>
+  );
+}
+
+const FAR_LINE_CHARS = 15;
+
+/** On two lines, broken between words. */
+function FarName({ name, x, middle, wide }: { name: string; x: number; middle: number; wide: boolean }) {
+  const lines: string[] = [];
+  for (const word of name.split(" ")) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && (wide || longer.length <= FAR_LINE_CHARS)) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  const shown = lines.length > 2 ? [lines[0]!, cut(`${lines[1]} ${lines[2]}`, FAR_LINE_CHARS - 1)] : lines.map((line) => cut(line, wide ? 19 : FAR_LINE_CHARS + 1));
+  return shown.map((line, at) => (
+    <text key={line} className="nm far" x={x} y={middle + 5 + (at - (shown.length - 1) / 2) * 17}>
+      {line}
+    </text>
+  ));
+}
+
+function cut(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+const BEND = 7;
+
+/** A path through the points with rounded bends. */
+export function rounded(points: Point[]): string {
+  const [first, ...rest] = points;
+  let path = `M${first!.x} ${first!.y}`;
+  for (let at = 1; at < points.length - 1; at++) {
+    const [a, b, c] = [points[at - 1]!, points[at]!, points[at + 1]!];
+    const before = Math.hypot(b.x - a.x, b.y - a.y);
+    const after = Math.hypot(c.x - b.x, c.y - b.y);
+    const bend = Math.min(BEND, before / 2, after / 2);
+    if (before === 0 || after === 0) continue;
+    path += ` L${b.x - ((b.x - a.x) / before) * bend} ${b.y - ((b.y - a.y) / before) * bend}`;
+    path += ` Q${b.x} ${b.y} ${b.x + ((c.x - b.x) / after) * bend} ${b.y + ((c.y - b.y) / after) * bend}`;
+  }
+  const last = rest.at(-1) ?? first!;
+  return `${path} L${last.x} ${last.y}`;
+}

@@ -1,0 +1,101 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link } from "wouter";
+import { useAddress } from "../address";
+import { engine } from "../api/client";
+import { Empty, Problem, Skeleton } from "../parts/states";
+import { Ago } from "../parts/time";
+import { StartDialog } from "./start";
+
+export function DefinitionsPage() {
+  const [params, change] = useAddress();
+  const keyword = params.get("keyword") ?? "";
+  const [starting, setStarting] = useState<string>();
+  const pages = useInfiniteQuery({
+    queryKey: ["definitions", keyword],
+    queryFn: ({ pageParam, signal }) => engine.definitions(keyword, pageParam, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next,
+  });
+  const rows = pages.data?.pages.flatMap((page) => page.items) ?? [];
+  return (
+    <>
+      <div className="head">
+        <h1>Definitions</h1>
+      </div>
+      <div className="flt">
+        <form
+          className="fields"
+          key={keyword}
+          onSubmit={(event) => {
+            event.preventDefault();
+            change({ keyword: String(new FormData(event.currentTarget).get("keyword")).trim() });
+          }}
+        >
+          <input name="keyword" aria-label="Word in id or name" placeholder="Word in id or name" defaultValue={keyword} className="in" />
+          <button type="submit" className="btn">
+            Apply
+          </button>
+        </form>
+      </div>
+      <section className="card" aria-label="Definitions">
+        {pages.error ? (
+          <Problem error={pages.error} retry={() => pages.refetch()} />
+        ) : pages.isPending ? (
+          <Skeleton />
+        ) : rows.length === 0 ? (
+          <Empty title={keyword ? "No definition has that word" : "No definition yet"}>
+            <p>
+              Upload one by <code>POST /v1/definitions</code>; the repository's <code>examples/</code> has some.
+            </p>
+          </Empty>
+        ) : (
+          <table className="wide">
+            <thead>
+              <tr>
+                <th>Definition</th>
+                <th>Name</th>
+                <th className="r">Latest version</th>
+                <th className="r">Uploaded</th>
+                <th>
+                  <span className="sr">Start</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((row) => (
+                <tr key={row.id}>
+                  <td>
+                    <Link href={`/definitions/${encodeURIComponent(row.id)}`}>
+                      <code>{row.id}</code>
+                    </Link>
+                  </td>
+                  <td className="el" title={row.description}>
+                    {row.name}
+                  </td>
+                  <td className="r">v{row.version}</td>
+                  <td className="r mute">
+                    <Ago at={row.uploadedAt} />
+                  </td>
+                  <td className="r">
+                    <button type="button" className="btn sm" onClick={() => setStarting(row.id)} aria-label={`Start ${row.id}`}>
+                      Start
+                    </button>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        )}
+        {pages.hasNextPage && (
+          <div className="pg">
+            <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
+              More
+            </button>
+          </div>
+        )}
+      </section>
+      {starting !== undefined && <StartDialog definitionId={starting} close={() => setStarting(undefined)} />}
+    </>
+  );
+}

@@ -1,0 +1,198 @@
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
+import { Link, useLocation } from "wouter";
+import { useAddress } from "../address";
+import { engine, type Instance, type InstanceFilter, PAGE_ITEMS } from "../api/client";
+import { useShortcuts } from "../keyboard";
+import { Icon } from "../parts/icons";
+import { Empty, Problem, Skeleton } from "../parts/states";
+import { InstanceStatusBadge } from "../parts/status";
+import { Ago } from "../parts/time";
+import { StartDialog } from "./start";
+
+const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
+const WORDS: Record<string, string> = { ACTIVE: "Running", WAITING: "Waiting", FAILED: "Failed", COMPLETED: "Completed", CANCELLED: "Cancelled" };
+const FIELDS = [
+  ["definitionId", "Definition"],
+  ["businessKey", "Business key"],
+  ["instanceKey", "Instance key"],
+] as const;
+const NEWER_MS = 3_000;
+
+function filterOf(params: URLSearchParams): InstanceFilter {
+  const status = STATUSES.find((one) => one === params.get("status"));
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+}
+
+export function InstancesPage() {
+  const [params, change] = useAddress();
+  const filter = filterOf(params);
+  const filtered = Object.keys(filter).length > 0;
+  const [starting, setStarting] = useState(false);
+  const pages = useInfiniteQuery({
+    queryKey: ["instances", filter],
+    queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, PAGE_ITEMS, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next,
+    placeholderData: keepPreviousData,
+    refetchOnWindowFocus: false, // rows do not move under the pointer
+  });
+  const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
+  return (
+    <>
+      <div className="head">
+        <h1>Instances</h1>
+        <div className="act">
+          <button type="button" className="btn" onClick={() => navigator.clipboard.writeText(location.href)}>
+            <Icon name="copy" />
+            Copy link to this view
+          </button>
+          <button type="button" className="btn pri" onClick={() => setStarting(true)}>
+            <Icon name="play" />
+            Start an instance
+          </button>
+        </div>
+      </div>
+      <Filters params={params} change={change} />
+      <section className="card" aria-label="Instances" aria-busy={pages.isFetching}>
+        {rows.length > 0 && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
+        {pages.error ? (
+          <Problem error={pages.error} retry={() => pages.refetch()} />
+        ) : pages.isPending ? (
+          <Skeleton />
+        ) : rows.length === 0 ? (
+          <Empty title={filtered ? "No instance matches" : "No instance yet"}>
+            {filtered ? (
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, definitionId: undefined, businessKey: undefined, instanceKey: undefined })}>
+                Take the filters out
+              </button>
+            ) : (
+              <p>
+                Start one of a <Link href="/definitions">definition</Link>, here or by <code>POST /v1/instances</code>.
+              </p>
+            )}
+          </Empty>
+        ) : (
+          <Rows rows={rows} />
+        )}
+        {rows.length > 0 && (
+          <div className="pg">
+            <span>{rows.length} shown, newest first</span>
+            {pages.hasNextPage && (
+              <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
+                Older
+              </button>
+            )}
+          </div>
+        )}
+      </section>
+      {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}
+    </>
+  );
+}
+
+function Filters({ params, change }: { params: URLSearchParams; change: ReturnType<typeof useAddress>[1] }) {
+  const apply = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    change(Object.fromEntries(FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
+  };
+  return (
+    <div className="flt">
+      <fieldset>
+        <legend className="sr">Status</legend>
+        {[undefined, ...STATUSES].map((status) => (
+          <button key={status ?? "all"} type="button" className={`chip ${(params.get("status") ?? undefined) === status ? "on" : ""}`} aria-pressed={(params.get("status") ?? undefined) === status} onClick={() => change({ status })}>
+            {status ? WORDS[status] : "All"}
+          </button>
+        ))}
+      </fieldset>
+      {/* A new key when the address changes from outside: the fields show what is applied. */}
+      <form key={FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">
+        {FIELDS.map(([name, label]) => (
+          <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={256} />
+        ))}
+        <button type="submit" className="btn">
+          Apply
+        </button>
+      </form>
+    </div>
+  );
+}
+
+/** Says that there are newer ones; they come in on request only. */
+function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: string; show: () => void }) {
+  const first = useQuery({
+    queryKey: ["instances", "newer", filter],
+    queryFn: ({ signal }) => engine.instances(filter, "", 10, signal),
+    refetchInterval: NEWER_MS,
+  });
+  const items = first.data?.items ?? [];
+  const at = items.findIndex((item) => item.id === newest);
+  if (!first.data || at === 0 || items.length === 0) return null;
+  return (
+    <button type="button" className="newer" onClick={show}>
+      {at < 0 ? "Many" : at} newer {at === 1 ? "instance matches" : "instances match"}. Show them
+    </button>
+  );
+}
+
+function Rows({ rows }: { rows: Instance[] }) {
+  const [, go] = useLocation();
+  const [at, setAt] = useState(-1);
+  const body = useRef<HTMLTableSectionElement>(null);
+  useShortcuts(
+    useMemo(
+      () => ({
+        j: () => setAt((before) => Math.min(before + 1, rows.length - 1)),
+        k: () => setAt((before) => Math.max(before - 1, 0)),
+        Enter: () => {
+          const row = rows[at];
+          if (row) go(`/instances/${encodeURIComponent(row.id)}`);
+        },
+      }),
+      [rows, at, go],
+    ),
+  );
+  useEffect(() => {
+    body.current?.rows[at]?.scrollIntoView({ block: "nearest" }); // gives a promise in newer browsers
+  }, [at]);
+  return (
+    <table className="wide">
+      <thead>
+        <tr>
+          <th>Status</th>
+          <th>Instance</th>
+          <th>Business key</th>
+          <th>Definition</th>
+          <th>Why, or where</th>
+          <th className="r">Started</th>
+        </tr>
+      </thead>
+      <tbody ref={body}>
+        {rows.map((row, index) => (
+          <tr key={row.id} className={index === at ? "on" : ""}>
+            <td>
+              <InstanceStatusBadge status={row.status} />
+            </td>
+            <td>
+              <Link href={`/instances/${encodeURIComponent(row.id)}`}>
+                <code>{row.id}</code>
+              </Link>
+            </td>
+            <td className="el">{row.businessKey ?? <span className="mute">–</span>}</td>
+            <td className="el">
+              <Link href={`/definitions/${encodeURIComponent(row.definitionId)}?version=${row.definitionVersion}`}>{row.definitionId}</Link> <span className="mute">v{row.definitionVersion}</span>
+            </td>
+            <td className="el" title={row.failureReason ?? row.currentStepIds.join(", ")}>
+              {row.failureReason ?? row.currentStepIds.join(", ")}
+            </td>
+            <td className="r mute">
+              <Ago at={row.startedAt} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}

@@ -1,0 +1,82 @@
+// An id, a business key, a definition: each an indexed look-up, none a scan.
+import { useQuery } from "@tanstack/react-query";
+import { useEffect } from "react";
+import { Link, useLocation } from "wouter";
+import { useAddress } from "../address";
+import { EngineError, engine } from "../api/client";
+import { Empty, Problem, Skeleton } from "../parts/states";
+import { InstanceStatusBadge } from "../parts/status";
+import { Ago } from "../parts/time";
+
+const SHOWN = 20;
+
+// Ids are hexadecimal; others need not be asked for.
+const ID = /^[0-9a-f]{12,16}$/;
+
+async function look(text: string, signal: AbortSignal) {
+  const byId = !ID.test(text) ? undefined : engine.instance(text, signal).catch((error: unknown) => {
+    if (error instanceof EngineError && (error.status === 404 || error.status === 400)) return undefined;
+    throw error;
+  });
+  const [instance, byBusinessKey, definitions] = await Promise.all([
+    byId,
+    engine.instances({ businessKey: text }, "", SHOWN, signal),
+    engine.definitions(text, "", signal),
+  ]);
+  const found = [...(instance ? [instance] : []), ...byBusinessKey.items];
+  const instances = found.filter((one, at) => found.findIndex((other) => other.id === one.id) === at);
+  return { instances, definitions: definitions.items };
+}
+
+export function SearchPage() {
+  const [params] = useAddress();
+  const [, go] = useLocation();
+  const text = params.get("q")?.trim() ?? "";
+  const found = useQuery({ queryKey: ["search", text], queryFn: ({ signal }) => look(text, signal), enabled: text !== "" });
+  const only = found.data && found.data.instances.length === 1 && found.data.definitions.length === 0 ? found.data.instances[0]!.id : undefined;
+  useEffect(() => {
+    if (only) go(`/instances/${encodeURIComponent(only)}`, { replace: true });
+  }, [only, go]);
+  return (
+    <>
+      <div className="head">
+        <h1>“{text}”</h1>
+      </div>
+      <section className="card" aria-label="Found">
+        {found.error ? (
+          <Problem error={found.error} retry={() => found.refetch()} />
+        ) : !found.data ? (
+          <Skeleton rows={3} />
+        ) : found.data.instances.length + found.data.definitions.length === 0 ? (
+          <Empty title="Nothing is called that">
+            <p>Searched: instance ids and business keys in full, words of definitions. An instance key is a filter of the instances page, beside its definition.</p>
+          </Empty>
+        ) : (
+          <ul className="found">
+            {found.data.instances.map((one) => (
+              <li key={one.id}>
+                <InstanceStatusBadge status={one.status} />
+                <Link href={`/instances/${encodeURIComponent(one.id)}`}>
+                  <code>{one.id}</code>
+                </Link>
+                <span>{one.businessKey}</span>
+                <span className="mute">
+                  {one.definitionId} v{one.definitionVersion}, <Ago at={one.startedAt} />
+                </span>
+              </li>
+            ))}
+            {found.data.definitions.map((one) => (
+              <li key={one.id}>
+                <span className="tag">definition</span>
+                <Link href={`/definitions/${encodeURIComponent(one.id)}`}>{one.name || one.id}</Link>
+                <span className="mute">
+                  {one.id} v{one.version}
+                </span>
+              </li>
+            ))}
+          </ul>
+        )}
+      </section>
+    </>
+  );
+}

@@ -1,0 +1,31 @@
+import { useState } from "react";
+import { useLocation } from "wouter";
+import { engine } from "../api/client";
+import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
+
+export function StartDialog({ definitionId, variables, close }: { definitionId: string; variables?: unknown; close: () => void }) {
+  const [, go] = useLocation();
+  // One key per form: pressing the button twice starts one instance.
+  const [key] = useState(() => crypto.randomUUID());
+  return (
+    <Dialog
+      title="Start an instance"
+      verb="Start"
+      close={close}
+      act={async (form) => {
+        const started = await engine.start(String(form.get("definition")), variablesOf(String(form.get("variables"))), String(form.get("business")).trim(), key);
+        go(`/instances/${encodeURIComponent(started.id)}`);
+      }}
+    >
+      <div className="field">
+        <label htmlFor="definition">Definition</label>
+        <input id="definition" name="definition" className="in mono" defaultValue={definitionId} required />
+      </div>
+      <div className="field">
+        <label htmlFor="business">Business key, if it has one</label>
+        <input id="business" name="business" className="in" maxLength={256} />
+      </div>
+      <VariablesField initial={JSON.stringify(variables ?? {}, null, 2)} />
+    </Dialog>
+  );
+}

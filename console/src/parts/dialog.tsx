@@ -1,0 +1,79 @@
+// The browser's own modal dialog: it keeps the focus inside and gives it back.
+import { type FormEvent, useEffect, useId, useRef, useState } from "react";
+import { EngineError } from "../api/client";
+
+interface Props {
+  title: string;
+  /** What the button does, as a verb. */
+  verb: string;
+  danger?: boolean;
+  children?: React.ReactNode;
+  act: (form: FormData) => Promise<void>;
+  close: () => void;
+}
+
+export function Dialog({ title, verb, danger, children, act, close }: Props) {
+  const box = useRef<HTMLDialogElement>(null);
+  const heading = useId();
+  const [busy, setBusy] = useState(false);
+  const [reason, setReason] = useState<string>();
+  useEffect(() => {
+    box.current?.showModal();
+  }, []);
+  const submit = async (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    setBusy(true);
+    setReason(undefined);
+    try {
+      await act(new FormData(event.currentTarget));
+      close();
+    } catch (error) {
+      setReason(error instanceof EngineError || error instanceof SyntaxError ? error.message : String(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <dialog ref={box} className="card dialog" aria-labelledby={heading} onClose={close} onKeyDown={(event) => event.stopPropagation()}>
+      <form onSubmit={submit}>
+        <h2 id={heading}>{title}</h2>
+        {children}
+        {reason !== undefined && (
+          <p className="refused" role="alert">
+            {reason}
+          </p>
+        )}
+        <div className="acts">
+          <button type="button" className="btn" onClick={close}>
+            Back
+          </button>
+          <button type="submit" className={`btn ${danger ? "bad" : "pri"}`} disabled={busy}>
+            {verb}
+          </button>
+        </div>
+      </form>
+    </dialog>
+  );
+}
+
+/** JSON that somebody types: an object of variables. Throws SyntaxError, which the dialog shows. */
+export function variablesOf(text: string): Record<string, unknown> {
+  let value: unknown;
+  try {
+    value = JSON.parse(text.trim() || "{}");
+  } catch (error) {
+    throw new SyntaxError(`Variables are no JSON: ${(error as Error).message}`);
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new SyntaxError('Variables must be a JSON object, such as {"amount": 25}');
+  return value as Record<string, unknown>;
+}
+
+export function VariablesField({ initial = "{}" }: { initial?: string }) {
+  const id = useId();
+  return (
+    <div className="field">
+      <label htmlFor={id}>Variables, as a JSON object</label>
+      <textarea id={id} name="variables" className="in mono" rows={8} defaultValue={initial} spellCheck={false} />
+    </div>
+  );
+}

@@ -1,0 +1,40 @@
+// What a page shows while it waits, when there is nothing, and when the engine refused: never an empty table.
+import { useEffect, useState } from "react";
+import { EngineError } from "../api/client";
+
+/** Nothing for 150 ms, then bars: what comes at once does not flicker. */
+export function Skeleton({ rows = 8 }: { rows?: number }) {
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 150);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <div className="skeleton" aria-busy="true">
+      <span className="sr">Loading</span>
+      {late && Array.from({ length: rows }, (_, row) => <i key={row} />)}
+    </div>
+  );
+}
+
+export function Problem({ error, retry }: { error: unknown; retry: () => void }) {
+  const known = error instanceof EngineError;
+  return (
+    <div className="problem" role="alert">
+      <b>{known && error.status === 404 ? "There is no such thing" : "The engine did not answer this"}</b>
+      <p>{known ? error.message : String(error)}</p>
+      <button type="button" className="btn sm" onClick={retry}>
+        Try again
+      </button>
+    </div>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children?: React.ReactNode }) {
+  return (
+    <div className="empty">
+      <b>{title}</b>
+      {children}
+    </div>
+  );
+}

@@ -1,0 +1,259 @@
+"""The console in a real Chromium, on a real engine: what people come to it for, counted in clicks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import definition, end, linear, step
+from tests import postgres
+from tests.access.people import TOKENS, lines
+from tests.runtime.engine_process import EngineProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+AXE = (Path(__file__).parent / "axe.min.js").read_text()  # axe-core 4.14.1, MPL-2.0
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21aa"]
+TIMEOUT_MS = 20_000
+GATEWAY_AWAY = "card gateway: 503 service unavailable"
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    """With one instance that failed, one that waits for a person, one that ended."""
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
+        process.wait_ready()
+        ask = step("ask", "USER_TASK", name="Ask somebody", jobType="people", nextStep="end")
+        upload(process, linear(2, definition_id="shop", job_type="charge"))
+        upload(process, definition(ask, end(), definition_id="approval"))
+        upload(process, linear(1, definition_id="mend", job_type="mend"))
+        failed = start(process, "shop", "A-1", {"amount": 25})
+        fail(process, failed, "charge", GATEWAY_AWAY)
+        start(process, "approval", "P-1")
+        ended = start(process, "mend", "M-1", {"amount": 3, "note": "x" * 100})
+        complete(process, ended, "mend")
+        yield process
+
+
+def upload(engine: EngineProcess, body: object) -> None:
+    assert engine.call("POST", "/v1/definitions", body)[0] == 201
+
+
+def start(engine: EngineProcess, definition_id: str, key: str, variables: object = None) -> str:
+    body = {"definitionId": definition_id, "businessKey": key, "variables": variables or {}}
+    status, found = engine.call("POST", "/v1/instances", body)
+    assert status == 201
+    return str(found["id"])
+
+
+def take(engine: EngineProcess, job_type: str) -> dict[str, Any]:
+    body = {"workerId": "w-1", "jobTypes": [job_type], "maxJobs": 1, "waitSeconds": 20}
+    (job,) = engine.call("POST", "/v1/jobs/poll", body)[1]["jobs"]
+    return dict(job)
+
+
+def fail(engine: EngineProcess, instance: str, job_type: str, reason: str) -> None:
+    job = take(engine, job_type)
+    assert job["instanceId"] == instance
+    body = {"workerId": "w-1", "attempt": job["attempt"], "errorMessage": reason, "retryable": False}
+    assert engine.call("POST", f"/v1/jobs/{job['id']}/fail", body)[0] in (200, 204)
+
+
+def complete(engine: EngineProcess, instance: str, job_type: str) -> None:
+    job = take(engine, job_type)
+    assert job["instanceId"] == instance
+    body = {"workerId": "w-1", "attempt": job["attempt"], "variables": {}}
+    assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", body)[0] in (200, 204)
+
+
+class Visitor:
+    """Somebody in front of the console: counts clicks, and keeps what the browser complained of."""
+
+    def __init__(self, page: Any, engine: EngineProcess) -> None:
+        self.page = page
+        self.home = f"http://127.0.0.1:{engine.port}/console/"
+        self.clicks = 0
+        self.complaints: list[str] = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", self._look_at)
+        page.on("response", self._listen_to)
+
+    def _look_at(self, request: Any) -> None:
+        if not request.url.startswith((self.home.removesuffix("/console/"), "data:", "blob:")):
+            self.complaints.append(f"asked elsewhere: {request.url}")
+
+    def _listen_to(self, response: Any) -> None:
+        if response.status >= 500:
+            self.complaints.append(f"{response.status}: {response.url}")
+
+    def go(self, path: str = "") -> Visitor:
+        self.page.goto(self.home + path)
+        return self
+
+    def click(self, role: str, name: str | re.Pattern[str], *, exact: bool = False) -> None:
+        self.page.get_by_role(role, name=name, exact=exact).click(timeout=TIMEOUT_MS)
+        self.clicks += 1
+
+    def see(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for(timeout=TIMEOUT_MS)
+
+    def see_role(self, role: str, name: str | re.Pattern[str]) -> None:
+        self.page.get_by_role(role, name=name).first.wait_for(timeout=TIMEOUT_MS)
+
+
+@pytest.fixture
+def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
+    found = Visitor(page, engine)
+    yield found
+    assert found.complaints == []
+
+
+def test_a_failed_instance_is_found_by_its_key_and_says_why(visitor: Visitor) -> None:
+    visitor.go().see_role("heading", "Overview")
+    visitor.page.keyboard.press("/")
+    visitor.page.keyboard.type("A-1")
+    visitor.page.keyboard.press("Enter")
+    visitor.see(GATEWAY_AWAY)
+    visitor.see_role("button", re.compile("task-1, failed"))
+    visitor.see_role("button", re.compile("task-2, not reached"))
+    assert "/console/instances/" in visitor.page.url
+    assert visitor.clicks == 0
+
+
+def test_a_failed_instance_is_retried_with_two_clicks(visitor: Visitor, engine: EngineProcess) -> None:
+    instance = start(engine, "mend", "M-2")
+    fail(engine, instance, "mend", "no paper")
+    visitor.go("instances?businessKey=M-2")
+    visitor.see("no paper")
+    visitor.page.keyboard.press("j")
+    visitor.page.keyboard.press("Enter")
+    visitor.see_role("heading", "mend")
+    visitor.click("button", "Retry")
+    visitor.page.get_by_role("dialog").get_by_role("button", name="Retry").click(timeout=TIMEOUT_MS)
+    visitor.clicks += 1
+    visitor.see("waits for a worker")
+    complete(engine, instance, "mend")
+    visitor.see("Completed")
+    assert visitor.clicks == 2
+
+
+def test_an_address_leads_a_colleague_to_the_same_view(visitor: Visitor, engine: EngineProcess) -> None:
+    (item,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    visitor.go(f"instances/{item['id']}?step=task-1&tab=timeline")
+    visitor.see("Attempt 1")
+    visitor.click("tab", "Variables")
+    visitor.see("amount")
+    assert visitor.page.url.endswith(f"instances/{item['id']}?step=task-1&tab=variables")
+    visitor.page.reload()
+    visitor.see("amount")
+    visitor.go("instances?status=COMPLETED&definitionId=mend").see("M-1")
+    assert visitor.page.get_by_role("button", name="Completed").get_attribute("aria-pressed") == "true"
+    assert visitor.page.get_by_label("Definition").input_value() == "mend"
+
+
+def test_an_instance_is_started_and_watched_to_its_end(visitor: Visitor, engine: EngineProcess) -> None:
+    visitor.go("definitions")
+    visitor.click("button", "Start approval")
+    visitor.page.get_by_label("Business key, if it has one").fill("P-2")
+    visitor.click("button", "Start", exact=True)
+    visitor.see("Ask somebody waits for a person")
+    visitor.click("button", "Complete task…")
+    visitor.page.get_by_label("Variables, as a JSON object").fill('{"ok": tru')
+    visitor.click("button", "Complete", exact=True)
+    visitor.see("Variables are no JSON")
+    visitor.page.get_by_label("Variables, as a JSON object").fill('{"ok": true}')
+    visitor.click("button", "Complete", exact=True)
+    visitor.see("Completed")
+    (item,) = engine.call("GET", "/v1/instances?businessKey=P-2")[1]["items"]
+    assert (item["status"], item["variables"]) == ("COMPLETED", {"ok": True})
+
+
+def test_an_open_instance_is_cancelled_with_a_reason(visitor: Visitor, engine: EngineProcess) -> None:
+    instance = start(engine, "approval", "P-3")
+    visitor.go(f"instances/{instance}")
+    visitor.click("button", "Cancel…")
+    visitor.page.get_by_label("Reason, for the audit trail").fill("made by mistake")
+    visitor.click("button", "Cancel this instance")
+    visitor.see("Cancelled")
+    visitor.click("tab", "Audit")
+    visitor.see("made by mistake")
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["status"] == "CANCELLED"
+
+
+def test_new_instances_are_told_of_and_come_in_on_request(visitor: Visitor, engine: EngineProcess) -> None:
+    start(engine, "approval", "N-1")
+    visitor.go("instances?businessKey=N-1").see_role("row", re.compile("N-1"))
+    rows = visitor.page.get_by_role("row")
+    before = rows.count()
+    start(engine, "approval", "N-1")
+    visitor.see("1 newer instance matches")
+    assert rows.count() == before, "nothing moves under the pointer"
+    visitor.click("button", re.compile("Show them"))
+    visitor.page.wait_for_function("count => document.querySelectorAll('tr').length > count", arg=before)
+
+
+def test_a_refusal_shows_the_engines_reason(visitor: Visitor) -> None:
+    visitor.go("instances?instanceKey=k").see("needs a definitionId")
+    assert visitor.page.get_by_role("button", name="Try again").count() == 1
+    # The browser notes each answer of 400 by itself.
+    assert all("400" in text for text in visitor.complaints)
+    visitor.complaints.clear()
+
+
+def violations(page: Any) -> list[str]:
+    page.evaluate("() => document.fonts.ready")
+    page.evaluate(AXE)  # not a script tag: the page's policy refuses those
+    found = page.evaluate("tags => axe.run(document, {runOnly: {type: 'tag', values: tags}})", AXE_RULES)
+    assert found["passes"], "axe looked at nothing"
+    return [f"{one['id']}: {json.dumps([node['target'] for node in one['nodes']])}" for one in found["violations"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str) -> None:
+    (failed,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    places = {
+        "": "Failed lately",
+        "instances": "newest first",
+        f"instances/{failed['id']}?step=task-1": "Attempt 1",
+        f"instances/{failed['id']}?tab=variables": "amount",
+        f"instances/{failed['id']}?tab=audit": "instance failed",
+        "definitions": "approval",
+        "definitions/shop": "Fit",
+        "jobs": GATEWAY_AWAY,
+        "search?q=nothing": "Nothing is called that",
+    }
+    visitor.page.emulate_media(color_scheme=theme)
+    for place, text in places.items():
+        visitor.go(place).see(text)
+        assert visitor.page.locator("html").get_attribute("data-theme") == theme
+        assert violations(visitor.page) == [], place
+
+
+def test_a_token_is_asked_for_where_one_is_needed(visitor: Visitor, postgres_server: postgres.Server) -> None:
+    with (
+        postgres_server.database(postgres.apply_schema) as dsn,
+        EngineProcess(dsn, authentication=True, api_tokens=",".join(lines())) as locked,
+    ):
+        locked.wait_ready()
+        visitor.home = f"http://127.0.0.1:{locked.port}/console/"
+        visitor.go().see("Sign in to Penstock")
+        for token in ("ps_wrong", TOKENS["viewer"].text):
+            assert visitor.page.get_by_role("navigation").count() == 0
+            visitor.page.get_by_label("API token").fill(token)
+            with visitor.page.expect_response("**/v1/me"):
+                visitor.click("button", "Sign in")
+        visitor.see_role("heading", "Overview")
+        visitor.see("viewer")
+        assert visitor.page.evaluate("() => [localStorage.length, sessionStorage.length, document.cookie]") == [
+            0,
+            0,
+            "",
+        ]
+        assert all("401" in text for text in visitor.complaints)
+        visitor.complaints.clear()

@@ -1,0 +1,68 @@
+"""The console's committed files are those of its sources, and stay small. Needs no Node."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from pathlib import Path
+
+TOP = Path(__file__).parents[2]
+SOURCES = TOP / "console"
+STATIC = TOP / "src/penstock/console/static"
+# What the first page loads, compressed (spec of the console, section 4).
+SCRIPT_MAX_BYTES = 130_000
+STYLE_MAX_BYTES = 12_000
+FONTS_MAX_BYTES = 89_000
+PICTURE_MAX_BYTES = 70_000
+
+
+def sources_hash() -> str:
+    """As `sourcesHash` of console/build.mjs."""
+    inside = [path for path in (SOURCES / "src").rglob("*") if path.is_file() and ".test." not in path.name]
+    outside = ["build.mjs", "index.html", "package.json", "package-lock.json", "tsconfig.json", "vite.config.ts"]
+    names = sorted([path.relative_to(SOURCES).as_posix() for path in inside] + outside)
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode() + b"\0" + (SOURCES / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def packed_bytes(path: Path) -> int:
+    return len(gzip.compress(path.read_bytes(), 9, mtime=0))
+
+
+def test_the_bundle_is_made_of_these_sources() -> None:
+    made_of = json.loads((STATIC / "build.json").read_text())["sources"]
+    assert made_of == sources_hash(), "run `make console` and commit what it makes"
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    page = (STATIC / "index.html").read_text()
+    named = re.findall(r'(?:src|href)="/console/([^"]+)"', page)
+    assert len(named) >= 2
+    assert [name for name in named if not (STATIC / name).is_file()] == []
+
+
+def test_what_is_loaded_first_is_small() -> None:
+    named = re.findall(r'(?:src|href)="/console/(assets/[^"]+)"', (STATIC / "index.html").read_text())
+    scripts = sum(packed_bytes(STATIC / name) for name in named if name.endswith(".js"))
+    styles = sum(packed_bytes(STATIC / name) for name in named if name.endswith(".css"))
+    fonts = sum(path.stat().st_size for path in (STATIC / "assets").glob("*.woff2"))
+    later = sum(packed_bytes(path) for path in (STATIC / "assets").glob("*.js")) - scripts
+    assert 0 < scripts <= SCRIPT_MAX_BYTES
+    assert 0 < styles <= STYLE_MAX_BYTES
+    assert 0 < fonts <= FONTS_MAX_BYTES
+    assert 0 < later <= PICTURE_MAX_BYTES
+
+
+def test_licences_of_all_that_is_inside_are_told() -> None:
+    told = (STATIC / "THIRD-PARTY.txt").read_text()
+    lock = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
+    shipped = {path.removeprefix("node_modules/") for path, about in lock.items() if path and not about.get("dev")}
+    assert {"react", "react-dom", "elkjs", "@fontsource-variable/inter"} <= shipped
+    missing = {name for name in shipped if not re.search(rf"^{re.escape(name)} \d", told, re.MULTILINE)}
+    assert missing == {name for name in missing if lock[f"node_modules/{name}"].get("optional")}
+    assert "Eclipse Public License" in told
+    assert "SIL OPEN FONT LICENSE" in told
