@@ -142,6 +142,7 @@ class Book:
         return (
             bool(step.boundaries)
             or token.state is TokenState.BACKOFF
+            or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a run of code
             or step.duration is not None
             or step.until is not None
             or step.type is StepType.WAIT  # it may have to go on with kept signals

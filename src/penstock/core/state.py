@@ -24,7 +24,7 @@ class TokenState(enum.IntEnum):
 
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
-    PARKED = 2  # a user task or a wait
+    PARKED = 2  # a user task, a wait, or a run of code that waits
     FORKED = 3  # a gateway's token, waiting for its branches
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
@@ -37,12 +37,12 @@ JOB_STATES = frozenset({TokenState.READY, TokenState.LOCKED, TokenState.BACKOFF,
 OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED}
 
 # Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
-# versions have -4 to -6 (children, delays) and -16 (wake-up of a code run). An engine leaves those alone that it does
-# not know.
+# versions have -4 to -6 (children, delays). An engine leaves those alone that it does not know.
 RETRY_TIMER = -1  # the end of a retry's back-off
 WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
 CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals)
-OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER, CONTINUE_TIMER)
+WAKE_TIMER = -16  # the time that a parked run of code waits for
+OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER, CONTINUE_TIMER, WAKE_TIMER)
 
 PRIORITY_DEFAULT = 5
 """Of a job. Lower ones come first."""
@@ -95,6 +95,9 @@ class Trigger(enum.Enum):
     REDISPATCH = "redispatch"
     DISPATCH_ENDED = "dispatch_ended"
     SWITCH_MODE = "switch_mode"
+    PARK = "park"
+    WAKE = "wake"
+    BLOCK = "block"
     END = "end"
 
 
@@ -132,6 +135,9 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.REDISPATCH: _row(_D, _D, "the relay hands it over again: whether it was published is not known"),
     Trigger.DISPATCH_ENDED: _row(_D, _R, "the deadline of the dispatch passed, or an operator asked for it"),
     Trigger.SWITCH_MODE: _row(frozenset({_R, _D}), _R, "the engines' dispatch mode changed; it gets another place"),
+    Trigger.PARK: _row(_L, _P, "a run of code waits for a time or for mail"),
+    Trigger.WAKE: _row(_P, _R, "its time has come, or somebody told it something"),
+    Trigger.BLOCK: _row(_L, _B, "a run of code can't go on with this code, or ended its executors again and again"),
     Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
 }
 """All that there are, also those that only a statement of `store/queries` makes. Beside them a token comes to be in one

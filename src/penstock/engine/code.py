@@ -6,10 +6,36 @@ and retention are those that there are.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from penstock.engine.journal_items import Taken
-from penstock.engine.vocabulary import EMPTY_OBJECT, InstanceView
+import msgspec
+
+from penstock.core.parsing import parse_definition
+from penstock.engine import ids
+from penstock.engine.definitions import CODE_PREFIX, Definitions
+from penstock.engine.ids import IdSource
+from penstock.engine.instances import Instances
+from penstock.engine.jobs import Jobs
+from penstock.engine.journal_items import Held, Taken
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.payload import check_text
+from penstock.engine.polls import Polls
+from penstock.engine.vocabulary import EMPTY_OBJECT, InstanceView, Job, StartRequest
+from penstock.engine.waiters import Waiter
+from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
+from penstock.settings import Settings
+from penstock.store import engines as engine_store
+from penstock.store import journal as store
+from penstock.store.database import AWAY, Database, first_line
+
+SCHEMA_VERSION_NEEDED: Final = 4
+"""Of all engines on the database, as an older one would not leave runs alone."""
+VERSION_MAX: Final = (1 << 31) - 1
+_NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
+_APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
 
 class CodeWorkflow(NamedTuple):
@@ -27,22 +53,75 @@ class CodeWorkflow(NamedTuple):
     @property
     def job_type(self) -> str:
         """``code:order@1``, ``code:shop:order@1``."""
-        return f"code:{self.definition_id}@{self.version}"
+        return f"{CODE_PREFIX}{self.definition_id}@{self.version}"
+
+    def check(self) -> None:
+        """Raises BadRequest for what can't be a name."""
+        if _NAME.fullmatch(self.name) is None:
+            raise BadRequest("workflow: a name has 1 to 100 characters, none of them a blank, ':', '@' or '/'")
+        if _APP.fullmatch(self.app) is None:
+            raise BadRequest("app: a name has at most 100 characters, none of them a blank, ':', '@' or '/'")
+        if not 0 < self.version <= VERSION_MAX:
+            raise BadRequest(f"version: is between 1 and {VERSION_MAX}")
+
+    def definition(self) -> bytes:
+        """The generated definition: one job, then the end."""
+        about: dict[str, Any] = {"name": self.name, "version": self.version}
+        if self.app:
+            about["app"] = self.app
+        steps = [
+            {"id": "run", "name": "run", "type": "SERVICE_TASK", "jobType": self.job_type, "nextStep": "end"},
+            {"id": "end", "name": "end", "type": "END"},
+        ]
+        body = {"id": self.definition_id, "name": self.definition_id, "steps": steps, "metadata": {"code": about}}
+        return msgspec.json.encode(body)
 
 
 class Code:
     """Registers workflows, starts runs, and gives them to executors."""
 
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        definitions: Definitions,
+        instances: Instances,
+        polls: Polls,
+        jobs: Jobs,
+        id_source: IdSource,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._definitions = definitions
+        self._instances = instances
+        self._polls = polls
+        self._jobs = jobs
+        self._ids = id_source
+        self._versions: dict[CodeWorkflow, int] = {}
+        self.tag = secrets.token_hex(4)
+        """What tells the executors of this engine from those of all others, also of earlier ones with its number."""
+
     def holder(self, app: str, number: int) -> str:
         """The text under which an executor of this engine holds runs: ``e<engine number>.<tag>/<app>-<number>``."""
-        raise NotImplementedError
+        return f"e{self._ids.number}.{self.tag}/{app}-{number}"
 
     async def register(self, workflow: CodeWorkflow) -> int:
         """Make sure that its definition exists; the version of it. Idempotent.
 
-        Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here).
+        Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here),
+        Unavailable.
         """
-        raise NotImplementedError
+        if workflow in self._versions:
+            return self._versions[workflow]
+        workflow.check()
+        try:
+            async with self._database.connection() as connection:
+                await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
+            stored = await self._definitions.upload(parse_definition(workflow.definition()), code=True)
+        except AWAY as error:
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
+        self._versions[workflow] = stored.version
+        return stored.version
 
     async def start(
         self, workflow: CodeWorkflow, arguments: bytes = EMPTY_OBJECT, *, id: str | None = None
@@ -50,13 +129,80 @@ class Code:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
         second call gives that one. Registers the workflow when that was not done.
 
-        Raises BadRequest, IdempotencyConflict (the id was used with other arguments), Unavailable.
+        Raises BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other arguments), Unavailable.
         """
-        raise NotImplementedError
+        if len(arguments) > self._settings.payload_max_bytes:
+            raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
+        if id is not None:
+            check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
+        view = await self._instances.start(
+            StartRequest(
+                definition_id=workflow.definition_id,
+                definition_version=await self.register(workflow),
+                variables=arguments,
+                business_key=id,
+                instance_key=id,
+                keep_instance_key=id is not None,
+            )
+        )
+        if id is not None and not _are_arguments(view, arguments):
+            raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+        return view
 
     async def take(
-        self, holder: str, workflows: list[CodeWorkflow], max_runs: int, *, wait_s: float, lease_s: float = 0.0
+        self, holder: str, workflows: Sequence[CodeWorkflow], max_runs: int, *, wait_s: float, lease_s: float = 0.0
     ) -> list[Taken]:
         """Runs of these workflows under lease, oldest first; waits while there are none. Cancel-safe: what was
-        leased to a call that is cancelled goes back."""
-        raise NotImplementedError
+        leased to a call that is cancelled goes back. Raises Unavailable, TooManyRequests."""
+        waiter = Waiter(
+            holder,
+            tuple(dict.fromkeys(workflow.job_type for workflow in workflows)),
+            min(max_runs, self._settings.poll_max_jobs),
+            self._jobs.lease_s(lease_s),
+        )
+        jobs = await self._polls.wait_jobs(waiter, min(max(wait_s, 0), self._settings.poll_max_wait_seconds))
+        try:
+            marks = await self._marks([job for job in jobs if not _is_fresh(job)])
+        except AWAY as error:
+            self._polls.give_back(jobs)
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
+        except BaseException:
+            self._polls.give_back(jobs)
+            raise
+        return [_taken(job, marks) for job in jobs]
+
+    async def _marks(self, jobs: Sequence[Job]) -> dict[int, store.RunMark]:
+        if not jobs:
+            return {}
+        async with self._database.connection() as connection:
+            return await store.run_marks(connection, [ids.read_job(job.id).instance for job in jobs])
+
+
+def _is_fresh(job: Job) -> bool:
+    """Whether it was born leased: nobody had a moment to write for it."""
+    return job.attempt == 1 and job.locked_at == job.created_at
+
+
+def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
+    key = ids.read_job(job.id)
+    mark = marks.get(key.instance, store.RunMark(0, 0))
+    return Taken(
+        held=Held(key.instance, key.seq, job.attempt, job.worker_id),
+        instance_id=job.instance_id,
+        job_type=job.job_type,
+        arguments=bytes(job.variables),
+        started_at=job.created_at.timestamp(),
+        lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
+        mail=mark.mail,
+        expiries=mark.expiries,
+    )
+
+
+def _are_arguments(view: InstanceView, arguments: bytes) -> bool:
+    """Whether a run was started with these. One that has ended shows its result beside them."""
+    found: dict[str, Any] = msgspec.json.decode(view.variables)
+    wanted: dict[str, Any] = msgspec.json.decode(arguments)
+    if view.completed_at is not None:
+        found["result"] = wanted.get("result")
+        wanted.setdefault("result", None)
+    return found == wanted

@@ -17,7 +17,7 @@ from penstock.core.topic import topic_problem
 from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
-from penstock.errors import NotFound
+from penstock.errors import Conflict, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
 from penstock.store import definitions as store
@@ -34,11 +34,12 @@ T = TypeVar("T")
 class LoadedDefinition:
     """A parsed version with what the engine precomputes of it. Immutable, shared by all instances."""
 
-    __slots__ = ("definition", "job_types", "key", "narrow_start", "needs_variables", "plans", "secret_variables",
-                 "uploaded_at", "version")  # fmt: skip
+    __slots__ = ("code", "definition", "job_types", "key", "narrow_start", "needs_variables", "plans",
+                 "secret_variables", "uploaded_at", "version")  # fmt: skip
 
     def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
         self.key = row.key
+        self.code = row.code
         self.version = row.version
         self.uploaded_at: datetime = row.uploaded_at
         self.definition = definition
@@ -91,20 +92,26 @@ class Definitions:
         self.on_uploaded: Callable[[Collection[str]], None] = lambda job_types: None
         """Called with the job types of every version that is new."""
 
-    async def upload(self, definition: Definition) -> DefinitionSummary:
+    async def upload(self, definition: Definition, *, code: bool = False) -> DefinitionSummary:
         """Store a definition; the same content as that of an existing version gives that version again.
 
-        An outage of the database is waited out. Raises InvalidDefinition in Kafka mode for a job type that can't be a
-        topic's name, and Unavailable.
+        An outage of the database is waited out. ``code``: it was generated for a workflow written as code. Raises
+        InvalidDefinition for what only such ones may have, and in Kafka mode for a job type that can't be a topic's
+        name; Conflict for the id of a definition of the other kind; and Unavailable.
         """
-        if self._need_topics:
-            _check_topics(definition)
+        if not code:
+            check_is_graph(definition)
+            if self._need_topics:
+                _check_topics(definition)
         deadline = trio.current_time() + self._outage_wait_s
         pause_s = RETRY_FIRST_S
         again = False
         while True:
             try:
-                return await self._upload(definition, again)
+                return await self._upload(definition, code, again)
+            except store.OtherKind:
+                kind = "a definition" if code else "a workflow written as code"
+                raise Conflict(f"'{definition.id}' is the id of {kind}; take another one") from None
             except AWAY as error:
                 if isinstance(error, TOO_LARGE) or trio.current_time() >= deadline:
                     raise
@@ -112,7 +119,7 @@ class Definitions:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    async def _upload(self, definition: Definition, again: bool) -> DefinitionSummary:
+    async def _upload(self, definition: Definition, code: bool, again: bool) -> DefinitionSummary:
         """``again``: an earlier try may have stored it."""
         async with self._database.connection() as connection:
             if again:
@@ -126,6 +133,7 @@ class Definitions:
                 content=definition.content,
                 audit=self._audit,
                 actor=actor(),
+                code=code,
             )
         self._keep(await self._off_loop(len(definition.content), lambda: LoadedDefinition(row, definition, types)))
         if new or again:
@@ -244,6 +252,24 @@ def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:
         )
         for row in rows
     ]
+
+
+CODE_PREFIX: Final = "code:"
+"""Of the job types of runs of code, which executors alone take."""
+
+
+def check_is_graph(definition: Definition) -> None:
+    """Raises InvalidDefinition for what only generated definitions may have."""
+    problems = [
+        Problem(f"steps[{step.index}].jobType", f"job types that begin with '{CODE_PREFIX}' are for workflows as code")
+        for step in definition.steps
+        if step.type is StepType.SERVICE_TASK and (step.job_type or "").startswith(CODE_PREFIX)
+    ]
+    metadata: object = definition.metadata
+    if isinstance(metadata, dict) and "code" in metadata:
+        problems.append(Problem("metadata.code", "is for workflows written as code"))
+    if problems:
+        raise InvalidDefinition(problems)
 
 
 def _check_topics(definition: Definition) -> None:

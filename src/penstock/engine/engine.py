@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock.core.state import WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.code import Code
@@ -67,8 +68,8 @@ class Engine:
         self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
         self.tasks = Tasks(database, self.definitions, self.instances, self.wide, audit=settings.audit_log_enabled)
-        self.journal = Journal()
-        self.code = Code()
+        self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
+        self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.runs = Runs()
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
@@ -88,6 +89,7 @@ class Engine:
             self.polls.releases,
             self.jobs.beats,
             self.jobs.looks,
+            *self.journal.batchers(),
         ]
 
     async def ready(self) -> None:
@@ -116,6 +118,8 @@ class Engine:
         self.polls.on_queued = listener
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
+        if timer[2] == WAKE_TIMER:
+            return await self.journal.wake(instance, timer[1])
         item = TimerItem(instance, timer, give_up, self.timers.note_refused)
         self.wide.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None

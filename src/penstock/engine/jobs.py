@@ -69,15 +69,16 @@ class LookItem(Item[Known]):
 
 
 class BeatItem(Item["Verdict | HeartbeatAnswer"]):
-    """A heartbeat."""
+    """A heartbeat. Applied, ``row`` tells more than the answer."""
 
-    __slots__ = ("call", "extension", "job", "tries")
+    __slots__ = ("call", "extension", "job", "row", "tries")
 
     def __init__(self, job: JobKey, call: Call, extension: store.Extension) -> None:
         super().__init__()
         self.job = job
         self.call = call
         self.extension = extension
+        self.row: store.Extended | None = None
         self.tries = 0
 
 
@@ -449,6 +450,7 @@ class Jobs:
                 refused.append(item)
                 continue
             self._watch(row, trio.current_time() + row.left_s)
+            item.row = row
             item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
         if refused:
             found = await store.facts(

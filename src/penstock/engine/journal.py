@@ -6,18 +6,66 @@ counts what others wrote: parking and ending are refused while the holder has no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+import trio
+
+from penstock.core.fencing import Call, CallKind
+from penstock.core.state import InstanceStatus
+from penstock.engine.jobs import BeatItem, Jobs
 from penstock.engine.journal_items import (
     AppendAnswer,
     Extended,
     Held,
     JournalPage,
     Mail,
-    Message,
     NewRecord,
     RunEnd,
 )
+from penstock.engine.journal_lanes import (
+    END_STEP,
+    AppendItem,
+    BlockItem,
+    FinishItem,
+    JournalLanes,
+    ParkItem,
+    TellItem,
+    WakeItem,
+)
+from penstock.engine.poll_items import ReleaseItem
+from penstock.engine.polls import Polls
+from penstock.engine.timers import Timers
+from penstock.errors import BadRequest, LeaseLost, PayloadTooLarge, TooManyRequests, Unavailable
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as job_store
+from penstock.store import journal as store
+from penstock.store.batch import Batcher
+from penstock.store.database import AWAY, Database, first_line
+from penstock.store.jobs import JobKey
+
+MAIL_MAX_ITEMS: Final = 20_000
+"""News that one executor has not asked for yet: twice as many as it holds runs. More are lost, as hints may be."""
+REASON_MAX_CHARS: Final = 4_096
+RECORDS_MAX: Final = 5_000
+"""Of one append."""
+FREE_PATH_MAX_CHARS: Final = 1_000
+
+
+class Inbox:
+    """What is to be told an executor: by instance, how much mail it has."""
+
+    def __init__(self) -> None:
+        self.news: dict[int, int] = {}
+        self.event = trio.Event()
+
+    def hear(self, mail: Mail) -> None:
+        """Somebody has written into the journal of a run that it holds."""
+        if len(self.news) < MAIL_MAX_ITEMS or mail.instance in self.news:
+            self.news[mail.instance] = max(mail.mail, self.news.get(mail.instance, 0))
+            self.event.set()
 
 
 class Journal:
@@ -28,6 +76,25 @@ class Journal:
     arguments.
     """
 
+    def __init__(
+        self, database: Database, settings: Settings, metrics: Metrics, polls: Polls, jobs: Jobs, timers: Timers
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._polls = polls
+        self._jobs = jobs
+        self._inboxes: dict[str, Inbox] = {}
+        self._appending_bytes = 0
+        self.on_mail: Callable[[Mail], None] = lambda mail: None
+        """Hears of mail for runs that executors of other engines hold."""
+        self.lanes = JournalLanes(
+            database, settings, metrics, polls.leases, timers, queued=polls.queued, mailed=self._mailed
+        )
+
+    def batchers(self) -> list[Batcher[Any]]:
+        """The flushers to run."""
+        return self.lanes.batchers()
+
     async def append(
         self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, extend: bool = False
     ) -> AppendAnswer:
@@ -36,11 +103,41 @@ class Journal:
         ``after`` is the position of the last record that the caller knows, ``mail`` how many records of others it has
         read. The lease is extended when half of it is over, or with ``extend``. Raises LeaseLost, PayloadTooLarge.
         """
-        raise NotImplementedError
+        self._check(records)
+        item = AppendItem(held, records, after=after, mail=mail, lease_s=self._extension(held, extend))
+        if self._appending_bytes and self._appending_bytes + item.size_bytes > self._settings.journal_queue_max_bytes:
+            raise TooManyRequests("too many bytes wait to be appended already")
+        self._appending_bytes += item.size_bytes
+        try:
+            return await self.lanes.append.submit(item, within_s=self._settings.outage_wait_seconds)
+        finally:
+            self._appending_bytes -= item.size_bytes
+
+    def _check(self, records: Sequence[NewRecord]) -> None:
+        if not 0 < len(records) <= RECORDS_MAX:
+            raise BadRequest(f"records: 1 to {RECORDS_MAX:,} of them at once")
+        limit = self._settings.payload_max_bytes
+        for record in records:
+            if record.payload is not None and len(record.payload) > limit // 4 and len(record.payload.encode()) > limit:
+                raise PayloadTooLarge(f"the payload of the record at {record.path} is beyond {limit} bytes")
+            if len(record.path) > FREE_PATH_MAX_CHARS:
+                raise BadRequest(f"path: {FREE_PATH_MAX_CHARS:,} characters at most")
+
+    def _extension(self, held: Held, extend: bool) -> float | None:
+        lease_s = self._settings.lease_default_seconds
+        lease = self._polls.leases.find(held.instance, held.seq)
+        if extend or lease is None or lease.ends_at - trio.current_time() < lease_s / 2:
+            return lease_s
+        return None
 
     async def read(self, instance: int, after: int = 0) -> JournalPage:
-        """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB."""
-        raise NotImplementedError
+        """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. Raises Unavailable."""
+        try:
+            async with self._database.connection() as connection:
+                records, mail, more = await store.read(connection, instance, after)
+        except AWAY as error:
+            raise Unavailable(f"the journal can't be read now: {first_line(error)}") from error
+        return JournalPage(records, mail, more)
 
     async def park(
         self,
@@ -56,37 +153,92 @@ class Journal:
 
         False: there is mail; read the journal and go on. ``view`` and ``branches`` as in `extend`. Raises LeaseLost.
         """
-        raise NotImplementedError
+        if due_at is not None and math.isnan(due_at):
+            raise BadRequest("due_at: is no number")
+        item = ParkItem(store.Park(held, mail, due_at, branches, view))
+        return bool(await self.lanes.park.submit(item, within_s=self._settings.outage_wait_seconds))
 
     async def finish(self, held: Held, end: RunEnd, *, mail: int) -> bool:
         """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost."""
-        raise NotImplementedError
+        if end.status is InstanceStatus.ACTIVE or (end.status is InstanceStatus.FAILED and end.failure is None):
+            raise BadRequest("a run ends COMPLETED, CANCELLED, or FAILED with a reason")
+        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, end.failure))
+        return bool(await self.lanes.finish.submit(item, within_s=self._settings.outage_wait_seconds))
 
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
         5 s first, twice as long each time, 5 min at most. Never fails a run. Raises LeaseLost."""
-        raise NotImplementedError
+        item = BlockItem(held, reason[:REASON_MAX_CHARS])
+        return float(await self.lanes.park.submit(item, within_s=self._settings.outage_wait_seconds))
 
     async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
         (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
-        raise NotImplementedError
+        extension = job_store.Extension(
+            held.instance, held.seq, held.attempt, held.holder, self._settings.lease_default_seconds, branches, view
+        )
+        item = BeatItem(
+            JobKey(held.instance, held.instance, held.seq),
+            Call(CallKind.HEARTBEAT, held.holder, held.attempt),
+            extension,
+        )
+        await self._jobs.beats.submit(item, within_s=self._settings.outage_wait_seconds)
+        if item.row is None:
+            raise LeaseLost("another executor has the run, or it has ended")
+        return Extended(item.row.left_s, item.row.mail)
 
     async def give_back(self, held: Held) -> None:
         """Let go of a run at once, for others to take. One that is lost already is no error."""
-        raise NotImplementedError
+        job = JobKey(held.instance, held.instance, held.seq)
+        lease = job_store.Lease(held.instance, held.seq, held.attempt, held.holder)
+        await self._polls.releases.submit(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
 
-    async def tell(self, instance: int, message: Message) -> None:
+    async def tell(self, tell: store.Tell) -> None:
         """Write somebody else's record, and wake the run or tell its holder.
 
         Raises NotFound, Conflict (it has ended, or is no run of code), TooManyRequests (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        raise NotImplementedError
+        await self.lanes.tell.submit(TellItem(tell), within_s=self._settings.outage_wait_seconds)
+
+    async def wake(self, instance: int, seq: int) -> bool | None:
+        """The time that a parked run waits for has come. False: it has not, or somebody is at it."""
+        item = WakeItem(instance, seq)
+        self.lanes.park.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        return await item.wait_answer() if await item.wait_tried() else None
+
+    # -- news for executors
+
+    def open_inbox(self, holder: str) -> None:
+        """Keep news for an executor of this engine from now on, for `wait_mail`."""
+        self._inboxes.setdefault(holder, Inbox())
+
+    def close_inbox(self, holder: str) -> None:
+        """The executor is gone."""
+        self._inboxes.pop(holder, None)
 
     async def wait_mail(self, holder: str) -> list[Mail]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found
         with the next append, park or heartbeat. `Jobs.wait_lost` tells of runs that were ended by force.
 
-        Cancel-safe."""
-        raise NotImplementedError
+        Cancel-safe.
+        """
+        inbox = self._inboxes.setdefault(holder, Inbox())
+        while not inbox.news:
+            inbox.event = trio.Event()
+            await inbox.event.wait()
+        news, inbox.news = inbox.news, {}
+        return [Mail(holder, instance, mail) for instance, mail in news.items()]
+
+    def hear(self, mail: Mail) -> None:
+        """Another engine says that it told a run something."""
+        inbox = self._inboxes.get(mail.holder)
+        if inbox is not None:
+            inbox.hear(mail)
+
+    def _mailed(self, mail: Mail) -> None:
+        inbox = self._inboxes.get(mail.holder)
+        if inbox is not None:
+            inbox.hear(mail)
+        else:
+            self.on_mail(mail)

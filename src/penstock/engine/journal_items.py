@@ -10,6 +10,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.core.state import InstanceStatus
+from penstock.store.journal import Held, JournalRecord, NewRecord, Placed
+
+__all__ = [
+    "AppendAnswer", "Extended", "Held", "JournalPage", "JournalRecord", "Mail", "Message", "NewRecord", "Placed",
+    "RecordKind", "RunEnd", "Taken",
+]  # fmt: skip
 
 
 class RecordKind(IntEnum):
@@ -19,15 +25,6 @@ class RecordKind(IntEnum):
     MESSAGE = 6
     CANCEL = 7
     CHILD = 8
-
-
-class Held(NamedTuple):
-    """A run under its holder's lease: what fences everything an executor writes."""
-
-    instance: int
-    seq: int
-    attempt: int
-    holder: str
 
 
 class Taken(NamedTuple):
@@ -48,41 +45,6 @@ class Taken(NamedTuple):
     mail: int
     expiries: int
     """Takeovers without a record so far: from the third on the run is activated alone."""
-
-
-class NewRecord(NamedTuple):
-    """A record that an executor appends. ``payload`` is JSON, or ``~<codec>:<base64>``. ``mark`` is for `patched`."""
-
-    kind: int
-    path: str = ""
-    name: str | None = None
-    payload: str | None = None
-    digest: int | None = None
-    attempt: int = 1
-    took_ms: int | None = None
-    mark: str | None = None
-
-
-class JournalRecord(NamedTuple):
-    """A row of a journal. ``at`` is in seconds since 1970."""
-
-    pos: int
-    at: float
-    kind: int
-    path: str
-    name: str | None
-    payload: str | None
-    digest: int | None
-    attempt: int
-    took_ms: int | None
-    mark: str | None
-
-
-class Placed(NamedTuple):
-    """Where an appended record stands."""
-
-    pos: int
-    at: float
 
 
 class AppendAnswer(NamedTuple):

@@ -63,7 +63,10 @@ class Timers:
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
         """A transaction armed a timer; ``now`` is the database's time in it."""
-        seconds = (fire_at - now).total_seconds()
+        self.note_due_in((fire_at - now).total_seconds())
+
+    def note_due_in(self, seconds: float) -> None:
+        """A transaction armed a timer that is due in so many seconds."""
         if self._bring_forward(seconds):
             self.on_armed(seconds)
 

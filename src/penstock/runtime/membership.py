@@ -97,6 +97,7 @@ class Membership:
     def attach(self, engine: Engine) -> None:
         """Wire the engine's wake-ups."""
         self._engine = engine
+        engine.code.tag = self._tag
         engine.polls.on_queued = self._note_queued
         engine.timers.on_armed = self._note_timer
         engine.polls.losses.on_told = self._note_loss

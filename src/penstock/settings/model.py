@@ -98,6 +98,10 @@ def _jobs(text: str, low: float | None = None, high: float | None = None) -> msg
     return says("Jobs", text, low, high)
 
 
+def _runs(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return says("Durable functions", text, low, high)
+
+
 def _kafka(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
     return says("Kafka", text, low, high)
 
@@ -378,6 +382,17 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     dispatch_timeout_seconds: Annotated[
         float, _kafka("A dispatched job that nobody completes is dispatched anew after this.", 1, 604_800)
     ] = 1_800
+
+    payload_max_bytes: Annotated[
+        int, _runs("Arguments, a message, or what a step gave, as JSON; over it 413.", 1_024, 16_777_216)
+    ] = 262_144
+    messages_unread_max_items: Annotated[
+        int, _runs("Messages that a run was sent since it last did anything; more are refused with 503.", 1, 100_000)
+    ] = 10_000
+    journal_queue_max_bytes: Annotated[
+        int,
+        _runs("Records that may wait for a batch; more are refused with 503.", 1_048_576, 68_719_476_736),
+    ] = 67_108_864
 
     @property
     def through_kafka(self) -> bool:

@@ -84,6 +84,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.takes_no_writes = False
         """Closed by `leave_server`."""
         self._unreplicated = False
+        self.backend: tuple[int, str] | None = None
+        """The server's process for this session and when it began, where somebody has asked for it."""
         self.vault: Vault | None = None
         """Seals and opens payloads, where they are encrypted."""
         self.add_notice_handler(self._note)

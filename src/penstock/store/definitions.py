@@ -12,7 +12,7 @@ from penstock.store.statements import SQL
 
 
 class DefinitionRow(NamedTuple):
-    """A stored version. ``key`` is what instances refer to."""
+    """A stored version. ``key`` is what instances refer to. ``code``: generated for a workflow written as code."""
 
     key: int
     id: str
@@ -21,6 +21,11 @@ class DefinitionRow(NamedTuple):
     description: str | None
     content: str
     uploaded_at: datetime
+    code: bool = False
+
+
+class OtherKind(Exception):
+    """The id is that of definitions of the other kind: of graphs, or of code."""
 
 
 class ListedDefinition(NamedTuple):
@@ -42,23 +47,27 @@ async def save(
     content: str,
     audit: bool,
     actor: str | None = None,
+    code: bool = False,
 ) -> tuple[DefinitionRow, bool]:
-    """Store a definition unless some version of its id has the same content; also, whether it is new.
+    """Store a definition unless some version of its id has the same content; also, whether it is new. Raises OtherKind.
 
     Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
     """
     async with connection.transaction():
         await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
         same = await connection.fetch(SQL["same_definition"], (id, content))
-        if same:
-            return DefinitionRow(*cast(Any, same[0])), False
-        latest = await connection.fetch(SQL["latest_definition"], (id,))
-        version = DefinitionRow(*cast(Any, latest[0])).version + 1 if latest else 1
-        row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content)))[0]
+        found = same or await connection.fetch(SQL["latest_definition"], (id,))
+        newest = DefinitionRow(*cast(Any, found[0])) if found else None
+        if newest is not None and newest.code is not code:
+            raise OtherKind
+        if same and newest is not None:
+            return newest, False
+        version = 1 if newest is None else newest.version + 1
+        row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content, code)))[0]
         key, uploaded_at = cast(Any, row)
         if audit:
             await connection.fetch(SQL["audit_upload"], (f"{id} version {version}", actor))
-        return DefinitionRow(key, id, version, name, description, content, uploaded_at), True
+        return DefinitionRow(key, id, version, name, description, content, uploaded_at, code), True
 
 
 async def find(connection: TrioConnection, id: str, version: int) -> DefinitionRow | None:

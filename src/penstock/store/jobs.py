@@ -122,7 +122,8 @@ class Extension(NamedTuple):
 
 
 class Extended(NamedTuple):
-    """An applied heartbeat. ``left_s``: to the end of the lease, which may be another than was asked for."""
+    """An applied heartbeat. ``left_s``: to the end of the lease, which may be another than was asked for. ``mail``: of
+    a run of code, how much others have written into its journal."""
 
     token: int
     seq: int
@@ -131,6 +132,7 @@ class Extended(NamedTuple):
     attempt: int
     lease_until: datetime
     left_s: float
+    mail: int
 
 
 class Lease(NamedTuple):

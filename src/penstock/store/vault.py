@@ -33,6 +33,7 @@ DERIVED_MAX_KEYS: Final = 10_000
 CHECKPOINT: Final = "$checkpoint"
 PROGRESS: Final = "$progress"
 ANSWER: Final = "$answer"
+PAYLOAD: Final = "$payload"
 """What values are called that are no variables."""
 
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")

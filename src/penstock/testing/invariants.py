@@ -37,12 +37,13 @@ INVARIANTS: Final[dict[str, str]] = {
     "tokens with a job have the job type of their step, others none": """
         SELECT t.instance_id, t.id, t.state, j.name, s.step ->> 'jobType' FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step LEFT JOIN job_type j ON j.id = t.job_type
-        WHERE (t.state IN (0, 1, 4, 5)) IS DISTINCT FROM (t.job_type IS NOT NULL)
+        WHERE (t.state IN (0, 1, 4, 5) OR s.code AND t.state = 2) IS DISTINCT FROM (t.job_type IS NOT NULL)
            OR (t.job_type IS NOT NULL AND j.name IS DISTINCT FROM s.step ->> 'jobType')""",
     "a token's state fits the type of its step": """
         SELECT t.instance_id, t.id, t.state, s.type FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step
-        WHERE t.state <> 6 AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT}'::text[]
+        WHERE t.state <> 6 AND NOT (s.code AND t.state = 2)
+          AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT}'::text[]
           WHEN 3 THEN '{PARALLEL_GATEWAY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
         SELECT i.id, i.status, t.id FROM instance i
@@ -103,7 +104,8 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT h.instance_id, h.token_id, h.seq FROM history h WHERE h.kind >= 10
           AND NOT EXISTS (SELECT FROM history c
             WHERE c.instance_id = h.instance_id AND c.token_id = h.token_id AND c.seq = h.seq AND c.kind < 10)
-          AND NOT EXISTS (SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 4, 5))""",
+          AND NOT EXISTS (
+            SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 2, 4, 5))""",
     "a completed job had an attempt and a worker": """
         SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
         JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
@@ -163,18 +165,30 @@ INVARIANTS: Final[dict[str, str]] = {
     "an instance that completed started its next workflow": """
         SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
         WHERE i.status = 1 AND d.chains AND NOT EXISTS (SELECT FROM instance c WHERE c.parent_id = i.id)""",
+    "the time that a run waits for is armed while it is parked, and no longer": """
+        SELECT m.instance_id, m.token_id, t.state FROM timer m LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq
+        WHERE m.index = -16 AND t.state IS DISTINCT FROM 2""",
+    "runs have one token, which counts what others have written for them, and journals belong to runs": """
+        SELECT t.instance_id, t.id, t.mail, j.told FROM token t JOIN definitions d ON d.key = t.definition
+        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE kind IN (6, 7, 8)) AS told FROM journal j
+          WHERE j.instance_id = t.instance_id AND j.pos > t.seq) j
+        WHERE d.code AND (t.mail <> j.told OR t.id <> t.instance_id) OR NOT d.code AND t.mail <> 0
+        UNION ALL
+        SELECT j.instance_id, j.pos, NULL, NULL FROM journal j LEFT JOIN instance i ON i.id = j.instance_id
+        LEFT JOIN definitions d ON d.key = i.definition WHERE d.code IS NOT TRUE""",
     "what was folded is kept": "SELECT id FROM instance WHERE folded_pos > 0 AND overlay IS NULL",
 }
 """Sentence → the query that finds the rows for which it is not true."""
 
 _VIEWS: Final = """
 CREATE TEMP VIEW definitions AS
-  SELECT key, content::jsonb AS content, coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
+  SELECT key, code, content::jsonb AS content,
+    coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
     NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
     AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (!(@.interrupting == true))' AS single_token
   FROM definition;
 CREATE TEMP VIEW steps AS
-  SELECT d.key, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
+  SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
   FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.content -> 'steps') WITH ORDINALITY AS x(step, n);
 CREATE TEMP VIEW token AS
   SELECT t.*, i.definition FROM public.token t LEFT JOIN public.instance i ON i.id = t.instance_id;

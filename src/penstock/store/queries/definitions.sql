@@ -9,23 +9,23 @@ SELECT set_config('lock_timeout', '8s', true)
 SELECT pg_advisory_xact_lock(hashtextextended('penstock definition ' || $1::text, 0))
 
 -- name: latest_definition
-SELECT key, id, version, name, description, content, uploaded_at FROM definition
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
 WHERE id = $1::text ORDER BY version DESC LIMIT 1
 
 -- name: same_definition
 -- The newest version of an id with this very content.
-SELECT key, id, version, name, description, content, uploaded_at FROM definition
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
 WHERE id = $1::text AND content = $2::text ORDER BY version DESC LIMIT 1
 
 -- name: definition_version
-SELECT key, id, version, name, description, content, uploaded_at FROM definition WHERE id = $1::text AND version = $2::int
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition WHERE id = $1::text AND version = $2::int
 
 -- name: definition_by_key
-SELECT key, id, version, name, description, content, uploaded_at FROM definition WHERE key = $1::int
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition WHERE key = $1::int
 
 -- name: insert_definition
-INSERT INTO definition (id, version, name, description, content, uploaded_at)
-VALUES ($1, $2, $3, $4, $5, penstock_now()) RETURNING key, uploaded_at
+INSERT INTO definition (id, version, name, description, content, uploaded_at, code)
+VALUES ($1, $2, $3, $4, $5, penstock_now(), $6::boolean) RETURNING key, uploaded_at
 
 -- name: audit_upload
 INSERT INTO audit (pos, at, kind, detail, actor)

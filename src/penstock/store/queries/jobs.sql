@@ -168,7 +168,7 @@ kept AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (t.timeout_s IS NULL OR t.state = 5 /* DISPATCHED */ OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
-  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.job_type, t.priority, old.state AS old_state,
+  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.mail, t.job_type, t.priority, old.state AS old_state,
     old.place, i.checkpoint, i.progress),
 unqueued AS (
   DELETE FROM ready r USING kept k CROSS JOIN LATERAL (
@@ -181,7 +181,7 @@ noted AS (
   ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
     checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
     progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
-SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8 FROM kept
+SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail FROM kept
 
 -- name: give_back
 -- Returns leased jobs to the queue at once, behind what waits: $1 token $2 seq $3 attempt $4 worker $5 whether to the

@@ -1,0 +1,431 @@
+"""The queues of the journal: appends, tells, what lets go of a run (park, wake, block), and ends. A statement each.
+
+The fence is in the statement: an item that it does not return was refused, nothing of it was written, and its
+neighbours are committed. Refused ones are looked up (`store.run_states`). After a COMMIT in doubt nobody is answered
+before it is known what became of it: parking, blocking and ending are refused the second time and seen in the token;
+what is told has a key; an append is looked for in the journal, once the session that was to write it is gone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import trio
+
+from penstock.core.state import InstanceStatus, TokenState
+from penstock.engine.flush import BUSY_REASON, Flush
+from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
+from penstock.engine.leases import LeaseBook
+from penstock.engine.timers import Timers
+from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as job_store
+from penstock.store import journal as store
+from penstock.store.batch import Batcher, Item
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database, TryAgain
+from penstock.store.journal import Backend, RunState
+from penstock.store.outcome import InDoubt
+
+TRIES_MAX: Final = 3
+"""Refused, though the run is still the caller's and there is no mail: its row had just changed."""
+APPEND_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Payloads that one statement writes, if they are not one append's."""
+DOUBTS_MAX: Final = 10_000
+"""Runs whose appends are in doubt; of more the oldest are forgotten. Then a record might stand twice, and bodies are
+given the first one only."""
+END_STEP: Final = 1
+"""Of a generated definition: the index of its END."""
+
+LOST = "another executor has the run, or it has ended"
+
+
+class RunItem(Item[Any]):
+    """Something that the holder of a run wants."""
+
+    __slots__ = ("held", "tries")
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self.held = held
+        self.tries = 0
+
+    @property
+    def instance(self) -> int:
+        return self.held.instance
+
+
+class AppendItem(RunItem):
+    """Records for the journal. Answers an AppendAnswer."""
+
+    __slots__ = ("after", "doubtful", "lease_s", "mail", "records", "size_bytes")
+
+    def __init__(
+        self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, lease_s: float | None
+    ) -> None:
+        super().__init__(held)
+        self.records = records
+        self.after = after
+        self.mail = mail
+        self.lease_s = lease_s
+        self.doubtful = False
+        self.size_bytes = sum(200 + len(record.payload or "") for record in records)
+
+
+class TellItem(Item[None]):
+    """A record that somebody else has for a run."""
+
+    __slots__ = ("tell",)
+
+    def __init__(self, tell: store.Tell) -> None:
+        super().__init__()
+        self.tell = tell
+
+
+class ParkItem(RunItem):
+    """A run that waits. Answers False when there is mail."""
+
+    __slots__ = ("park",)
+
+    def __init__(self, park: store.Park) -> None:
+        super().__init__(park.held)
+        self.park = park
+
+
+class BlockItem(RunItem):
+    """A run that stands back. Answers for how many seconds."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, held: Held, reason: str) -> None:
+        super().__init__(held)
+        self.reason = reason
+
+
+class WakeItem(Item[bool]):
+    """A due wake-up. Answers whether it was dealt with."""
+
+    __slots__ = ("instance", "seq")
+
+    def __init__(self, instance: int, seq: int) -> None:
+        super().__init__()
+        self.instance = instance
+        self.seq = seq
+
+
+class FinishItem(RunItem):
+    """A run that ends. Answers False when there is mail."""
+
+    __slots__ = ("finish",)
+
+    def __init__(self, finish: store.Finish) -> None:
+        super().__init__(finish.held)
+        self.finish = finish
+
+
+class JournalLanes:
+    """The four queues and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        leases: LeaseBook,
+        timers: Timers,
+        *,
+        queued: Callable[[str], None],
+        mailed: Callable[[Mail], None],
+    ) -> None:
+        """``queued`` hears of the job type of every run that came to the queue, ``mailed`` of mail for held runs."""
+        self._settings = settings
+        self._metrics = metrics
+        self._leases = leases
+        self._timers = timers
+        self._queued = queued
+        self._mailed = mailed
+        self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
+
+        def batcher(name: str, apply: Any, key: Callable[[Any], object]) -> Batcher[Any]:
+            return Batcher(
+                name,
+                apply,
+                max_items=settings.batch_max_items,
+                max_queue_items=settings.batch_queue_max_items,
+                key=key,
+                on_batch=metrics.batch_items[name].observe,
+            )
+
+        def flush(batcher: Batcher[Any], apply: Any) -> Flush[Any]:
+            return Flush(database, metrics, batcher, apply, find_held=_find_held)
+
+        self.append: Batcher[AppendItem] = batcher("append", self._apply_append, _instance)
+        self.tell: Batcher[TellItem] = batcher(
+            "tell", self._apply_tell, lambda item: (item.tell.instance, item.tell.dedup)
+        )
+        self.park: Batcher[ParkItem | BlockItem | WakeItem] = batcher("park", self._apply_park, _instance)
+        self.finish: Batcher[FinishItem] = batcher("finish", self._apply_finish, _instance)
+        self._flush_append = flush(self.append, self._append)
+        self._flush_tell = flush(self.tell, self._tell)
+        self._flush_park = flush(self.park, self._park)
+        self._flush_finish = flush(self.finish, self._finish)
+
+    def batchers(self) -> list[Batcher[Any]]:
+        """The flushers to run."""
+        return [self.append, self.tell, self.park, self.finish]
+
+    # -- append
+
+    async def _apply_append(self, items: list[AppendItem]) -> None:
+        await self._flush_append.apply_safely(items)
+
+    async def _append(self, connection: TrioConnection, items: list[AppendItem], again: bool) -> None:
+        items.sort(key=_instance)
+        for part in _parts(items):
+            await self._resolve(connection, [item for item in part if item.instance in self._doubts])
+            pending = [item for item in part if not item.settled]
+            if pending:
+                await self._append_part(connection, pending)
+
+    async def _append_part(self, connection: TrioConnection, items: list[AppendItem]) -> None:
+        backend = await store.backend_of(connection)
+        try:
+            with self._metrics.db_transaction_seconds["append"].time():
+                done = await store.append(
+                    connection, [store.Append(item.held, item.mail, item.lease_s, item.records) for item in items]
+                )
+        except InDoubt:
+            for item in items:
+                self._doubts.setdefault(item.instance, set()).add(backend)
+            while len(self._doubts) > DOUBTS_MAX:
+                self._doubts.popitem(last=False)
+            raise
+        refused: list[AppendItem] = []
+        for item in items:
+            found = done.get(item.instance)
+            if found is None:
+                refused.append(item)
+                continue
+            if found.lease_left_s is not None:
+                self._extended(item.held, found.lease_left_s)
+            item.answer(AppendAnswer(found.placed, found.mail, item.doubtful, found.lease_left_s))
+        if refused:
+            self._refuse(refused, await store.run_states(connection, [item.held for item in refused]))
+
+    async def _resolve(self, connection: TrioConnection, items: list[AppendItem]) -> None:
+        """Look what became of earlier appends for these runs; answers those that were written."""
+        if not items:
+            return
+        for backend in {backend for item in items for backend in self._doubts[item.instance]}:
+            if await store.end_backend(connection, backend):
+                raise TryAgain("the session of an append in doubt has not ended yet")
+        states = await store.run_states(connection, [item.held for item in items])
+        found = await store.appended(connection, [(item.instance, item.records[0], item.after) for item in items])
+        for item, state in zip(items, states, strict=True):
+            del self._doubts[item.instance]
+            item.doubtful = True
+            if not is_held(state, item.held):
+                item.refuse(LeaseLost(LOST))
+            elif item.instance in found:
+                item.answer(AppendAnswer([], state.mail or 0, True, None))
+
+    def _extended(self, held: Held, left_s: float) -> None:
+        self._leases.extend(held.instance, held.seq, held.attempt, trio.current_time() + left_s)
+
+    def _refuse(self, items: Sequence[RunItem], states: Sequence[RunState]) -> None:
+        """Those whose lease is lost; the others stay in the batch."""
+        for item, state in zip(items, states, strict=True):
+            item.tries += 1
+            if not is_held(state, item.held):
+                self._let_go(item.held)
+                item.refuse(LeaseLost(LOST))
+            elif item.tries >= TRIES_MAX:
+                item.refuse(Unavailable(BUSY_REASON))
+
+    def _let_go(self, held: Held) -> None:
+        self._leases.end(held.instance, held.seq, held.attempt)
+
+    # -- tell
+
+    async def _apply_tell(self, items: list[TellItem]) -> None:
+        await self._flush_tell.apply_safely(items)
+
+    async def _tell(self, connection: TrioConnection, items: list[TellItem], again: bool) -> None:
+        limit = self._settings.messages_unread_max_items
+        with self._metrics.db_transaction_seconds["tell"].time():
+            rows = await store.tell(
+                connection,
+                [item.tell for item in items],
+                unread_max=limit,
+                message=RecordKind.MESSAGE,
+                cancel=RecordKind.CANCEL,
+            )
+        for item, row in zip(items, rows, strict=True):
+            tell = item.tell
+            if row.is_new or row.used_hash == tell.hash:  # or an earlier try, whose news may have been lost
+                self._told(tell.instance, row)
+                item.answer(None)
+            elif row.used_hash is not None:
+                item.refuse(IdempotencyConflict("dedup: something else was sent to the run with it"))
+            elif row.status is None:
+                item.refuse(NotFound("the instance is unknown"))
+            elif not row.is_code:
+                item.refuse(Conflict("the instance is of a definition, not of code: it takes signals, no messages"))
+            elif row.is_full:
+                item.refuse(TooManyRequests(f"the run has {limit:,} unread messages"))
+            else:
+                item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
+
+    def _told(self, instance: int, row: store.Told) -> None:
+        if row.state == TokenState.LOCKED and row.holder is not None:
+            self._mailed(Mail(row.holder, instance, row.mail))
+        elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
+            self._queued(row.job_type)
+
+    # -- park, block, wake
+
+    async def _apply_park(self, items: list[ParkItem | BlockItem | WakeItem]) -> None:
+        await self._flush_park.apply_safely(items)
+
+    async def _park(
+        self, connection: TrioConnection, items: list[ParkItem | BlockItem | WakeItem], again: bool
+    ) -> None:
+        items.sort(key=_instance)
+        with self._metrics.db_transaction_seconds["park"].time():
+            await self._park_them(connection, [item for item in items if isinstance(item, ParkItem)], again)
+            await self._block(connection, [item for item in items if isinstance(item, BlockItem)], again)
+            await self._wake(connection, [item for item in items if isinstance(item, WakeItem)])
+
+    async def _park_them(self, connection: TrioConnection, items: list[ParkItem], again: bool) -> None:
+        if not items:
+            return
+        done = await store.park(connection, [item.park for item in items])
+        refused: list[ParkItem] = []
+        for item in items:
+            if item.instance not in done:
+                refused.append(item)
+                continue
+            self._let_go(item.held)
+            due_s = done[item.instance]
+            if due_s is not None:
+                self._timers.note_due_in(due_s)
+            item.answer(True)
+        if not refused:
+            return
+        left: list[tuple[ParkItem, RunState]] = []
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if is_held(state, item.held) and state.mail != item.park.mail:
+                item.answer(False)
+            elif again and state.state is not None and state.attempt == item.held.attempt and state.holder is None:
+                self._let_go(item.held)  # an earlier try did it; due when the next look finds it
+                item.answer(True)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    async def _block(self, connection: TrioConnection, items: list[BlockItem], again: bool) -> None:
+        if not items:
+            return
+        done = await store.block(connection, [(item.held, item.reason) for item in items])
+        refused: list[BlockItem] = []
+        for item in items:
+            pause_s = done.get(item.instance)
+            if pause_s is None:
+                refused.append(item)
+                continue
+            self._let_go(item.held)
+            self._timers.note_due_in(pause_s)
+            item.answer(pause_s)
+        if not refused:
+            return
+        left: list[tuple[BlockItem, RunState]] = []
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if again and state.attempt == item.held.attempt and state.state == TokenState.BACKOFF:
+                self._let_go(item.held)
+                item.answer(0.0)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    async def _wake(self, connection: TrioConnection, items: list[WakeItem]) -> None:
+        if not items:
+            return
+        found = {
+            (row.token, row.seq): row for row in await store.wake(connection, [(i.instance, i.seq) for i in items])
+        }
+        for item in items:
+            row = found.get((item.instance, item.seq))
+            if row is not None and row.job_type is not None:
+                self._queued(row.job_type)
+            item.answer(row is not None)
+
+    # -- finish
+
+    async def _apply_finish(self, items: list[FinishItem]) -> None:
+        await self._flush_finish.apply_safely(items)
+
+    async def _finish(self, connection: TrioConnection, items: list[FinishItem], again: bool) -> None:
+        items.sort(key=_instance)
+        with self._metrics.db_transaction_seconds["finish"].time():
+            done = await store.finish(connection, [item.finish for item in items])
+        refused: list[FinishItem] = []
+        for item in items:
+            if item.instance in done:
+                self._ended(item)
+            else:
+                refused.append(item)
+        if not refused:
+            return
+        left: list[tuple[FinishItem, RunState]] = []
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if is_held(state, item.held) and state.mail != item.finish.mail:
+                item.answer(False)
+            elif (state.closed_attempt, state.closed_by) == (item.held.attempt, item.held.holder):
+                self._ended(item)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    def _ended(self, item: FinishItem) -> None:
+        held, status = item.held, InstanceStatus(item.finish.status)
+        lease = self._leases.find(held.instance, held.seq)
+        self._leases.forget(held.instance, held.seq)
+        self._metrics.steps_executed["SERVICE_TASK"].inc()
+        if lease is not None and lease.loaded is not None:
+            self._metrics.note_end(lease.loaded.definition.id, status.name)
+        item.answer(True)
+
+
+def is_held(state: RunState, held: Held) -> bool:
+    """Whether the run is still under this very lease."""
+    return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, held.attempt, held.holder)
+
+
+def _instance(item: Any) -> int:
+    return int(item.instance)
+
+
+async def _find_held(connection: TrioConnection, items: list[Any]) -> list[Any]:
+    instances = [item.tell.instance if isinstance(item, TellItem) else item.instance for item in items]
+    held = await job_store.held_tokens(connection, sorted(set(instances)))
+    return [item for item, instance in zip(items, instances, strict=True) if instance in held]
+
+
+def _parts(items: Sequence[AppendItem]) -> Iterator[list[AppendItem]]:
+    """So many at once as have `APPEND_MAX_BYTES` together, but one."""
+    part: list[AppendItem] = []
+    size_bytes = 0
+    for item in items:
+        if part and size_bytes + item.size_bytes > APPEND_MAX_BYTES:
+            yield part
+            part, size_bytes = [], 0
+        part.append(item)
+        size_bytes += item.size_bytes
+    if part:
+        yield part

@@ -1,0 +1,399 @@
+"""Journals of runs, and the states in which runs wait. One function per statement of ``queries/journal.sql``.
+
+Payloads are sealed where there are keys, each whole. Lists of runs are given in lock order, that of their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from psycopg import errors
+
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Vault
+
+PAGE_MAX_ROWS: Final = 5_000
+PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
+DUE_MAX_S: Final = 253_402_300_799.0
+"""The end of the year 9999: what is due later never is."""
+_UNSIGNED: Final = 1 << 32
+_SIGN: Final = 1 << 31
+_SMALLINT_MAX: Final = (1 << 15) - 1
+
+
+class Held(NamedTuple):
+    """A run under its holder's lease: what fences everything that an executor writes. Its token is the root."""
+
+    instance: int
+    seq: int
+    attempt: int
+    holder: str
+
+
+class NewRecord(NamedTuple):
+    """A record that an executor appends. ``payload`` is JSON, or ``~<codec>:<base64>``. ``mark`` is for `patched`."""
+
+    kind: int
+    path: str = ""
+    name: str | None = None
+    payload: str | None = None
+    digest: int | None = None
+    attempt: int = 1
+    took_ms: int | None = None
+    mark: str | None = None
+
+
+class JournalRecord(NamedTuple):
+    """A row of a journal. ``at`` is in seconds since 1970."""
+
+    pos: int
+    at: float
+    kind: int
+    path: str
+    name: str | None
+    payload: str | None
+    digest: int | None
+    attempt: int
+    took_ms: int | None
+    mark: str | None
+
+
+class Append(NamedTuple):
+    """Records for one run. ``lease_s``: the lease is extended to so long from now."""
+
+    held: Held
+    mail: int
+    lease_s: float | None
+    records: Sequence[NewRecord]
+
+
+class Placed(NamedTuple):
+    """Where an appended record stands."""
+
+    pos: int
+    at: float
+
+
+class Appended(NamedTuple):
+    """What became of one `Append`. ``mail``: how many records of others there are now."""
+
+    placed: list[Placed]
+    mail: int
+    lease_left_s: float | None
+
+
+class RunState(NamedTuple):
+    """How a run stands; the columns of its token are None when it has ended, or goes on as another execution."""
+
+    status: int | None
+    state: int | None
+    attempt: int | None
+    holder: str | None
+    mail: int | None
+    closed_attempt: int | None
+    closed_by: str | None
+
+
+class Tell(NamedTuple):
+    """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same."""
+
+    instance: int
+    kind: int
+    path: str
+    name: str | None
+    payload: str | None
+    dedup: str
+    hash: str
+    actor: str | None
+
+
+class Told(NamedTuple):
+    """What became of one `Tell`. ``state``, ``job_type`` and ``holder`` are of the token, as it was before."""
+
+    status: int | None
+    is_code: bool | None
+    is_new: bool
+    used_hash: str | None
+    is_full: bool
+    state: int | None
+    job_type: str | None
+    holder: str | None
+    mail: int
+
+
+class Park(NamedTuple):
+    """A run that waits: until ``due_at`` (seconds since 1970), or until it is told something."""
+
+    held: Held
+    mail: int
+    due_at: float | None
+    branches: bytes | None
+    view: bytes | None
+
+
+class Finish(NamedTuple):
+    """A run that ends."""
+
+    held: Held
+    mail: int
+    status: int
+    end_step: int
+    output: bytes | None
+    failure: str | None
+
+
+class Woken(NamedTuple):
+    """A wake-up that was dealt with. ``job_type`` None: it had nothing to wake."""
+
+    token: int
+    seq: int
+    job_type: str | None
+
+
+class EndedLease(NamedTuple):
+    """A run that was taken from its holder. ``state``: where it went; ``expiries`` since its last record."""
+
+    token: int
+    seq: int
+    attempt: int
+    job_type: str
+    state: int
+    expiries: int
+
+
+class Backend(NamedTuple):
+    """A session of the server. Processes get their numbers again, not at the same moment."""
+
+    pid: int
+    started: str
+
+
+class RunMark(NamedTuple):
+    """What a job does not tell of its run."""
+
+    mail: int
+    expiries: int
+
+
+def _held(items: Sequence[Held]) -> tuple[str, str, str, str]:
+    instances, seqs, attempts, holders = zip(*items, strict=True)
+    return arrays.ints(instances), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(holders)
+
+
+def _signed(digest: int | None) -> int | None:
+    return None if digest is None else (digest + _SIGN) % _UNSIGNED - _SIGN
+
+
+def _seal(payloads: Sequence[str | None], vault: Vault | None) -> str:
+    if vault is None:
+        return arrays.texts(payloads)
+    return arrays.sealed_values([None if text is None else text.encode() for text in payloads], vault, PAYLOAD)
+
+
+async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
+    """Write records; by instance. Those that are not in the answer were refused. One transaction of its own."""
+    rows = [(item.held.instance, record) for item in items for record in item.records]
+    records = [record for _, record in rows]
+    params = (
+        *_held([item.held for item in items]),
+        arrays.ints(item.mail for item in items),
+        arrays.floats(item.lease_s for item in items),
+        arrays.ints(instance for instance, _ in rows),
+        arrays.ints(record.kind for record in records),
+        arrays.texts(record.path for record in records),
+        arrays.texts(record.name for record in records),
+        _seal([record.payload for record in records], connection.vault),
+        arrays.ints(_signed(record.digest) for record in records),
+        arrays.ints(min(record.attempt, _SMALLINT_MAX) for record in records),
+        arrays.ints(record.took_ms for record in records),
+        arrays.texts(record.mark for record in records),
+    )
+    seen = {item.held.instance: item.mail for item in items}
+    placed: dict[int, list[Placed]] = {}
+    mails: dict[int, int] = {}
+    leases: dict[int, float] = {}
+    for instance, pos, at, mail, left_s in cast(Any, await connection.fetch(SQL["append_records"], params)):
+        if pos is not None:
+            placed.setdefault(instance, []).append(Placed(pos, at))
+        elif mail is not None:
+            mails[instance] = mail
+        else:
+            leases[instance] = left_s
+    return {
+        instance: Appended(found, mails.get(instance, seen[instance]), leases.get(instance))
+        for instance, found in placed.items()
+    }
+
+
+async def appended(connection: TrioConnection, items: Sequence[tuple[int, NewRecord, int]]) -> set[int]:
+    """The instances whose record stands in the journal beyond a position: (instance, record, position)."""
+    instances, records, after = zip(*items, strict=True)
+    params = (
+        arrays.ints(instances),
+        arrays.ints(record.kind for record in records),
+        arrays.texts(record.path for record in records),
+        arrays.ints(min(record.attempt, _SMALLINT_MAX) for record in records),
+        arrays.ints(after),
+    )
+    return {cast(int, row[0]) for row in await connection.fetch(SQL["appended"], params)}
+
+
+async def read(
+    connection: TrioConnection,
+    instance: int,
+    after: int,
+    *,
+    max_rows: int = PAGE_MAX_ROWS,
+    max_bytes: int = PAGE_MAX_BYTES,
+) -> tuple[list[JournalRecord], int | None, bool]:
+    """Records beyond a position, how much others have written up to there (None: the run has ended), and whether there
+    are more. Raises KeyMissing."""
+    # the mail first: it may then tell of fewer records than are read, never of more
+    marks, rows = cast(
+        Any,
+        await connection.roundtrip(
+            [
+                (SQL["run_marks"], (arrays.ints([instance]),)),
+                (SQL["read_journal"], (instance, after, max_rows + 1, max_bytes)),
+            ]
+        ),
+    )
+    connection.note_read(max((len(row[5]) for row in rows if row[5] is not None), default=0))
+    found = [_record(row[:-1], connection.vault) for row in rows[:max_rows]]
+    more = bool(rows) and rows[0][-1] > len(found)
+    return found, marks[0][1] if marks else None, more
+
+
+def _record(row: Any, vault: Vault | None) -> JournalRecord:
+    record = JournalRecord(*row)
+    if record.digest is not None and record.digest < 0:
+        record = record._replace(digest=record.digest + _UNSIGNED)
+    if vault is not None and record.payload is not None:
+        record = record._replace(payload=vault.open_value(record.payload, PAYLOAD))
+    return record
+
+
+async def run_marks(connection: TrioConnection, instances: Sequence[int]) -> dict[int, RunMark]:
+    """By instance, of those that have not ended."""
+    rows = cast(Any, await connection.fetch(SQL["run_marks"], (arrays.ints(instances),)))
+    return {id: RunMark(mail, expiries) for id, mail, expiries in rows}
+
+
+async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[RunState]:
+    """How runs stand now, in order. Reads only."""
+    params = (arrays.ints(run.instance for run in runs), arrays.ints(run.seq for run in runs))
+    return [RunState(*cast(Any, row)) for row in await connection.fetch(SQL["run_states"], params)]
+
+
+async def tell(
+    connection: TrioConnection, items: Sequence[Tell], *, unread_max: int, message: int, cancel: int
+) -> list[Told]:
+    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds. A transaction of its own."""
+    columns = list(zip(*items, strict=True))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.texts(columns[2]),
+        arrays.texts(columns[3]),
+        _seal(columns[4], connection.vault),
+        arrays.texts(columns[5]),
+        arrays.texts(columns[6]),
+        arrays.texts(columns[7]),
+        unread_max,
+        message,
+        cancel,
+    )
+    *_, rows, _ = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["lock_roots"], (arrays.ints(sorted({item.instance for item in items})),)),
+            (SQL["tell_runs"], params),
+            (SQL["commit"], ()),
+        ]
+    )
+    return [Told(*cast(Any, row)) for row in rows]
+
+
+async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, float | None]:
+    """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
+    due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
+    params = (
+        *_held([item.held for item in items]),
+        arrays.ints(item.mail for item in items),
+        arrays.floats(due),
+        arrays.sealed_values((item.branches for item in items), connection.vault, CHECKPOINT),
+        arrays.sealed_values((item.view for item in items), connection.vault, PROGRESS),
+    )
+    return dict(cast(Any, await connection.fetch(SQL["park_runs"], params)))
+
+
+async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) -> list[Woken]:
+    """Deal with due wake-ups: (token, seq). Those that are not in the answer are not due, or somebody holds the run."""
+    tokens, seqs = (arrays.ints(column) for column in zip(*timers, strict=True))
+    async with connection.transaction():
+        held = await connection.fetch(SQL["lock_due_runs"], (tokens, seqs))
+        ids = arrays.ints(cast(int, row[0]) for row in held)
+        return [Woken(*cast(Any, row)) for row in await connection.fetch(SQL["wake_runs"], (tokens, seqs, ids))]
+
+
+async def finish(connection: TrioConnection, items: Sequence[Finish]) -> set[int]:
+    """End runs; the instances that were. Those that are not in the answer were refused."""
+    params = (
+        *_held([item.held for item in items]),
+        arrays.ints(item.mail for item in items),
+        arrays.ints(item.status for item in items),
+        arrays.ints(item.end_step for item in items),
+        arrays.sealed((item.output for item in items), connection.vault),
+        arrays.texts(item.failure for item in items),
+    )
+    return {cast(int, row[0]) for row in await connection.fetch(SQL["finish_runs"], params)}
+
+
+async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]]) -> dict[int, float]:
+    """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused."""
+    runs, reasons = zip(*items, strict=True)
+    rows = await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons)))
+    return dict(cast(Any, rows))
+
+
+async def expire(
+    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], holders: Sequence[str | None] | None = None
+) -> list[EndedLease]:
+    """Take runs, (token, seq, attempt) each, from their holders: as the leases ended, or the ``holders`` are gone."""
+    tokens, seqs, attempts = (arrays.ints(column) for column in zip(*leases, strict=True))
+    gone = arrays.texts(holders if holders is not None else [None] * len(leases))
+    rows = await connection.fetch(SQL["expire_runs"], (tokens, seqs, attempts, gone))
+    return [EndedLease(*cast(Any, row)) for row in rows]
+
+
+async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -> list[Held]:
+    """Runs that executors of engines with these tags hold, by id, beyond one; 1,000 at most."""
+    *_, rows, _ = await connection.roundtrip(
+        [
+            (SQL["begin"], ()),
+            (SQL["allow_sequential_scan"], ()),
+            (SQL["held_by"], (arrays.texts(tags), after)),
+            (SQL["commit"], ()),
+        ]
+    )
+    return [Held(*cast(Any, row)) for row in rows]
+
+
+async def backend_of(connection: TrioConnection) -> Backend:
+    """What the server knows the session by; asked once."""
+    found = connection.backend
+    if found is None:
+        found = connection.backend = cast("tuple[int, str]", (await connection.fetch(SQL["this_backend"]))[0])
+    return Backend(*found)
+
+
+async def end_backend(connection: TrioConnection, backend: Backend) -> bool:
+    """Ask the server to end a session; whether it was still there. One that this account may not end ends by itself,
+    as we have closed its connection."""
+    try:
+        return bool(await connection.fetch(SQL["end_backend"], backend))
+    except errors.InsufficientPrivilege:
+        return True

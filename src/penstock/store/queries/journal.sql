@@ -1,0 +1,308 @@
+-- Runs of workflows written as code: one token each, the root, whose job an executor holds. What executors and others
+-- write into their journals, and how runs come to wait, wake, stand back and end. Lock order: token, then ready, parked,
+-- timer, history, journal, instance and the rest.
+--
+-- What decides stands in the token (`mail`, `attempt`), which is read again under its lock, never in a row beside it: that
+-- may have been committed while the statement waited, and is not in its snapshot. Where rows beside it must be seen (tell,
+-- wake), the lock is had by a statement before. How rows are found: queries/jobs.sql.
+
+-- name: append_records
+-- One item per run, in lock order: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 lease seconds (null: leave it).
+-- One row per record, in the order of delivery: $7 instance $8 kind $9 path $10 name $11 payload $12 digest $13 attempt of
+-- the step $14 took ms $15 mark. A run that has no row in the answer was refused; its neighbours commit. Rows without a
+-- position tell that others wrote (their `mail` is another than what was seen), or that the lease was extended.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[])
+    AS i(token, seq, attempt, holder, mail, lease_s)),
+held AS MATERIALIZED (
+  SELECT t.*, i.mail AS seen, i.lease_s FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.id, t.mail, t.expiries, t.failures FROM token t
+    WHERE t.id = i.token AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
+      AND t.claimed_by = i.holder
+    FOR NO KEY UPDATE) t),
+refused AS MATERIALIZED (SELECT token FROM item WHERE token NOT IN (SELECT id FROM held)),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM held) AS after_the_locks),
+extended AS (  -- seldom: when half of the lease is over, and the first record after a takeover
+  UPDATE token t SET expiries = 0, failures = 0,
+    lease_until = CASE WHEN h.lease_s IS NULL THEN t.lease_until
+      ELSE greatest(t.lease_until, now + h.lease_s * interval '1 s') END
+  FROM held h, clock
+  WHERE t.ctid = h.ctid AND t.state = 1 /* LOCKED */ AND (h.lease_s IS NOT NULL OR h.expiries > 0 OR h.failures > 0)
+  RETURNING t.id, extract(epoch FROM t.lease_until - now)::float8 AS left_s),
+written AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark)
+  SELECT instance, nextval('step_seq'), now, kind, attempt, digest, took_ms, path, name, payload, mark
+  FROM (SELECT * FROM unnest($7::bigint[], $8::smallint[], $9::text[], $10::text[], $11::text[], $12::int[], $13::smallint[],
+                             $14::int[], $15::text[])
+        WITH ORDINALITY AS r(instance, kind, path, name, payload, digest, attempt, took_ms, mark, n) ORDER BY n) r, clock
+  WHERE instance NOT IN (SELECT token FROM refused)
+  RETURNING instance_id, pos, extract(epoch FROM at)::float8 AS at)
+SELECT instance_id, pos, at, NULL::int AS mail, NULL::float8 AS left_s FROM written
+UNION ALL
+SELECT id, NULL, NULL, mail, NULL FROM held WHERE mail <> seen
+UNION ALL
+SELECT id, NULL, NULL, NULL, left_s FROM extended
+
+-- name: read_journal
+-- Records of a run ($1) beyond a position ($2), oldest first: $3 at most, and as many as have $4 bytes together, but one;
+-- each with how many rows of those $3 there are.
+SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark, looked FROM (
+  SELECT *, count(*) OVER () AS looked, row_number() OVER w AS n,
+    sum(100 + octet_length(path) + coalesce(octet_length(payload), 0)) OVER w AS size
+  FROM (SELECT * FROM journal WHERE instance_id = $1::bigint AND pos > $2::bigint ORDER BY pos LIMIT $3::int) j
+  WINDOW w AS (ORDER BY pos)) j
+WHERE n = 1 OR size <= $4::bigint ORDER BY pos
+
+-- name: run_marks
+-- What is not in the job: of runs $1, how much others have written, and the takeovers without a record.
+SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
+
+-- name: run_states
+-- How runs stand ($1 instance $2 seq), in order: the token's columns, or how the execution was closed and by whom.
+SELECT i.status, t.state, t.attempt, t.claimed_by, t.mail, c.attempt, c.worker
+FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k(instance, seq, n)
+LEFT JOIN LATERAL (SELECT * FROM instance i WHERE i.id = k.instance OFFSET 0) i ON true
+LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.instance AND t.seq = k.seq OFFSET 0) t ON true
+LEFT JOIN LATERAL (
+  SELECT h.attempt, h.worker FROM history h
+  WHERE h.instance_id = k.instance AND h.pos > k.seq AND h.token_id = k.instance AND h.seq = k.seq AND h.kind < 10 /* ATTEMPT_FAILED */
+  ORDER BY h.pos LIMIT 1) c ON true
+ORDER BY k.n
+
+-- name: appended
+-- Which of these records ($1 instance $2 kind $3 path $4 attempt) stand beyond a position ($5): what became of an append
+-- whose answer was lost, once the session that was to write them is gone.
+SELECT r.instance FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::smallint[], $5::bigint[])
+  AS r(instance, kind, path, attempt, after)
+CROSS JOIN LATERAL (
+  SELECT FROM journal j WHERE j.instance_id = r.instance AND j.pos > r.after AND j.kind = r.kind AND j.path = r.path
+    AND j.attempt = r.attempt LIMIT 1) j
+
+-- name: tell_runs
+-- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
+-- hex $8 actor (null: no audit record); the roots are locked. $9: so many messages in a row that nobody read are
+-- the most; $10 $11: the kinds of messages and of cancels.
+-- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
+-- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, n)),
+about AS MATERIALIZED (
+  SELECT i.*, a.status, a.code, s.request_hash, t.row, t.seq, t.state, t.mail, t.job_type, t.priority, t.claimed_by,
+    i.kind = $10::smallint AND t.mail >= $9::int AND (
+      SELECT count(*) = $9::int AND bool_and(j.kind = $10::smallint) FROM (
+        SELECT j.kind FROM journal j WHERE j.instance_id = i.instance ORDER BY j.pos DESC LIMIT $9::int) j) AS is_full
+  FROM item i
+  LEFT JOIN LATERAL (
+    SELECT i2.status, (SELECT d.code FROM definition d WHERE d.key = i2.definition) AS code
+    FROM instance i2 WHERE i2.id = i.instance OFFSET 0) a ON true
+  LEFT JOIN LATERAL (
+    SELECT t.ctid AS row, t.* FROM token t WHERE t.id = i.instance AND t.id = t.instance_id OFFSET 0) t ON true
+  LEFT JOIN LATERAL (
+    SELECT s.request_hash FROM signal_id s WHERE s.instance_id = i.instance AND s.id = i.dedup OFFSET 0) s ON true),
+new AS MATERIALIZED (
+  SELECT * FROM about WHERE status = 0 /* ACTIVE */ AND code AND row IS NOT NULL AND request_hash IS NULL AND is_full IS NOT TRUE),
+noted AS (
+  INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance, dedup, decode(hash, 'hex') FROM new),
+clock AS MATERIALIZED (SELECT penstock_now() AS now),
+told AS (
+  UPDATE token t SET mail = t.mail + r.n, state = CASE t.state WHEN 2 /* PARKED */ THEN 0 /* READY */ ELSE t.state END,
+    queued = CASE t.state WHEN 2 /* PARKED */ THEN nextval('step_seq') ELSE t.queued END
+  FROM (SELECT instance, row, state AS was, count(*)::int AS n FROM new GROUP BY instance, row, state) r
+  WHERE t.ctid = r.row
+  RETURNING t.id, t.seq, t.job_type, t.priority, t.queued, t.mail, r.was),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM told WHERE was = 2),
+unparked AS (
+  DELETE FROM parked p USING told t CROSS JOIN LATERAL (
+    SELECT o.ctid FROM parked o WHERE o.instance_id = t.id AND o.token_id = t.id OFFSET 0) old
+  WHERE t.was = 2 AND p.ctid = old.ctid),
+disarmed AS (
+  DELETE FROM timer d USING told t CROSS JOIN LATERAL (
+    SELECT o.ctid FROM timer o WHERE o.token_id = t.id AND o.seq = t.seq AND o.index = -16 OFFSET 0) old
+  WHERE t.was = 2 AND d.ctid = old.ctid),
+written AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
+  SELECT instance, nextval('step_seq'), now, kind, 1, path, name, payload
+  FROM (SELECT * FROM new ORDER BY n) r, clock),
+audited AS (
+  INSERT INTO audit (pos, at, instance_id, kind, actor, detail)
+  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', actor, name FROM new, clock
+  WHERE kind = $11::smallint AND actor IS NOT NULL)
+SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex'), coalesce(a.is_full, false), a.state,
+  (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0)
+FROM about a ORDER BY a.n
+
+-- name: park_runs
+-- Runs that wait: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 when they are due (seconds since 1970; null: never)
+-- $7 branches $8 view (null: keep). A run that is not returned has mail, or is not the holder's.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::text[])
+    AS i(token, seq, attempt, holder, mail, due_at, branches, view)),
+let_go AS (
+  UPDATE token t SET state = 2 /* PARKED */, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = 0, failures = 0
+  FROM item i CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
+    AND t.claimed_by = i.holder AND t.mail = i.mail
+  RETURNING t.id, t.seq, t.instance_id, t.attempt, i.due_at, i.branches, i.view),
+listed AS (INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM let_go ON CONFLICT DO NOTHING),
+armed AS (
+  INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+  SELECT id, seq, to_timestamp(due_at), instance_id, -16 FROM let_go WHERE due_at IS NOT NULL
+  ON CONFLICT (token_id, seq, index) DO UPDATE SET fire_at = excluded.fire_at),
+noted AS (
+  INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
+  SELECT id, seq, attempt, branches::jsonb, view::jsonb FROM let_go WHERE branches IS NOT NULL OR view IS NOT NULL
+  ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
+    checkpoint = coalesce(excluded.checkpoint, n.checkpoint), progress = coalesce(excluded.progress, n.progress))
+SELECT id, extract(epoch FROM to_timestamp(due_at) - penstock_now())::float8 FROM let_go
+
+-- name: lock_due_runs
+-- Runs whose timer −16 ($1 token $2 seq) is due, locked; those that another transaction holds are left.
+SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS i(token, seq) CROSS JOIN LATERAL (
+  SELECT m.token_id FROM timer m
+  WHERE m.token_id = i.token AND m.seq = i.seq AND m.index = -16 AND m.fire_at <= penstock_now() OFFSET 0) m
+CROSS JOIN LATERAL (
+  SELECT t.id FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.id = t.instance_id FOR NO KEY UPDATE SKIP LOCKED) t
+
+-- name: wake_runs
+-- Wakes runs by their timers ($1 token $2 seq), if these are due still: those that are locked ($3), in a statement before.
+-- A timer goes with what it did, and one whose run is not that far any more, or not there, goes for itself. Answers what
+-- was woken, with its job type, and with a job type of null what had nothing to wake.
+WITH due AS MATERIALIZED (
+  SELECT m.* FROM unnest($1::bigint[], $2::bigint[]) AS i(token, seq) CROSS JOIN LATERAL (
+    SELECT m.ctid AS row, m.token_id, m.seq FROM timer m
+    WHERE m.token_id = i.token AND m.seq = i.seq AND m.index = -16 AND m.fire_at <= penstock_now() OFFSET 0) m),
+run AS MATERIALIZED (
+  SELECT d.*, t.token_row, t.state FROM due d LEFT JOIN LATERAL (
+    SELECT t.ctid AS token_row, t.state FROM token t WHERE t.id = d.token_id AND t.seq = d.seq OFFSET 0) t ON true
+  WHERE t.token_row IS NULL OR d.token_id = ANY($3::bigint[])),
+woken AS (
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM run r
+  WHERE t.ctid = r.token_row AND t.state = 2 /* PARKED */
+  RETURNING t.id, t.seq, t.job_type, t.priority, t.queued),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM woken),
+unparked AS (
+  DELETE FROM parked p USING woken t CROSS JOIN LATERAL (
+    SELECT o.ctid FROM parked o WHERE o.instance_id = t.id AND o.token_id = t.id OFFSET 0) old
+  WHERE p.ctid = old.ctid),
+gone AS (DELETE FROM timer d USING run r WHERE d.ctid = r.row)
+SELECT r.token_id, r.seq, (SELECT j.name FROM woken w JOIN job_type j ON j.id = w.job_type WHERE w.id = r.token_id) FROM run r
+
+-- name: finish_runs
+-- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure.
+-- A run that is not returned has mail, or is not the holder's.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::smallint[], $7::smallint[],
+                       $8::text[], $9::text[])
+    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure)),
+ended AS (
+  DELETE FROM token t USING item i CROSS JOIN LATERAL (
+    SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
+    AND t.claimed_by = i.holder AND t.mail = i.mail
+  RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
+    i.output, i.failure),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM ended) AS after_the_locks),
+disarmed AS (
+  DELETE FROM timer d USING ended e CROSS JOIN LATERAL (
+    SELECT o.ctid FROM timer o WHERE o.token_id = e.id AND o.seq = e.seq OFFSET 0) old
+  WHERE d.ctid = old.ctid),
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, reason, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, claimed_at, attempt, step,
+    CASE status WHEN 1 /* COMPLETED */ THEN 1 /* COMPLETED */ WHEN 2 /* FAILED */ THEN 2 /* FAILED */ ELSE 3 /* SKIPPED */ END,
+    CASE status WHEN 1 /* COMPLETED */ THEN end_step END, claimed_by, failure,
+    output::jsonb
+  FROM ended, clock),
+finished AS (
+  UPDATE instance i SET status = e.status, ended_at = clock.now, failure = e.failure
+  FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock
+  WHERE i.ctid = old.ctid),
+abnormal AS (
+  INSERT INTO abnormal_end (status, instance_id, tokens)
+  SELECT status, instance_id, CASE status WHEN 2 /* FAILED */ THEN '[]'::jsonb END FROM ended
+  WHERE status IN (2 /* FAILED */, 3 /* CANCELLED */)),
+unkeyed AS (
+  DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
+unnoted AS (
+  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
+SELECT id FROM ended
+
+-- name: block_runs
+-- Runs that the holder's code can't go on with: $1 token $2 seq $3 attempt $4 holder $5 reason. They come back after a
+-- pause, twice as long each time. A reason that is the last one's is not noted again.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS i(token, seq, attempt, holder, reason)),
+stopped AS (
+  UPDATE token t SET state = 4 /* BACKOFF */, failures = least(t.failures + 1, 1000), expiries = 0, claimed_by = NULL, claimed_at = NULL,
+    lease_until = NULL
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.claimed_at FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
+    AND t.claimed_by = i.holder
+  RETURNING t.*, i.holder, i.reason, old.claimed_at AS began_at,
+    least(5 * 2 ^ least(t.failures - 1, 10), 300)::float8 AS pause_s),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM stopped) AS after_the_locks),
+armed AS (
+  INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+  SELECT id, seq, now + pause_s * interval '1 s', instance_id, -1 FROM stopped, clock),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, reason)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, began_at, attempt, step, 10 /* ATTEMPT_FAILED */,
+    holder, reason
+  FROM stopped s, clock
+  WHERE reason IS DISTINCT FROM (
+    SELECT h.reason FROM history h WHERE h.instance_id = s.instance_id AND h.pos > s.seq AND h.kind = 10 /* ATTEMPT_FAILED */
+    ORDER BY h.pos DESC LIMIT 1))
+SELECT id, pause_s FROM stopped
+
+-- name: expire_runs
+-- Runs whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
+-- lease must be over). They go to the queue; from the third time on without a record between they stand back before,
+-- longer each time, so that what kills executors does not kill them one after the other. Never dead.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, holder)),
+due AS MATERIALIZED (
+  SELECT t.* FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.id, t.seq, t.expiries, t.expiries >= 2 AS stands_back, t.claimed_by, t.claimed_at FROM token t
+    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */
+      AND CASE WHEN i.holder IS NULL THEN t.lease_until <= penstock_now() ELSE t.claimed_by = i.holder END
+    FOR NO KEY UPDATE SKIP LOCKED) t),
+freed AS (
+  UPDATE token t SET state = CASE WHEN d.stands_back THEN 4 /* BACKOFF */ ELSE 0 /* READY */ END,
+    queued = CASE WHEN d.stands_back THEN t.queued ELSE nextval('step_seq') END,
+    claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = least(d.expiries + 1, 32000)
+  FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */
+  RETURNING t.*, d.claimed_by AS holder, d.claimed_at AS began_at),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM freed) AS after_the_locks),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed WHERE state = 0 /* READY */),
+armed AS (
+  INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+  SELECT id, seq, now + least(5 * 2 ^ least(expiries - 3, 10), 300) * interval '1 s', instance_id, -1 FROM freed, clock
+  WHERE state = 4 /* BACKOFF */),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, began_at, attempt, step, 11 /* ATTEMPT_EXPIRED */,
+    holder
+  FROM freed, clock)
+SELECT f.id, f.seq, f.attempt, (SELECT j.name FROM job_type j WHERE j.id = f.job_type), f.state, f.expiries FROM freed f
+
+-- name: held_by
+-- Runs that executors of these engines ($1: the tags in `e<number>.<tag>/`) hold, beyond an id ($2). A sequential scan (132 ms for
+-- 1,000,000 tokens), as only the death of an engine asks for it.
+SELECT id, seq, attempt, claimed_by FROM token
+WHERE state = 1 /* LOCKED */ AND id > $2::bigint AND substring(claimed_by FROM '^e\d+\.([0-9a-f]{8})/') = ANY($1::text[])
+  AND job_type IN (SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%')
+ORDER BY id LIMIT 1000
+
+-- name: this_backend
+-- What tells a session of the server from all others that it has, or had.
+SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()
+
+-- name: end_backend
+-- Ends a session ($1 process $2 start), and answers whether it was still there.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::int AND backend_start::text = $2::text

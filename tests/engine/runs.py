@@ -1,0 +1,53 @@
+"""What tests do with runs of workflows as code: an executor by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.state import InstanceStatus
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.journal_items import AppendAnswer, Held, JournalPage, NewRecord, RunEnd, Taken
+from tests.engine.driver import Driver
+
+ORDER = CodeWorkflow("order")
+HOLDER = "e0.0123abcd/shop-1"
+DONE, FAILED, STOPPED, CLOCK, RETRY = 1, 2, 3, 5, 9
+
+
+async def start(driver: Driver, arguments: dict[str, Any] | None = None, id: str | None = None) -> str:
+    return (await driver.engine.code.start(ORDER, msgspec.json.encode(arguments or {}), id=id)).id
+
+
+async def take(driver: Driver, holder: str = HOLDER, *, wait_s: float = 5, n: int = 1) -> list[Taken]:
+    return await driver.engine.code.take(holder, [ORDER], n, wait_s=wait_s)
+
+
+async def begin(driver: Driver, holder: str = HOLDER, **fields: Any) -> Taken:
+    """A new run, held."""
+    instance = await start(driver, **fields)
+    taken = await take(driver, holder)
+    assert [run.instance_id for run in taken] == [instance]
+    return taken[0]
+
+
+def done(path: str, payload: str = '"ok"', **fields: Any) -> NewRecord:
+    return NewRecord(kind=DONE, path=path, name="charge", payload=payload, **fields)
+
+
+async def append(driver: Driver, held: Held, *records: NewRecord, after: int = 0, mail: int = 0) -> AppendAnswer:
+    return await driver.engine.journal.append(held, records, after=after, mail=mail)
+
+
+async def finish(driver: Driver, held: Held, result: Any = None, *, mail: int = 0) -> bool:
+    end = RunEnd(InstanceStatus.COMPLETED, msgspec.json.encode({"result": result}))
+    return await driver.engine.journal.finish(held, end, mail=mail)
+
+
+async def read(driver: Driver, held: Held, after: int = 0) -> JournalPage:
+    return await driver.engine.journal.read(held.instance, after)
+
+
+async def paths(driver: Driver, held: Held) -> list[str]:
+    return [record.path for record in (await read(driver, held)).records]

@@ -1,0 +1,207 @@
+"""Journals of runs: what executors append is there in order, fenced, and read back as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from penstock.core.definition import InvalidDefinition
+from penstock.core.state import InstanceStatus
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.journal_items import NewRecord, RunEnd
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, PayloadTooLarge
+from penstock.settings.secret import Secret
+from penstock.store import journal as store
+from penstock.testing.definitions import definition, end, linear, service
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.engine.runs import CLOCK, HOLDER, ORDER, RETRY, append, begin, done, finish, paths, read, start, take
+
+
+async def test_a_run_from_its_start_to_its_end(driver: Driver) -> None:
+    instance = await start(driver, {"o": {"lines": [1]}}, id="order-17")
+    [run] = await take(driver)
+    assert (run.instance_id, run.job_type, run.arguments) == (instance, "code:order@1", b'{"o": {"lines": [1]}}')
+    assert (run.held.attempt, run.held.holder, run.mail, run.expiries) == (1, HOLDER, 0, 0)
+    first = await append(driver, run.held, done("/0"), done("/1"))
+    second = await append(driver, run.held, NewRecord(CLOCK), after=first.placed[-1].pos)
+    page = await read(driver, run.held)
+    assert [(r.pos, r.at) for r in page.records] == [*first.placed, *second.placed]
+    assert [r.path for r in page.records] == ["/0", "/1", ""]
+    assert (page.mail, page.more, first.reread) == (0, False, False)
+    assert await finish(driver, run.held, {"paid": True})
+    view = await driver.view(instance)
+    assert (view.status, view.business_key) == ("COMPLETED", "order-17")
+    assert await driver.variables(instance) == {"o": {"lines": [1]}, "result": {"paid": True}}
+    assert [(item.step_id, item.status) for item in await driver.history(instance)] == [
+        ("run", "COMPLETED"), ("end", "COMPLETED"),
+    ]  # fmt: skip
+
+
+async def test_all_fields_of_a_record_come_back_also_sealed(make_driver: MakeDriver) -> None:
+    record = NewRecord(RETRY, "/2.[sku-9]/0", "chárge", '{"a": "\\u0000"}', 0xFFFFFFFE, 3, 1200, "survey")
+    odd = NewRecord(1, "/3", None, "~zip:AAAA", 5)
+    for keys in (None, Secret("k=" + "A" * 43 + "=")):
+        driver = make_driver(encryption_keys=keys)
+        run = await begin(driver)
+        await append(driver, run.held, record, odd)
+        found = (await read(driver, run.held)).records
+        assert [NewRecord(r.kind, *r[3:]) for r in found] == [record, odd]
+        stored = driver.rows(f"SELECT payload FROM journal WHERE instance_id = {run.held.instance} ORDER BY pos")
+        assert [("$enc" in payload) for (payload,) in stored] == [keys is not None] * 2
+        await finish(driver, run.held)
+
+
+@pytest.mark.parametrize("change", [{"seq": 1}, {"attempt": 2}, {"holder": "e0.0123abcd/shop-2"}, {"instance": 5}])
+async def test_who_does_not_hold_the_run_writes_nothing_and_is_told(driver: Driver, change: dict[str, Any]) -> None:
+    run, other = await begin(driver), await begin(driver)
+    wrong = run.held._replace(**change)
+    journal = driver.engine.journal
+    refused = 0
+    async with trio.open_nursery() as nursery:  # beside one that is right, in one statement
+
+        async def attempt() -> None:
+            nonlocal refused
+            with pytest.raises(LeaseLost):
+                await append(driver, wrong, done("/0"))
+            refused += 1
+
+        nursery.start_soon(attempt)
+        nursery.start_soon(append, driver, other.held, done("/0"))
+    assert refused == 1
+    with pytest.raises(LeaseLost):
+        await finish(driver, wrong)
+    with pytest.raises(LeaseLost):
+        await journal.park(wrong, mail=0, due_at=None)
+    with pytest.raises(LeaseLost):
+        await journal.block(wrong, "no")
+    with pytest.raises(LeaseLost):
+        await journal.extend(wrong)
+    await journal.give_back(wrong)
+    assert await paths(driver, run.held) == []
+    assert await paths(driver, other.held) == ["/0"]
+    assert driver.rows("SELECT state, attempt, mail FROM token") == [(1, 1, 0)] * 2
+
+
+async def test_what_ended_is_fenced_too_and_ending_twice_is_ending_once(driver: Driver) -> None:
+    run = await begin(driver)
+    assert await finish(driver, run.held)
+    assert await finish(driver, run.held)
+    with pytest.raises(LeaseLost):
+        await append(driver, run.held, done("/0"))
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"), [(InstanceStatus.FAILED, "Declined: no"), (InstanceStatus.CANCELLED, None)]
+)
+async def test_runs_that_fail_or_are_cancelled_are_listed_as_instances_are(
+    driver: Driver, status: InstanceStatus, failure: str | None
+) -> None:
+    run = await begin(driver, id="a")
+    assert await driver.engine.journal.finish(run.held, RunEnd(status, failure=failure), mail=0)
+    view = await driver.view(run.instance_id)
+    assert (view.status, view.failure_reason) == (status.name, failure)
+    assert driver.rows("SELECT status FROM abnormal_end") == [(status,)]
+    assert await start(driver, id="a") == run.instance_id, "the id stays used"
+
+
+async def test_an_id_starts_one_run_and_other_arguments_are_refused(driver: Driver) -> None:
+    first = await start(driver, {"n": 1, "result": 5}, id="a")
+    assert await start(driver, {"result": 5, "n": 1}, id="a") == first
+    with pytest.raises(IdempotencyConflict):
+        await start(driver, {"n": 2}, id="a")
+    [run] = await take(driver)
+    await finish(driver, run.held, 7)
+    assert await start(driver, {"n": 1, "result": 5}, id="a") == first
+    with pytest.raises(IdempotencyConflict):
+        await start(driver, {"n": 2, "result": 5}, id="a")
+
+
+async def test_a_takeover_goes_on_with_the_journal_and_the_first_holder_is_out(driver: Driver) -> None:
+    run = await begin(driver)
+    await append(driver, run.held, done("/0"))
+    await driver.engine.journal.give_back(run.held)
+    [again] = await take(driver, "e1.0123abcd/shop-1")
+    assert (again.held.attempt, again.held.instance) == (2, run.held.instance)
+    with pytest.raises(LeaseLost):
+        await append(driver, run.held, done("/1"))
+    await append(driver, again.held, done("/1"))
+    assert await paths(driver, again.held) == ["/0", "/1"]
+    await finish(driver, again.held)
+
+
+async def test_pages_are_bounded_in_rows_and_bytes(driver: Driver) -> None:
+    run = await begin(driver)
+    await append(driver, run.held, *(done(f"/{n}", '"' + "x" * 1000 + '"') for n in range(10)))
+    async with driver.engine.database.connection() as connection:
+        after, pages = 0, []
+        while True:
+            records, _, more = await store.read(connection, run.held.instance, after, max_rows=4, max_bytes=2500)
+            pages.append([record.path for record in records])
+            if not more:
+                break
+            after = records[-1].pos
+        assert pages == [["/0", "/1"], ["/2", "/3"], ["/4", "/5"], ["/6", "/7"], ["/8", "/9"]]
+        records, _, more = await store.read(connection, run.held.instance, 0, max_rows=10, max_bytes=10)
+        assert ([record.path for record in records], more) == (["/0"], True)
+        records, _, more = await store.read(connection, run.held.instance, 0, max_rows=10)
+        assert (len(records), more) == (10, False)
+
+
+async def test_what_is_too_much_or_wrong_is_refused_with_its_name(driver: Driver) -> None:
+    run = await begin(driver)
+    with pytest.raises(PayloadTooLarge, match="/0"):
+        await append(driver, run.held, done("/0", "x" * 262_145))
+    with pytest.raises(BadRequest, match="records"):
+        await append(driver, run.held)
+    with pytest.raises(BadRequest, match="path"):
+        await append(driver, run.held, done("x" * 1001))
+    with pytest.raises(BadRequest, match="stored"):
+        await append(driver, run.held, NewRecord(1, "/\0"))
+    with pytest.raises(PayloadTooLarge, match="arguments"):
+        await driver.engine.code.start(ORDER, b'{"a": "' + b"x" * 262_144 + b'"}')
+    for workflow, word in (
+        (CodeWorkflow("a b"), "workflow"),
+        (CodeWorkflow("a", 0), "version"),
+        (CodeWorkflow("a", 1, ":"), "app"),
+    ):
+        with pytest.raises(BadRequest, match=word):
+            await driver.engine.code.start(workflow)
+    assert await paths(driver, run.held) == []
+
+
+async def test_a_lease_is_extended_by_an_append_when_half_of_it_is_over(driver: Driver) -> None:
+    run = await begin(driver)
+    assert (await append(driver, run.held, done("/0"))).lease_left_s is None
+    [(before,)] = driver.rows("SELECT lease_until FROM token")
+    lease = driver.engine.polls.leases.find(run.held.instance, run.held.seq)
+    assert lease is not None
+    lease.ends_at -= 16
+    answer = await append(driver, run.held, done("/1"))
+    assert answer.lease_left_s is not None
+    assert answer.lease_left_s > 29
+    [(after,)] = driver.rows("SELECT lease_until FROM token")
+    assert after > before
+    assert lease.ends_at > trio.current_time() + 29
+    extended = await driver.engine.journal.extend(run.held, view=b'{"stage": 1}', branches=b"[]")
+    assert extended.mail == 0
+    assert extended.lease_left_s > 29
+    progress = (await driver.view(run.instance_id)).progress or {}
+    assert {step: bytes(value) for step, value in progress.items()} == {"run": b'{"stage": 1}'}
+
+
+async def test_graphs_and_workflows_as_code_keep_out_of_each_others_ids(driver: Driver) -> None:
+    await driver.upload(linear(1, definition_id="taken"))
+    with pytest.raises(Conflict, match="'taken'"):
+        await driver.engine.code.start(CodeWorkflow("taken"))
+    await driver.engine.code.register(ORDER)
+    assert await driver.engine.code.register(ORDER) == await driver.engine.code.register(CodeWorkflow("order", 1)) == 1
+    assert await driver.engine.code.register(CodeWorkflow("order", 2)) == 2
+    with pytest.raises(Conflict, match="'order'"):
+        await driver.upload(linear(1, definition_id="order"))
+    with pytest.raises(InvalidDefinition, match="code:"):
+        await driver.upload(definition(service("a", "end", job_type="code:order@1"), end()))
+    with pytest.raises(InvalidDefinition, match=r"metadata\.code"):
+        await driver.upload({**linear(1), "metadata": {"code": {"version": 1}}})
