@@ -12,8 +12,8 @@ from benchmarks.load.http2 import Http2
 from benchmarks.load.loop import Connection
 from benchmarks.load.probe import ProbePlan, Round
 from benchmarks.load.scripts import Context
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import encode_message
+from penstock.wire import penstock_v1 as w
+from penstock.wire.codec import encode_message
 
 
 class StreamProbe:

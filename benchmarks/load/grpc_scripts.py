@@ -15,10 +15,10 @@ from benchmarks.load.counts import Count
 from benchmarks.load.http2 import Http2
 from benchmarks.load.loop import Connection
 from benchmarks.load.scripts import Context, Plan, part
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import encode_message
-from penstock.rpc.wire import write_varint
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
+from penstock.wire.protobuf import write_varint
 
 WORKFLOW = "/workflow.v1.WorkflowEngine/"
 WORK = "/penstock.v1.Worker/Work"

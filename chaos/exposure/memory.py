@@ -15,9 +15,9 @@ import h2.connection
 import h2.settings
 
 from chaos.exposure.rig import Attack, Target
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.testing.definitions import linear
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 
 INSTANCES = 60
 VARIABLES_BYTES = 3_000_000

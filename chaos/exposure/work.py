@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from chaos.exposure.rig import Attack, Target
-from penstock.rpc.wire import write_varint
 from penstock.testing.definitions import Json, definition, end, service, step
+from penstock.wire.protobuf import write_varint
 
 LONG = "${len(filter(1..14000, # > n)) + n}"
 """Near the bound of one expression."""
@@ -55,7 +55,7 @@ def start_crowd(target: Target) -> str:
 def poison_timer(target: Target) -> str:
     """a timer that leads to as much, the engine killed while it computes, and started again"""
     body = _loop("poison", 20)
-    body["steps"].insert(0, step("sleep", "WAIT", duration="PT2S", nextStep="t"))
+    body["steps"].insert(0, step("sleep", "WAIT", duration="PT2S", nextStep="t"))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a private part
     target.upload(body)
     _, answer = target.start_instance("poison", {"n": 0})
     time.sleep(2.3)
@@ -110,13 +110,13 @@ def slow_heads(target: Target) -> str:
     """3,000 connections whose heads never end, all out of time at once"""
     streams = []
     for _ in range(HEADS):
-        streams.append(socket.create_connection(("127.0.0.1", target.rest_port)))
+        streams.append(socket.create_connection(("127.0.0.1", target.rest_port)))  # pyright: ignore[reportUnknownMemberType] - untyped
         time.sleep(0.001)  # a crowd at the door is another attack
-    for stream in streams:
-        stream.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ")
-    refused = sum(stream.recv(64).startswith(b"HTTP/1.1 408") for stream in streams)
-    for stream in streams:
-        stream.close()
+    for stream in streams:  # pyright: ignore[reportUnknownVariableType] - untyped
+        stream.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ")  # pyright: ignore[reportUnknownMemberType] - untyped
+    refused = sum(stream.recv(64).startswith(b"HTTP/1.1 408") for stream in streams)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType] - a stand-in
+    for stream in streams:  # pyright: ignore[reportUnknownVariableType] - untyped
+        stream.close()  # pyright: ignore[reportUnknownMemberType] - untyped
     return f"{refused} refused"
 
 

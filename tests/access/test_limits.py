@@ -15,13 +15,12 @@ from penstock.access.limits import CallLimits, make_limits
 from penstock.access.roles import read_grant
 from penstock.http import HttpServer, Limits
 from penstock.http.hypercorn_seam import HypercornServer
-from penstock.rpc.codec import WireCodec
 from penstock.rpc.limits import Limits as RpcLimits
-from penstock.rpc.messages import PollJobsRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.settings import Settings
+from penstock.wire.workflow_v1 import PollJobsRequest
 from tests.access.people import bearer, make_gate
 from tests.rest.scripted import Rest, ScriptedEngine
 from tests.waiting import wait_until
@@ -30,7 +29,7 @@ POLL = "/workflow.v1.WorkflowEngine/PollJobs"
 
 
 def limits(**settings: float) -> CallLimits:
-    made = make_limits(Settings(**settings))  # type: ignore[arg-type]  # numbers
+    made = make_limits(Settings(**settings))  # type: ignore[arg-type]  # numbers  # pyright: ignore[reportArgumentType] - a stand-in
     assert made is not None
     return made
 
@@ -122,7 +121,7 @@ async def test_grpc_answers_resource_exhausted() -> None:
     from tests.access.test_rpc_gate import call, connected, proof
 
     server = Server(
-        [Quick()], codec=WireCodec(), status_of=status_of, gate=make_gate(),
+        [Quick()], status_of=status_of, gate=make_gate(),
         call_limits=limits(token_max_calls_per_second=1),
     )  # fmt: skip
     with trio.fail_after(30):
@@ -149,7 +148,7 @@ async def test_one_address_has_so_many_connections_and_gets_one_again_when_anoth
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             if kind == "grpc":
-                rpc = Server([Quick()], codec=WireCodec(), limits=RpcLimits(connections_per_address=2))
+                rpc = Server([Quick()], limits=RpcLimits(connections_per_address=2))
                 await nursery.start(rpc.serve, [listener])
             else:
                 make = HttpServer if kind == "native" else HypercornServer

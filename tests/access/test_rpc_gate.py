@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
@@ -19,15 +19,15 @@ from penstock.access.gate import Gate
 from penstock.access.roles import LEAST_ROLE, Permission, read_grant
 from penstock.access.tokens import KnownToken, make_token
 from penstock.metrics import Metrics
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import WireCodec, decode_message, encode_message
-from penstock.rpc.messages import PollJobsRequest
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.runtime.rpc_server import RpcServer
 from penstock.testing.definitions import linear
+from penstock.wire import penstock_v1 as w
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.workflow_v1 import PollJobsRequest
 from tests.access.people import TOKENS, bearer, make_gate
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -42,7 +42,7 @@ Metadata = list[tuple[str, str]]
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[RawClient]:
+async def connected(server: Server) -> AsyncGenerator[RawClient, None]:
     listener = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
@@ -95,12 +95,12 @@ class Everything:
 def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
     engine = ScriptedEngine()
     engine.metrics = Metrics("test")
-    assert RpcServer(engine, engine.settings, None, max_connections=1).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted
+    assert RpcServer(engine, engine.settings, None, max_connections=1).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def test_each_rpc_takes_the_roles_of_its_row_and_no_others() -> None:
     everything = Everything()
-    server = Server([everything], codec=WireCodec(), status_of=status_of, gate=make_gate())
+    server = Server([everything], status_of=status_of, gate=make_gate())
     with trio.fail_after(60):
         async with connected(server) as client:
             for path, needed in table.RPC.items():
@@ -136,7 +136,7 @@ async def test_each_rpc_takes_the_roles_of_its_row_and_no_others() -> None:
 )
 async def test_what_is_no_proof_is_refused(metadata: Metadata) -> None:
     gate = make_gate(trusted_networks=("10.0.0.0/8=admin",))
-    server = Server([Everything()], codec=WireCodec(), status_of=status_of, gate=gate)
+    server = Server([Everything()], status_of=status_of, gate=gate)
     with trio.fail_after(30):
         async with connected(server) as client:
             assert (await call(client, POLL, metadata)).status == Status.UNAUTHENTICATED.value
@@ -144,7 +144,7 @@ async def test_what_is_no_proof_is_refused(metadata: Metadata) -> None:
 
 async def test_an_address_of_a_trusted_network_needs_no_token() -> None:
     gate = make_gate(trusted_networks=("127.0.0.1/32=worker",))
-    server = Server([Everything()], codec=WireCodec(), status_of=status_of, gate=gate)
+    server = Server([Everything()], status_of=status_of, gate=gate)
     with trio.fail_after(30):
         async with connected(server) as client:
             assert (await call(client, POLL, [])).status == Status.OK.value
@@ -171,7 +171,7 @@ async def gated(driver: Driver) -> AsyncGenerator[Gated]:
     gate = make_gate(grants={"worker": "worker(work)"})
     services = [WorkflowEngine(driver.engine), Worker(driver.engine)]
     with trio.fail_after(60):
-        async with connected(Server(services, codec=WireCodec(), status_of=status_of, gate=gate)) as client:
+        async with connected(Server(services, status_of=status_of, gate=gate)) as client:
             yield Gated(gate, client)
 
 

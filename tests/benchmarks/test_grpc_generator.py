@@ -17,8 +17,8 @@ from benchmarks.load.http2 import FRAME_MAX_BYTES, Http2, UnexpectedFrame, frame
 from benchmarks.load.loop import Loop
 from benchmarks.load.scripts import Context
 from benchmarks.workflows import linear
-from penstock.rpc.wire import write_varint
 from penstock.testing import definitions as testing
+from penstock.wire.protobuf import write_varint
 from tests.runtime.conftest import StartEngine, start_engine
 
 __all__ = ["start_engine"]  # pytest finds the fixture here

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 import trio
 
 from penstock.kafka.record import Outcome, Record, Result
-from penstock.rpc.codec import decode_message
-from penstock.rpc.messages import JobDispatchEvent
+from penstock.wire.codec import decode_message
+from penstock.wire.workflow_v1 import JobDispatchEvent
 
 ACKED = Result(Outcome.ACKED)
 UNKNOWN = Result(Outcome.UNKNOWN, "REQUEST_TIMED_OUT", "no answer")

@@ -7,10 +7,10 @@ import trio.testing
 
 from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import LeaseLost
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.settings import DispatchMode
 from penstock.testing.definitions import definition, end
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver
 from tests.dispatch.fake_producer import ACKED, UNKNOWN
 from tests.dispatch.test_relay import DISPATCHED, LINE, LOCKED, READY, done

@@ -15,8 +15,8 @@ import trio
 from penstock.engine.vocabulary import Job, raw
 from penstock.kafka.record import Record, Result
 from penstock.kafka.relay import Relay
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.store import outbox as outbox_store
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import Leading, MakeKafka
 from tests.dispatch.fake_producer import ACKED, TOO_LARGE, UNKNOWN, FakeProducer, event_of
 from tests.engine.conftest import MakeDriver
@@ -47,7 +47,7 @@ class Broker:
         async with self._turn:
             producer = FakeProducer()
             producer.answer = self._answer
-            relay = Relay(self._source.choice(self._engines).engine, producer, Leading())  # type: ignore[arg-type]
+            relay = Relay(self._source.choice(self._engines).engine, producer, Leading())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
             while await relay.run_once():
                 pass
 

@@ -13,10 +13,10 @@ from penstock.engine.vocabulary import Completion, Failure, Heartbeat
 from penstock.errors import LeaseLost
 from penstock.kafka import relay
 from penstock.kafka.record import Result
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.leftovers import Leftovers
 from penstock.testing.definitions import definition, end, service
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN, event_of
 from tests.engine.conftest import MakeDriver
@@ -28,11 +28,11 @@ READY, LOCKED, BACKOFF, DISPATCHED = 0, 1, 4, 5
 
 
 def done(event: JobDispatchEvent, worker: str = "w", **fields: object) -> Completion:
-    return Completion(job_id=event.job_id, worker_id=worker, variables=b"{}", **fields)  # type: ignore[arg-type]
+    return Completion(job_id=event.job_id, worker_id=worker, variables=b"{}", **fields)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 def failed(event: JobDispatchEvent, worker: str = "w", **fields: object) -> Failure:
-    return Failure(job_id=event.job_id, worker_id=worker, retryable=True, error_message="boom", **fields)  # type: ignore[arg-type]
+    return Failure(job_id=event.job_id, worker_id=worker, retryable=True, error_message="boom", **fields)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def test_a_started_job_is_published_with_all_that_a_worker_needs(kafka: KafkaDriver) -> None:

@@ -12,9 +12,9 @@ import trio
 
 from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import LeaseLost, NotFound
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.runtime.requeue import bring_back
 from penstock.testing.definitions import definition, end
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.dispatch.test_relay import DISPATCHED, LOCKED, READY, done
 from tests.dispatch.test_switch import finish_polled, start

@@ -8,12 +8,12 @@ import trio
 
 from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import Conflict, DispatchModeConflict
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.runtime import leftovers, membership
 from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.membership import Membership, Superseded
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.dispatch.fake_producer import UNKNOWN
 from tests.dispatch.test_deadlines import TIMEOUT_S, sweep
@@ -141,8 +141,8 @@ async def test_there_and_back_with_jobs_in_every_state_loses_nothing(
     again = make_kafka()
     assert await move_all(again) == 1
     assert again.rows("SELECT count(*) FROM ready") == [(0,)]
-    await again.engine.jobs.complete(done(seen["held"]))  # type: ignore[arg-type]
-    await again.engine.jobs.complete(done(seen["dispatched"], "whoever"))  # type: ignore[arg-type]
+    await again.engine.jobs.complete(done(seen["held"]))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
+    await again.engine.jobs.complete(done(seen["dispatched"], "whoever"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
     assert await again.due(61) == 2  # both back-offs
     again.clock.advance(1)
     assert await sweep(again, 30) == 1  # the lease of the polling mode

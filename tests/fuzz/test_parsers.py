@@ -29,12 +29,12 @@ from penstock.http.parser import RequestParser
 from penstock.http.refusal import Refusal
 from penstock.http.request import BodyBudget
 from penstock.rpc import limits as rpc_limits
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.http2 import open_h2
-from penstock.rpc.wire import DecodeError, write_varint
 from penstock.testing.random_definitions import definitions
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.protobuf import DecodeError, write_varint
 from tests.http.raw import chunked, get, post
 
 fuzzed = settings(

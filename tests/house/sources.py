@@ -14,13 +14,13 @@ PACKAGE = SRC / "penstock"
 @cache
 def modules() -> list[Path]:
     """Every module of the package that people write."""
-    return sorted(path for path in PACKAGE.rglob("*.py") if "_generated" not in path.parts)
+    return sorted(path for path in PACKAGE.rglob("*.py"))
 
 
 @cache
 def all_python() -> list[Path]:
     folders = ("src", "tests", "benchmarks", "chaos", "examples", "tools")
-    found = [path for folder in folders for path in (TOP / folder).rglob("*.py") if "_generated" not in path.parts]
+    found = [path for folder in folders for path in (TOP / folder).rglob("*.py")]
     return sorted([*found, *TOP.glob("*.py")])
 
 

@@ -11,8 +11,8 @@ from penstock.client.model import Job, JobRef
 from penstock.core.topic import topic_of
 from penstock.kafka.event import CONTENT_TYPE
 from penstock.kafka.record import Record
-from penstock.rpc.codec import encode_message
-from penstock.rpc.messages import JobDispatchEvent
+from penstock.wire.codec import encode_message
+from penstock.wire.workflow_v1 import JobDispatchEvent
 from penstock.worker.kafka_event import Dispatch
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.testing.definitions import linear
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.rest.test_floods import MEGABYTE, head, others_are_served, resident_mb
 from tests.rpc.raw import Answer, client_on, framed
 from tests.runtime.conftest import StartEngine, start_engine

@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,13 +19,12 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.rpc.codec import WireCodec
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server, Statistics
 from tests.rpc.go_client import build
 from tests.rpc.raw import RawClient, client_on
-from tests.rpc.services import Engine, GeneratedWorker
+from tests.rpc.services import Engine
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,14 +41,14 @@ class Running:
     calls: list[tuple[str, str, float]] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
-    async def client(self, **options: Any) -> AsyncIterator[RawClient]:
+    async def client(self, **options: Any) -> AsyncGenerator[RawClient, None]:
         """A raw client over TCP."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         async with client_on(stream, **options) as client:
             yield client
 
     @contextlib.asynccontextmanager
-    async def memory_client(self, **options: Any) -> AsyncIterator[RawClient]:
+    async def memory_client(self, **options: Any) -> AsyncGenerator[RawClient, None]:
         """A raw client on a memory stream (``lockstep``: nothing is buffered between the two)."""
         ours, theirs = trio.testing.memory_stream_pair()
         self.nursery.start_soon(self.server.serve_stream, theirs, "memory")
@@ -74,13 +73,13 @@ class Running:
 @contextlib.asynccontextmanager
 async def running(
     limits: Limits | None = None, *, ssl_context: ssl.SSLContext | None = None, more: list[Any] | None = None
-) -> AsyncIterator[Running]:
+) -> AsyncGenerator[Running, None]:
     """A server on a port of its own and for memory streams. It is cut at the end, and must be without calls then."""
     engine = Engine()
     calls: list[tuple[str, str, float]] = []
     tls: Any = None if ssl_context is None else SimpleNamespace(context=ssl_context)
     server = Server(
-        [*(more or []), engine], codec=WireCodec(), limits=limits, tls=tls, status_of=status_of,
+        [*(more or []), engine], limits=limits, tls=tls, status_of=status_of,
         on_call=lambda *call: calls.append(call),
     )  # fmt: skip
     sock = socket.create_server(("127.0.0.1", 0))
@@ -96,7 +95,7 @@ async def running(
 async def run() -> AsyncIterator[Running]:
     """A server with the default limits."""
     with trio.fail_after(30):
-        async with running(more=[GeneratedWorker()]) as server:
+        async with running() as server:
             yield server
 
 

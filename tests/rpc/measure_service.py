@@ -12,10 +12,10 @@ from typing import Any
 
 import trio
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message, encode_message
 from penstock.testing.definitions import linear
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests import postgres
 from tests.rpc.raw import RawClient, client_on, framed
 from tests.rpc.served import WORKER, WORKFLOW, Work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,14 +13,14 @@ import trio
 from grpclib.const import Status
 
 from penstock.engine.engine import Engine
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import WireCodec, decode_message, encode_message
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests.rpc.raw import RawClient, client_on, framed
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -45,7 +45,7 @@ class Served:
         self.client: RawClient
 
     @contextlib.asynccontextmanager
-    async def connect(self, **options: Any) -> AsyncIterator[RawClient]:
+    async def connect(self, **options: Any) -> AsyncGenerator[RawClient, None]:
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         async with client_on(stream, **options) as client:
             yield client
@@ -135,11 +135,9 @@ class Work:
 
 
 @contextlib.asynccontextmanager
-async def served(engine: Engine, limits: Limits | None = None) -> AsyncIterator[Served]:
+async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    server = Server(
-        [WorkflowEngine(engine), Worker(engine)], codec=WireCodec(), status_of=status_of, limits=limits or Limits()
-    )
+    server = Server([WorkflowEngine(engine), Worker(engine)], status_of=status_of, limits=limits or Limits())
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])

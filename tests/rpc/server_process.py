@@ -14,7 +14,6 @@ import sys
 
 import trio
 
-from penstock.rpc.codec import WireCodec
 from penstock.rpc.health import Health
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
@@ -33,7 +32,7 @@ async def main() -> None:
         if server.statistics().counts.calls == 300:
             print(json.dumps("busy"), flush=True)
 
-    server = Server(services, codec=WireCodec(), status_of=status_of, on_call=on_call)
+    server = Server(services, status_of=status_of, on_call=on_call)
     sock = socket.create_server(("127.0.0.1", 0))
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

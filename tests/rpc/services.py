@@ -7,18 +7,16 @@ from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
 from penstock import errors
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc._generated.penstock import v1 as generated
 from penstock.rpc.call import Call
 from penstock.rpc.methods import both_stream, unary
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
 
 POLL = "/workflow.v1.WorkflowEngine/PollJobs"
 COMPLETE = "/workflow.v1.WorkflowEngine/CompleteJob"
 FAIL = "/workflow.v1.WorkflowEngine/FailJob"
 START = "/workflow.v1.WorkflowEngine/StartInstance"
 WORK = "/penstock.v1.Worker/Work"
-HEARTBEAT = "/penstock.v1.Worker/HeartbeatJobs"
 
 
 class Engine:
@@ -37,7 +35,7 @@ class Engine:
             POLL: unary(self._poll, m.PollJobsRequest, m.PollJobsResponse),
             COMPLETE: unary(self._complete, m.CompleteJobRequest, m.CompleteJobResponse),
             FAIL: unary(self._fail, m.FailJobRequest, m.FailJobResponse),
-            START: unary(self._start, m.StartInstanceRequest, m.StartInstanceResponse),
+            START: unary(self._start, m.StartInstanceRequest, m.StartInstanceResponse),  # pyright: ignore[reportArgumentType] - a stand-in
             WORK: both_stream(self._work, w.WorkRequest, w.WorkResponse),
         }
 
@@ -111,16 +109,3 @@ class Engine:
                 await call.send_message(w.WorkResponse(jobs=jobs, outcomes=outcomes))
         finally:
             self.running -= 1
-
-
-class GeneratedWorker(generated.WorkerBase):
-    """A service on the generated base and classes: they run on our transport unchanged."""
-
-    async def heartbeat_jobs(self, message: generated.HeartbeatJobsRequest) -> generated.HeartbeatJobsResponse:
-        await trio.lowlevel.checkpoint()
-        return generated.HeartbeatJobsResponse(
-            results=[
-                generated.HeartbeatOutcome(job_id=beat.job_id, attempt=beat.attempt, outcome=generated.Outcome.OK)
-                for beat in message.heartbeats
-            ]
-        )

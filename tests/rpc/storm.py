@@ -27,11 +27,11 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from hyperframe.frame import GoAwayFrame
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.limits import Limits
 from penstock.testing.invariants import assert_invariants
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests import postgres
 from tests.engine.driver import Driver
 from tests.rpc.raw import RawClient, client_on, framed

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message
 from tests.rpc.served import WORKER, WORKFLOW
 
 POLL_LEASE_S = 1

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.testing.definitions import linear
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.rpc.raw import framed
@@ -54,7 +54,7 @@ async def test_a_read_that_nobody_waits_for_is_cancelled_in_the_database(
         blocker.execute("LOCK TABLE instance, token, history IN ACCESS EXCLUSIVE MODE")
         async with grpc.connect() as client:
             late = {"grpc_timeout": "5S"} if how == "deadline" else {}
-            stream_id = await client.open(WORKFLOW + method, **late)
+            stream_id = await client.open(WORKFLOW + method, **late)  # pyright: ignore[reportArgumentType] - a stand-in
             await client.send(stream_id, framed(body), end=True)
             await wait_until(lambda: waiting(1))
             if how == "reset":

@@ -1,4 +1,4 @@
-"""The codec against google.protobuf and betterproto2: on any message, and on any bytes."""
+"""The codec against google.protobuf: on any message, and on any bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import STRUCT, UINT32, VALUE, Proto, decode_message, encode_message, fields_of
-from penstock.rpc.struct_codec import (
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto, decode_message, encode_message, fields_of
+from penstock.wire.protobuf import DecodeError
+from penstock.wire.struct_codec import (
     decode_struct,
     encode_struct,
     encode_value,
@@ -28,7 +29,6 @@ from penstock.rpc.struct_codec import (
     value_from_json,
     value_to_json,
 )
-from penstock.rpc.wire import DecodeError
 from tests.rpc.conftest import Google
 from tests.rpc.test_generated import structs
 
@@ -162,7 +162,7 @@ def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
         elif origin is list and args[0] is not str:
             found[name] = [from_ours(item, args[0]) for item in value]
         elif origin is UnionType and value is not None and args[0] is not datetime:
-            found[name] = from_ours(value, args[0])
+            found[name] = from_ours(value, args[0])  # pyright: ignore[reportArgumentType] - a stand-in
         else:
             found[name] = value
     return found
@@ -172,14 +172,8 @@ def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
-def test_any_message_is_the_same_to_google_and_to_the_generated_codec(
-    google: Google, kind: type[msgspec.Struct]
-) -> None:
-    from penstock.rpc._generated.penstock import v1 as generated_penstock
-    from penstock.rpc._generated.workflow import v1 as generated_workflow
-
+def test_any_message_is_the_same_to_google(google: Google, kind: type[msgspec.Struct]) -> None:
     theirs_of = google_class(google, kind)
-    generated = getattr(generated_workflow if kind.__module__ == m.__name__ else generated_penstock, kind.__name__)
 
     @settings(max_examples=40, deadline=None)
     @given(whole_messages(kind))
@@ -189,16 +183,8 @@ def test_any_message_is_the_same_to_google_and_to_the_generated_codec(
         theirs = theirs_of.FromString(data)
         assert from_google(theirs, kind) == from_ours(ours, kind)
         assert from_ours(decode_message(theirs.SerializeToString(), kind), kind) == from_ours(ours, kind)
-        assert theirs_of.FromString(bytes(generated.parse(data))) == theirs
-        if not any(
-            get_origin(python_type) is dict or proto.kind == STRUCT for _, python_type, proto in fields_of(kind)
-        ):
-            assert bytes(generated.parse(data)) == data or kind in NESTED_MAPS
 
     check()
-
-
-NESTED_MAPS = {kind for kind in KINDS if kind.__module__ == m.__name__}  # somewhere below a map, which has no order
 
 
 # --------------------------------------------------------------------------------------------------------- any bytes
@@ -450,7 +436,7 @@ def test_the_values_of_all_structs_of_a_message_are_bounded_together() -> None:
 
 
 def length(body: bytes) -> bytes:
-    from penstock.rpc.wire import write_varint
+    from penstock.wire.protobuf import write_varint
 
     return write_varint(len(body)) + body
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import encode_message
 from penstock.rpc.limits import Limits
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import Answer, RawClient, framed
 from tests.rpc.services import COMPLETE, WORK
@@ -224,11 +224,10 @@ async def test_calls_under_load_are_never_broken_by_a_drain() -> None:
 
 
 async def test_the_sockets_given_are_closed_by_the_end() -> None:
-    from penstock.rpc.codec import WireCodec
     from penstock.rpc.server import Server
 
     sock = socket.create_server(("127.0.0.1", 0))
-    server = Server([], codec=WireCodec())
+    server = Server([])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])
         await server.drain(1.0)

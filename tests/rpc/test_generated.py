@@ -13,20 +13,20 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 
-from penstock.rpc import health, messages, reflection, worker_messages
-from penstock.rpc.codec import STRUCT, UINT32, VALUE, Proto, fields_of
+from penstock.wire import grpc_health, grpc_reflection, penstock_v1, workflow_v1
+from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto, fields_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_generated_files_are_those_of_the_proto_files() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "generate_protos.py"), "--check"],
+        [sys.executable, str(ROOT / "tools" / "generate_wire.py"), "--check"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"run python tools/generate_protos.py\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"run python tools/generate_wire.py\n{done.stdout}{done.stderr}"
 
 
 def descriptors() -> Any:
@@ -34,7 +34,7 @@ def descriptors() -> Any:
 
     from google.protobuf import descriptor_pb2, descriptor_pool
 
-    from penstock.rpc._generated.descriptors import FILE_DESCRIPTOR_SET
+    from penstock.rpc.descriptors import FILE_DESCRIPTOR_SET
 
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(base64.b85decode(FILE_DESCRIPTOR_SET)).file:
@@ -43,11 +43,11 @@ def descriptors() -> Any:
 
 
 PACKAGES = [
-    (messages, "workflow.v1", "workflow/v1/engine.proto"),
-    (worker_messages, "penstock.v1", "penstock/v1/worker.proto"),
-    (health, "grpc.health.v1", "grpc/health/v1/health.proto"),
-    (reflection, "grpc.reflection.v1", "grpc/reflection/v1/reflection.proto"),
-    (reflection, "grpc.reflection.v1alpha", "grpc/reflection/v1alpha/reflection.proto"),
+    (workflow_v1, "workflow.v1", "workflow/v1/engine.proto"),
+    (penstock_v1, "penstock.v1", "penstock/v1/worker.proto"),
+    (grpc_health, "grpc.health.v1", "grpc/health/v1/health.proto"),
+    (grpc_reflection, "grpc.reflection.v1", "grpc/reflection/v1/reflection.proto"),
+    (grpc_reflection, "grpc.reflection.v1alpha", "grpc/reflection/v1alpha/reflection.proto"),
 ]
 
 
@@ -84,7 +84,7 @@ def kind_in(field: Any) -> str:
         value = field.message_type.fields_by_name["value"]
         return "map of value" if value.message_type else "map of string"
     names = {1: "double", 5: "int32", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 14: "int32"}
-    kind = {
+    kind: str = {  # pyright: ignore[reportAssignmentType] - a stand-in
         "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp",
     }.get(type_name, type_name.rpartition(".")[2]) if type_name else names[field.type]  # fmt: skip
     if field.containing_oneof is not None and not type_name:
@@ -113,20 +113,20 @@ def kind_of(python_type: Any, proto: Proto) -> str:
 @pytest.mark.parametrize(
     ("ours", "package", "enum"),
     [
-        (messages.StepType, "workflow.v1", "StepType"),
-        (messages.InstanceStatus, "workflow.v1", "InstanceStatus"),
-        (messages.InstanceStatus, "penstock.v1", "InstanceStatus"),
-        (messages.StepExecutionStatus, "workflow.v1", "StepExecutionStatus"),
-        (messages.BoundaryEventType, "workflow.v1", "BoundaryEventType"),
-        (worker_messages.Outcome, "penstock.v1", "Outcome"),
-        (health.ServingStatus, "grpc.health.v1", "HealthCheckResponse.ServingStatus"),
+        (workflow_v1.StepType, "workflow.v1", "StepType"),
+        (workflow_v1.InstanceStatus, "workflow.v1", "InstanceStatus"),
+        (penstock_v1.InstanceStatus, "penstock.v1", "InstanceStatus"),
+        (workflow_v1.StepExecutionStatus, "workflow.v1", "StepExecutionStatus"),
+        (workflow_v1.BoundaryEventType, "workflow.v1", "BoundaryEventType"),
+        (penstock_v1.Outcome, "penstock.v1", "Outcome"),
+        (grpc_health.ServingStatus, "grpc.health.v1", "HealthCheckResponse.ServingStatus"),
     ],
 )
 def test_the_enums_are_those_of_the_proto_file(ours: Any, package: str, enum: str) -> None:
     theirs = descriptors().FindEnumTypeByName(f"{package}.{enum}")
     import re
 
-    prefix = "" if ours is health.ServingStatus else re.sub(r"(?<!^)(?=[A-Z])", "_", enum).upper() + "_"
+    prefix = "" if ours is grpc_health.ServingStatus else re.sub(r"(?<!^)(?=[A-Z])", "_", enum).upper() + "_"
     assert {prefix + member.name: member.value for member in ours} == {v.name: v.number for v in theirs.values}
 
 
@@ -148,11 +148,11 @@ def test_the_contract_stands_in_the_proto_file() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_that_runs_needs_protobuf_grpcio_or_betterproto2() -> None:
+def test_nothing_that_runs_needs_protobuf_or_grpcio() -> None:
     code = (
-        "import sys; import penstock.rpc.server, penstock.rpc.codec, penstock.rpc.health, penstock.rpc.reflection,"
-        " penstock.rpc.messages, penstock.rpc.worker_messages, penstock.rpc.problems;"
-        " print([m for m in ('google.protobuf', 'grpc', 'betterproto2') if m in sys.modules])"
+        "import sys; import penstock.rpc.server, penstock.rpc.health, penstock.rpc.reflection, penstock.rpc.problems,"
+        " penstock.wire.workflow_v1, penstock.wire.penstock_v1;"
+        " print([m for m in ('google.protobuf', 'grpc') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

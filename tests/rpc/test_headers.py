@@ -9,10 +9,10 @@ import pytest
 import trio
 from h2.errors import ErrorCodes
 
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.rpc.headers import flaw_of
 from penstock.rpc.limits import Limits
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import Answer, RawClient, framed
 from tests.rpc.services import COMPLETE, WORK

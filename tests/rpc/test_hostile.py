@@ -13,9 +13,9 @@ import trio.testing
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.rpc.limits import Limits
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import client_on, framed
 from tests.rpc.services import COMPLETE, FAIL, POLL, START, WORK
@@ -108,7 +108,7 @@ async def test_a_struct_nested_too_deeply_is_an_invalid_argument(run: Running) -
 
 
 def encode_length(body: bytes) -> bytes:
-    from penstock.rpc.wire import write_varint
+    from penstock.wire.protobuf import write_varint
 
     return write_varint(len(body)) + body
 

@@ -18,15 +18,15 @@ from h2.errors import ErrorCodes
 
 from penstock.errors import NotFound
 from penstock.log import trace_id
-from penstock.rpc import messages as m
-from penstock.rpc.codec import encode_message
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.struct_codec import MAX_LEVELS
-from penstock.rpc.wire import write_varint
 from penstock.rpc.worker_service import Worker
 from penstock.settings import DispatchMode
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
+from penstock.wire.protobuf import write_varint
+from penstock.wire.struct_codec import MAX_LEVELS
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.rpc.raw import framed
@@ -134,9 +134,9 @@ async def test_a_definition_comes_back_with_every_field(driver: Driver, grpc: Se
     listed = await grpc.call("ListDefinitions", m.ListDefinitionsRequest("LOAN"), m.ListDefinitionsResponse)
     assert (listed.definitions, listed.total) == ([found], 1)
     # Go's library writes maps in another order each time.
-    found.metadata = b'{"z":[1,{"in":1,"deep":null}],"a":2.5}'
-    found.steps[7].transformations = dict(reversed(found.steps[7].transformations.items()))
-    found.steps[7].transformations["o"] = b'{"x":[],"b":1}'
+    found.metadata = b'{"z":[1,{"in":1,"deep":null}],"a":2.5}'  # pyright: ignore[reportOptionalMemberAccess] - it is there
+    found.steps[7].transformations = dict(reversed(found.steps[7].transformations.items()))  # pyright: ignore[reportOptionalMemberAccess] - it is there
+    found.steps[7].transformations["o"] = b'{"x":[],"b":1}'  # pyright: ignore[reportOptionalMemberAccess] - it is there
     again = await grpc.call("UploadDefinition", m.UploadDefinitionRequest(found), m.UploadDefinitionResponse)
     assert again == answer
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.rpc.codec import decode_message, encode_message
-from penstock.rpc.health import Health, HealthCheckRequest, HealthCheckResponse
+from penstock.rpc.health import Health
 from penstock.rpc.methods import service_names
-from penstock.rpc.reflection import (
-    ExtensionRequest,
-    Reflection,
-    ServerReflectionRequest,
-    ServerReflectionResponse,
-)
+from penstock.rpc.reflection import Reflection
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse
+from penstock.wire.grpc_reflection import ExtensionRequest, ServerReflectionRequest, ServerReflectionResponse
 from tests.rpc.conftest import running
 from tests.rpc.raw import framed
 from tests.rpc.services import Engine
@@ -123,7 +120,7 @@ async def test_every_name_that_google_knows_is_found() -> None:
 
     from google.protobuf import descriptor_pb2
 
-    from penstock.rpc._generated.descriptors import FILE_DESCRIPTOR_SET
+    from penstock.rpc.descriptors import FILE_DESCRIPTOR_SET
     from penstock.rpc.reflection import Descriptors
 
     data = base64.b85decode(FILE_DESCRIPTOR_SET)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
-from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.limits import Limits
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import framed
 from tests.rpc.services import COMPLETE, FAIL, START, WORK

@@ -11,12 +11,12 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 
 from penstock import errors
-from penstock.rpc import messages as m
 from penstock.rpc.call import Call
-from penstock.rpc.codec import decode_message, encode_message
 from penstock.rpc.methods import unary
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests.rpc.conftest import Running, running
-from tests.rpc.services import COMPLETE, FAIL, HEARTBEAT, POLL, START
+from tests.rpc.services import COMPLETE, FAIL, POLL, START
 
 
 async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -> None:
@@ -25,22 +25,6 @@ async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -
     jobs = decode_message(answer.messages[0], m.PollJobsResponse).jobs
     assert answer.status == 0
     assert [(job.job_type, json.loads(job.variables)) for job in jobs] == [("charge", {"worker": "w1", "n": 3})] * 2
-
-
-async def test_a_service_on_the_generated_base_runs_unchanged(run: Running) -> None:
-    from penstock.rpc._generated.penstock import v1
-
-    request = v1.HeartbeatJobsRequest(worker_id="w", heartbeats=[v1.Heartbeat(job_id="j", attempt=2)])
-    async with run.client() as client:
-        answer = await client.call(HEARTBEAT, bytes(request))
-    expected = v1.HeartbeatOutcome(job_id="j", attempt=2, outcome=v1.Outcome.OK)
-    assert v1.HeartbeatJobsResponse.parse(answer.messages[0]).results == [expected]
-
-
-async def test_a_method_that_the_generated_base_leaves_open_is_unimplemented(run: Running) -> None:
-    async with run.client() as client:
-        answer = await client.call("/penstock.v1.Worker/CompleteJobs")
-    assert answer.status == 12
 
 
 async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:

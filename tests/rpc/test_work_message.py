@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.engine.vocabulary import Job, raw
-from penstock.rpc import worker_messages as w
 from penstock.rpc.work_stream import MESSAGE_MAX_BYTES, WorkStream, _Pending
+from penstock.wire import penstock_v1 as w
 
 NOW = datetime.now(UTC)
 

@@ -11,8 +11,8 @@ from grpclib.const import Status
 
 from penstock.engine import streams
 from penstock.rpc import work_stream
-from penstock.rpc import worker_messages as w
 from penstock.testing.definitions import fork, linear
+from penstock.wire import penstock_v1 as w
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.rpc.served import WORKER, CallFailed, Served, Work, served

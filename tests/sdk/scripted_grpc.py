@@ -22,7 +22,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 from msgspec import Struct
 
-from penstock.rpc.codec import decode_message, encode_message
+from penstock.wire.codec import decode_message, encode_message
 
 LAST_STREAM_ID = 2**31 - 1
 

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.client import Client, Conflict, StartRequest, TimedOut
 from penstock.client.operation import GetInstance
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message, encode_message
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import decode_message, encode_message
 from tests.sdk.loops import Run
 from tests.sdk.virtual_time import StillTime
 
@@ -121,7 +121,7 @@ def test_a_server_that_stops_and_another_in_its_place(run: Run, foreign: Foreign
             await anyio.to_thread.run_sync(stopped.wait)
             again = Foreign()
             try:
-                client.transport.channel._port = again.port  # type: ignore[attr-defined]
+                client.transport.channel._port = again.port  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - a private part
                 assert (await client.start_instances([request]))[0].unwrap().id == "1"
             finally:
                 again.server.stop(None).wait()

@@ -45,10 +45,10 @@ from penstock.client.builder import WorkflowBuilder
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.grpc.exchange import WITHOUT_FORM, exchange_for
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import encode_message
 from penstock.testing.cancellation import Attempt, Operation, cancel_at_step, cancel_everywhere
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
 from tests.sdk.test_contract import CALLS
@@ -150,7 +150,7 @@ def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(
                 tasks.start_soon(when_asked, 1, lambda: still.jump(0.1))
                 with pytest.raises(TimedOut) as caught:
                     await client.call(calls.GetInstance(id="1f"), timeout_s=0.1)
-            assert caught.value.maybe_applied
+            assert caught.value.maybe_applied  # pyright: ignore[reportPossiblyUnboundVariable] - the block ran
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.get_instance, "1f")
                 await when_asked(2, tasks.cancel_scope.cancel)
@@ -209,7 +209,7 @@ def _refuse_stream(call: ScriptedCall) -> None:
     ids=["refused stream", "queue full", "shutting down"],
 )
 def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, server: ScriptedGrpc, first: object) -> None:
-    server.on(TASK, first, answer(DONE))  # type: ignore[arg-type]
+    server.on(TASK, first, answer(DONE))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
     async def main() -> None:
         async with Client(server.url) as client:
@@ -235,7 +235,7 @@ def test_an_engine_that_leaves_still_answers_its_calls_while_new_ones_go_elsewhe
         async with Client(transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(client.get_instance, "1f")
             await anyio.to_thread.run_sync(server.wait, lambda: server.calls and server.calls[0].ended)
-            await until(lambda: transport.channel._connection.leaving)
+            await until(lambda: transport.channel._connection.leaving)  # pyright: ignore[reportOptionalMemberAccess] - it is there
             assert (await client.get_instance("1f")).id == "1f"
             old = server.calls[0]
 
@@ -326,7 +326,7 @@ def test_a_silent_engine_is_pinged_and_given_up(still: StillTime, server: Script
                 while connection._pinged:
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
-            assert connection.usable
+            assert connection.usable  # pyright: ignore[reportOptionalMemberAccess, reportPossiblyUnboundVariable] - it is there
             server.silent = True
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(time_passes, 2)
@@ -436,7 +436,7 @@ def _cut(call: ScriptedCall) -> None:
 def test_every_condition_has_its_exception(
     still: StillTime, server: ScriptedGrpc, script: object, kind: type[ClientError]
 ) -> None:
-    server.on(GET, script)  # type: ignore[arg-type]
+    server.on(GET, script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
     async def main() -> None:
         async with Client(server.url, timeout_s=0.5) as client:

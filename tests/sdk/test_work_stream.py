@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from penstock.client import Client, DispatchModeConflict
-from penstock.rpc import worker_messages as w
+from penstock.wire import penstock_v1 as w
 from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
@@ -250,7 +250,7 @@ def test_an_engine_that_turns_it_away_is_told_of_once_and_never_called_open(
         reachable: list[bool] = []
 
         class Observer(WorkerObserver):
-            def on_engine(self, reached: bool) -> None:
+            def on_engine(self, reached: bool) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - its own name
                 reachable.append(reached)
 
         worker = Worker(engine.server.url, observer=Observer())

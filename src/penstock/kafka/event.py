@@ -10,9 +10,9 @@ from penstock.core.definition import Step
 from penstock.core.topic import topic_of
 from penstock.engine import ids
 from penstock.kafka.record import Record
-from penstock.rpc.codec import encode_message
-from penstock.rpc.messages import JobDispatchEvent
 from penstock.store.outbox import Outgoing
+from penstock.wire.codec import encode_message
+from penstock.wire.workflow_v1 import JobDispatchEvent
 
 SCHEMA_VERSION = 1
 CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"

@@ -11,8 +11,9 @@ Relies on ``transport.Connection`` for h2 and the socket. Must not raise for any
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+import msgspec
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -21,7 +22,8 @@ from h2.exceptions import H2Error
 
 from penstock.offload import run_sized
 from penstock.rpc.inbox import Inbox
-from penstock.rpc.wire import DecodeError
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.protobuf import DecodeError
 
 if TYPE_CHECKING:
     from penstock.engine.answers import Hold
@@ -37,14 +39,6 @@ _CONTENT = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _NOBODY = GRPCError(Status.CANCELLED, "the client has gone")
 
 
-class Codec(Protocol):
-    """Bytes of one message to an object and back. ``decode`` raises ``DecodeError`` for anything it can't read."""
-
-    def encode(self, message: Any, message_type: Any) -> bytes: ...
-
-    def decode(self, data: bytes, message_type: Any) -> Any: ...
-
-
 class Call(Generic[RequestT, AnswerT]):
     """One RPC. One task may read and one may write at a time; both are cancelled when the client cancels.
 
@@ -53,7 +47,7 @@ class Call(Generic[RequestT, AnswerT]):
     """
 
     __slots__ = (
-        "_answers", "_codec", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "expired",
+        "_answers", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "expired",
          "finished", "headers", "hold", "inbox", "method", "scope", "started_at", "stream_id",
     )  # fmt: skip
 
@@ -66,7 +60,6 @@ class Call(Generic[RequestT, AnswerT]):
         timeout_s: float | None,
     ) -> None:
         self._connection = connection
-        self._codec: Codec = connection.codec
         self.stream_id = stream_id
         self.headers = headers
         self.method = method
@@ -167,7 +160,7 @@ class Call(Generic[RequestT, AnswerT]):
             return None
         try:
             kind = self.method.request_type
-            message: RequestT = await run_sized(len(data), lambda: self._codec.decode(data, kind))
+            message: RequestT = await run_sized(len(data), lambda: decode_message(data, kind))
         except DecodeError as error:
             raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
         return message
@@ -195,7 +188,7 @@ class Call(Generic[RequestT, AnswerT]):
         self._sending = True
         body = b""
         try:
-            body = self._codec.encode(message, self.method.answer_type)
+            body = encode_message(cast(msgspec.Struct, message))
             self.hold.add(len(body))
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)

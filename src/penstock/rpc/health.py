@@ -7,35 +7,14 @@ grpclib ships one, on asyncio and google.protobuf; this one needs neither. Does 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
-from typing import Annotated
 
 import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
-from msgspec import Struct
 
 from penstock.rpc.call import Call
-from penstock.rpc.codec import Proto
 from penstock.rpc.methods import answers_stream, unary
-
-
-class ServingStatus(IntEnum):
-    """``grpc.health.v1.HealthCheckResponse.ServingStatus``."""
-
-    UNKNOWN = 0
-    SERVING = 1
-    NOT_SERVING = 2
-    SERVICE_UNKNOWN = 3
-
-
-class HealthCheckRequest(Struct):
-    service: Annotated[str, Proto(1)] = ""
-
-
-class HealthCheckResponse(Struct):
-    status: Annotated[int, Proto(1)] = 0
-
+from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
 
 _Call = Call[HealthCheckRequest, HealthCheckResponse]
 

@@ -10,10 +10,10 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
 from penstock.errors import BadRequest
-from penstock.rpc import messages as m
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, read_variables, required, slice_of
+from penstock.wire import workflow_v1 as m
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 

@@ -11,11 +11,11 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import Completion, Failure, Job, PollRequest
 from penstock.errors import DispatchModeConflict
-from penstock.rpc import messages as m
 from penstock.rpc.call import Call
-from penstock.rpc.codec import encode_message
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
+from penstock.wire import workflow_v1 as m
+from penstock.wire.codec import encode_message
 
 MAX_JOBS_DEFAULT: Final = 1
 """The contract's default for gRPC; REST's is 10."""

@@ -1,6 +1,6 @@
 """Server reflection, ``grpc.reflection.v1`` and ``v1alpha``: lets grpcurl and the like call without proto files.
 
-Serves the file descriptors that ``tools/generate_protos.py`` checked in. grpclib's own reads them from
+Serves the file descriptors that ``tools/generate_wire.py`` checked in. grpclib's own reads them from
 google.protobuf's pool, which would have to be installed, and hold our messages, for nothing else.
 """
 
@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Annotated
 
 from grpclib.const import Handler, Status
-from msgspec import Struct, field
+from msgspec import Struct
 
-from penstock.rpc._generated.descriptors import FILE_DESCRIPTOR_SET
 from penstock.rpc.call import Call
-from penstock.rpc.codec import Proto
+from penstock.rpc.descriptors import FILE_DESCRIPTOR_SET
 from penstock.rpc.methods import both_stream
-from penstock.rpc.wire import BYTES, budget, read_bytes, read_tag, skip_field
+from penstock.wire.grpc_reflection import (
+    ErrorResponse,
+    ExtensionNumberResponse,
+    FileDescriptorResponse,
+    ListServiceResponse,
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+    ServiceResponse,
+)
+from penstock.wire.protobuf import BYTES, budget, read_bytes, read_tag, skip_field
 
 _VERSIONS = ("v1", "v1alpha")
 
@@ -28,56 +35,6 @@ _NAME = 1
 _MESSAGE_FIELD, _MESSAGE_NESTED, _MESSAGE_ENUM = 2, 3, 4
 _ENUM_VALUE = 2
 _SERVICE_METHOD = 2
-
-
-class ExtensionRequest(Struct):
-    containing_type: Annotated[str, Proto(1)] = ""
-    extension_number: Annotated[int, Proto(2)] = 0
-
-
-class ServerReflectionRequest(Struct):
-    """One of the fields after ``host``."""
-
-    host: Annotated[str, Proto(1)] = ""
-    file_by_filename: Annotated[str | None, Proto(3)] = None
-    file_containing_symbol: Annotated[str | None, Proto(4)] = None
-    file_containing_extension: Annotated[ExtensionRequest | None, Proto(5)] = None
-    all_extension_numbers_of_type: Annotated[str | None, Proto(6)] = None
-    list_services: Annotated[str | None, Proto(7)] = None
-
-
-class FileDescriptorResponse(Struct):
-    file_descriptor_proto: Annotated[list[bytes], Proto(1)] = field(default_factory=list[bytes])
-
-
-class ExtensionNumberResponse(Struct):
-    """Proto3 messages have no extensions, so the list of their numbers is left out."""
-
-    base_type_name: Annotated[str, Proto(1)] = ""
-
-
-class ServiceResponse(Struct):
-    name: Annotated[str, Proto(1)] = ""
-
-
-class ListServiceResponse(Struct):
-    service: Annotated[list[ServiceResponse], Proto(1)] = field(default_factory=list[ServiceResponse])
-
-
-class ErrorResponse(Struct):
-    error_code: Annotated[int, Proto(1)] = 0
-    error_message: Annotated[str, Proto(2)] = ""
-
-
-class ServerReflectionResponse(Struct):
-    """One of the fields after ``original_request``."""
-
-    valid_host: Annotated[str, Proto(1)] = ""
-    original_request: Annotated[ServerReflectionRequest | None, Proto(2)] = None
-    file_descriptor_response: Annotated[FileDescriptorResponse | None, Proto(4)] = None
-    all_extension_numbers_response: Annotated[ExtensionNumberResponse | None, Proto(5)] = None
-    list_services_response: Annotated[ListServiceResponse | None, Proto(6)] = None
-    error_response: Annotated[ErrorResponse | None, Proto(7)] = None
 
 
 class _File(Struct):

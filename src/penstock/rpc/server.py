@@ -28,7 +28,7 @@ from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory
 from penstock.errors import PenstockError, TooManyRequests
 from penstock.log import set_trace
-from penstock.rpc.call import Call, Codec
+from penstock.rpc.call import Call
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
@@ -92,7 +92,6 @@ class Server:
         self,
         handlers: Iterable[Service],
         *,
-        codec: Codec,
         limits: Limits | None = None,
         tls: Tls | None = None,
         status_of: Callable[[Exception], GRPCError | None] | None = None,
@@ -108,7 +107,6 @@ class Server:
         listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate`` everybody may call everything.
         """
         self.limits = limits or Limits()
-        self.codec = codec
         self.counts = Counts()
         self._methods: dict[bytes, Method] = {}
         for service in handlers:

@@ -67,7 +67,6 @@ class Connection:
         """Whom the client's TLS certificate names."""
         self.server = server
         self.limits = server.limits
-        self.codec = server.codec
         self.peer = peer
         self.calls: dict[int, Call[Any, Any]] = {}
         self.h2 = open_h2(self.limits)

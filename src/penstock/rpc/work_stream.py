@@ -25,8 +25,8 @@ from penstock.engine.streams import JobStream
 from penstock.engine.vocabulary import LostJob
 from penstock.errors import PenstockError
 from penstock.rpc import worker_items
-from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
+from penstock.wire import penstock_v1 as w
 
 RESULTS_MAX_COUNT: Final = 4_000
 """Results and heartbeats of one stream whose outcomes are not sent yet; beyond it nothing is read."""

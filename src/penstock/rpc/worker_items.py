@@ -12,8 +12,8 @@ from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, ItemOutcome, Job, Release
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
-from penstock.rpc import worker_messages as w
 from penstock.rpc.reading import given_value, given_variables, required
+from penstock.wire import penstock_v1 as w
 
 OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
 

@@ -12,12 +12,12 @@ from penstock.engine.vocabulary import InstanceView, StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc import worker_items
-from penstock.rpc import worker_messages as w
 from penstock.rpc.call import Call
-from penstock.rpc.messages import InstanceStatus
 from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
+from penstock.wire import penstock_v1 as w
+from penstock.wire.workflow_v1 import InstanceStatus
 
 _PREFIX: Final = "/penstock.v1.Worker/"
 

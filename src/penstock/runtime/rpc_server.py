@@ -13,7 +13,6 @@ import trio
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
-from penstock.rpc.codec import WireCodec
 from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import service_names
@@ -46,7 +45,6 @@ class RpcServer:
         seconds = engine.metrics.grpc_request_seconds
         self.server = Server(
             [workflow, worker, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
-            codec=WireCodec(),
             limits=Limits(
                 connections=max_connections or settings.grpc_max_connections,
                 connections_per_address=settings.address_max_connections,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.rpc import worker_messages as w
+from penstock.wire import penstock_v1 as w
 from penstock.worker.desk import Demand
 
 # More at once would be leased long before its turn.

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.client.model import Job, Variables
-from penstock.rpc.codec import decode_message
-from penstock.rpc.messages import JobDispatchEvent
-from penstock.rpc.wire import DecodeError
+from penstock.wire.codec import decode_message
+from penstock.wire.protobuf import DecodeError
+from penstock.wire.workflow_v1 import JobDispatchEvent
 
 SCHEMA_VERSION: Final = 1
 MESSAGE: Final = b"workflow.v1.JobDispatchEvent"

@@ -26,9 +26,9 @@ from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.jobs import completion_message, failure_message, job_of, outcome_of, release_message
 from penstock.client.grpc.unary import WORKER
 from penstock.client.model import Completion, Failure, JobRef, Outcome
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import decode_message, encode_message
-from penstock.rpc.wire import DecodeError
+from penstock.wire import penstock_v1 as w
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason

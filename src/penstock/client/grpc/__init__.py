@@ -2,8 +2,7 @@
 
 ``http2`` is the protocol's state machine, ``connection`` and ``call`` move its bytes, ``channel`` connects and connects
 again, ``exchange`` and ``definitions`` say what each operation looks like on this wire, ``status`` what an error means,
-``transport`` puts them together. Of the engine only the messages and their codec are used (``penstock.rpc.messages``,
-``worker_messages``, ``codec``), which are pure.
+``transport`` puts them together. The messages and their codec are those of ``penstock.wire``.
 """
 
 from __future__ import annotations

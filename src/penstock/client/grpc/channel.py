@@ -24,8 +24,8 @@ from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.connection import Connection, GrpcLimits
 from penstock.client.token import Token, bearer_of, check_token
 from penstock.client.tracing import current_traceparent
-from penstock.rpc.codec import decode_message, encode_message
-from penstock.rpc.wire import DecodeError
+from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.protobuf import DecodeError
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.client.errors import BadRequest, NotOverGrpc
 from penstock.client.grpc.values import name_of
-from penstock.rpc import messages as m
+from penstock.wire import workflow_v1 as m
 
 
 class _Boundary(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

@@ -8,9 +8,7 @@ way out, and comes rounded on the way in. What neither service has, is a ``NotOv
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from penstock.client.errors import BadRequest, NotOverGrpc, Unavailable
 from penstock.client.grpc import jobs
@@ -55,26 +53,11 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
-from penstock.rpc.codec import Proto
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
 
 T = TypeVar("T")
-
-
-class HealthCheckRequest(msgspec.Struct):
-    """``grpc.health.v1.HealthCheckRequest``."""
-
-    service: Annotated[str, Proto(1)] = ""
-
-
-class HealthCheckResponse(msgspec.Struct):
-    """``grpc.health.v1.HealthCheckResponse``."""
-
-    status: Annotated[int, Proto(1)] = 0
-
-
-SERVING = 1
 
 
 def exchange_for(operation: Operation[Any]) -> Exchange:
@@ -119,7 +102,7 @@ def _check_ready(_operation: CheckReady) -> Exchange:
 
 
 def _read_ready(answer: HealthCheckResponse) -> None:
-    if answer.status != SERVING:
+    if answer.status != ServingStatus.SERVING:
         raise Unavailable("the engine is not ready", maybe_applied=False)
 
 

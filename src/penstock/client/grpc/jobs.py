@@ -21,8 +21,8 @@ from penstock.client.operation import (
     PollJobs,
     ReleaseJobs,
 )
-from penstock.rpc import messages as m
-from penstock.rpc import worker_messages as w
+from penstock.wire import penstock_v1 as w
+from penstock.wire import workflow_v1 as m
 
 MAX_UINT32 = 2**32 - 1
 

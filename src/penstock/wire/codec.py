@@ -1,10 +1,11 @@
 """Messages to bytes and back, by a table compiled from the annotations of the message structs.
 
-What every service of ours uses, because betterproto2's ``parse`` can't be given a stranger's bytes: it takes a
-message that is cut off as whole, and a number where a message should be as it is. The table also costs a sixth of it
-(tests/rpc/README.md has the figures), reads variables as JSON text without ever making a ``Struct``, and refuses
-what google.protobuf refuses, no matter the bytes. Generated classes (``_generated``) are taken as well.
-Relies on ``wire`` and ``struct_codec``. ``decode`` raises ``DecodeError`` only.
+The one protobuf codec: of the gRPC server and client, the Work stream and the values of Kafka records. It reads
+variables as JSON text without ever making a ``Struct``, bounds what a few bytes can stand for, and refuses what
+google.protobuf refuses, no matter the bytes. The loser is betterproto2 with its Rust codec: it reads plain messages
+three times as fast, but a ``Struct`` or JSON 4 to 700 times as slow, and its codec knows no betterproto2 beyond 0.4.0
+(docs/performance.md; ``python -m benchmarks.wire_codecs``).
+Relies on ``protobuf`` and ``struct_codec``. ``decode_message`` raises ``DecodeError`` only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.rpc.struct_codec import merged_struct, merged_value, struct_from_json, value_from_json
-from penstock.rpc.wire import (
+from penstock.wire.protobuf import (
     BYTES,
     MAX_DEPTH,
     TRUNCATED,
@@ -35,6 +35,7 @@ from penstock.rpc.wire import (
     write_tag,
     write_varint,
 )
+from penstock.wire.struct_codec import merged_struct, merged_value, struct_from_json, value_from_json
 
 MessageT = TypeVar("MessageT", bound=msgspec.Struct)
 
@@ -402,23 +403,3 @@ def decode_message(data: bytes, cls: type[MessageT]) -> MessageT:
         raise DecodeError(TRUNCATED) from None
     except UnicodeDecodeError:
         raise DecodeError("the message has text that is not UTF-8") from None
-
-
-class WireCodec:
-    """The codec that ``rpc.server.Server`` is given."""
-
-    def encode(self, message: Any, message_type: Any) -> bytes:
-        """Bytes of a struct of ours, or of a generated message."""
-        assert isinstance(message, message_type)
-        if isinstance(message, msgspec.Struct):
-            return encode_message(message)
-        return bytes(message)
-
-    def decode(self, data: bytes, message_type: Any) -> Any:
-        """A struct of ours, or a generated message. Raises DecodeError."""
-        if issubclass(message_type, msgspec.Struct):
-            return decode_message(data, message_type)
-        try:
-            return message_type.parse(data)
-        except Exception:  # betterproto2 raises ValueError, IndexError, struct.error, UnicodeDecodeError, EOFError, ...
-            raise DecodeError(f"not a {message_type.__name__}") from None

@@ -27,7 +27,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from penstock.rpc.wire import MAX_VALUES, DecodeError, budget, read_tag, read_varint, skip_field, write_varint
+from penstock.wire.protobuf import MAX_VALUES, DecodeError, budget, read_tag, read_varint, skip_field, write_varint
 
 MAX_LEVELS = 32
 """How deep objects and lists may nest. A level is three messages, so google.protobuf's own 100 stops there too."""
