@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from penstock.errors import Unavailable
-from penstock.store import jobs as store
+from penstock.store import variables as store
 from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
@@ -261,14 +261,14 @@ async def test_variables_of_many_jobs_are_read_in_pieces(
     for size in sizes:
         await driver.start("linear", {"text": "x" * size})
     read: list[int] = []
-    within = store.variables_within
+    within = store.read_within
 
     async def noted(connection: TrioConnection, instances: Sequence[int], max_bytes: int) -> Any:
         found, more = await within(connection, instances, max_bytes)
         read.append(sum(map(len, found.values())))
         return found, more
 
-    monkeypatch.setattr(store, "variables_within", noted)
+    monkeypatch.setattr(store, "read_within", noted)
     jobs = await driver.poll("work", n=5)
     assert sorted(len(variables_of(job)["text"]) for job in jobs) == sorted(sizes)
     assert len(read) == 3

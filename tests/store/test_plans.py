@@ -23,7 +23,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import idempotency, instances, jobs, wide
+from penstock.store import idempotency, instances, jobs, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import IdPage, NarrowStart, Wanted
@@ -182,7 +182,7 @@ async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
         b"CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE"
         b" AS $$ SELECT clock_timestamp() + interval '100 days' $$"
     )
-    return await wide.due_timers(connection, DUE_MAX)
+    return await timers.due(connection, DUE_MAX)
 
 
 async def purge(connection: TrioConnection, hours: float) -> range:
@@ -216,7 +216,7 @@ CASES = {
     "view": Case(lambda c, _: instances.view(c, range(BASE, BASE + 4 * 50, 2)), 100, 100 * 40),
     "history": Case(history, 1, 30),
     "start_narrow": Case(lambda c, _: instances.start_narrow(c, starts(100)), 100, 100 * 30),
-    "due_timers": Case(lambda c, _: wide.due_timers(c, DUE_MAX), 1, 12),  # the next one
+    "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
     "purge without old keys": Case(lambda c, _: purge(c, 24), 0, 10),
     "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),

@@ -13,8 +13,8 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.views import FROM_ELSEWHERE
 from penstock.engine.vocabulary import AuditRecord, AuditSlice, InstanceSummary
 from penstock.errors import BadRequest
+from penstock.store.audit import AuditEntry
 from penstock.store.instances import HistoryEntry
-from penstock.store.wide import AuditEntry
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]-[0-9]{1,6}", re.ASCII)

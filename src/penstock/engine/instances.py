@@ -38,9 +38,10 @@ from penstock.engine.vocabulary import (
 from penstock.engine.wide import WideLane
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
+from penstock.store import audit as audit_store
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
-from penstock.store import wide as wide_store
+from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 
@@ -156,7 +157,7 @@ class Instances:
         check_text(definition_id, "definitionId", NAME_MAX_CHARS)
         check_text(instance_key, "instanceKey", NAME_MAX_CHARS)
         async with self._database.connection() as connection:
-            return await wide_store.find_by_key(connection, definition_id, instance_key)
+            return await key_store.find(connection, definition_id, instance_key)
 
     async def history(self, id: str) -> list[HistoryItem]:
         """Every step execution in order of entry. Raises NotFound."""
@@ -181,13 +182,13 @@ class Instances:
             raise BadRequest("after: can't be given with `cursor`")
         number = ids.read_instance(id)
         await self._reserve_history(number)
-        async with self._database.connection() as connection, wide_store.one_snapshot(connection):
+        async with self._database.connection() as connection, store.one_snapshot(connection):
             views = await summarize_instances(connection, self._definitions, [number])
             found = await store.history(connection, number)
             if not views or found is None:
                 raise NotFound(f"instance '{id}' is unknown")
             loaded = await self._definitions.by_key(connection, found[0])
-            rows = await wide_store.audit_of(connection, number)
+            rows = await audit_store.of_instance(connection, number)
         records = audit_records(number, views[0], loaded, found[1], rows)
         first = max(after, 0) if cursor is None else place_after(records, cursor)
         return slice_of(records, first, min(max(limit, 1), AUDIT_PAGE_MAX))

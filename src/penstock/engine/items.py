@@ -27,11 +27,11 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.wide_item import Settled, WideItem, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
-from penstock.store import wide as store
+from penstock.store import keys, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known
-from penstock.store.statements import SQL
-from penstock.store.wide import LockedInstance, Statement
+from penstock.store.statements import Statement
+from penstock.store.wide import LockedInstance
 
 
 class CompleteItem(WideItem):
@@ -132,7 +132,7 @@ class RetryItem(WideItem):
     prepares = True
 
     async def prepare(self, connection: TrioConnection) -> None:
-        holder = await store.reclaim_instance_key(connection, self.instance)
+        holder = await keys.reclaim(connection, self.instance)
         if holder is not None:
             raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
 
@@ -254,8 +254,7 @@ class TimerItem(WideItem):
 
     def statements(self) -> list[Statement]:
         assert self.timer is not None
-        columns = tuple("{" + str(value) + "}" for value in self.timer)
-        return [(SQL["delete_fired"], columns)] if self._void else []
+        return [timers.delete(*self.timer)] if self._void else []
 
 
 class FoldItem(WideItem):

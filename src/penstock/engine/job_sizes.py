@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.engine.answers import COPIES, AnswerMemory
-from penstock.store import jobs as store
+from penstock.store import variables as store
 from penstock.store.connection import TrioConnection
 
 READ_MAX_COUNT: Final = 64
@@ -57,7 +57,7 @@ class JobSizes:
             wanted: Sequence[int] = instances[first : first + READ_MAX_COUNT]
             max_bytes = min(room_bytes, READ_MAX_BYTES)
             while wanted:
-                found, larger = await store.variables_within(connection, wanted, max_bytes)
+                found, larger = await store.read_within(connection, wanted, max_bytes)
                 grown = bool(more and larger)  # since their sizes were read: enough of it
                 for instance in wanted:
                     more.pop(instance, None)

@@ -35,6 +35,7 @@ from penstock.store.batch import Batcher
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
+from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
 
 UNREADABLE_PAUSE_S = 5.0
 """A job whose variables this engine has no key for goes back after so long, or half its lease if that is less: at once,
@@ -403,7 +404,7 @@ class Polls:
             if variables is None and not left_out:
                 self._return_later(over)
             elif variables is None or (
-                size_bytes > store.INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
+                size_bytes > INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
             ):  # no room for them: back to the queue, and the next claim knows better
                 self._sizes.note(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
                 self._return(over)

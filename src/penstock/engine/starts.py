@@ -33,7 +33,7 @@ from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
 from penstock.offload import run_sized
 from penstock.settings import Settings
-from penstock.store import idempotency
+from penstock.store import idempotency, keys
 from penstock.store import instances as store
 from penstock.store import wide as wide_store
 from penstock.store.batch import Batcher
@@ -42,7 +42,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, LOCKED, Database, IdTaken, RefusedWithin, TryAgain
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import NarrowStart
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
 from penstock.store.wide import Change, NewInstance
 
@@ -288,7 +288,7 @@ class Starts:
         now, xid, positions = await wide_store.begin(connection, POSITIONS_PER_ITEM * len(items))
         effects = Effects()
         created: list[StartItem] = []
-        extra: list[wide_store.Statement] = []
+        extra: list[Statement] = []
         try:
             for item in sorted(items, key=_key_order):
                 loaded, request = item.loaded, item.request
@@ -345,14 +345,14 @@ class Starts:
                     item.answer(msgspec.json.decode(bytes(used[2]), type=InstanceView))
                 return True
         if request.instance_key is not None:
-            holder, written = await wide_store.claim_instance_key(
+            holder, written = await keys.claim(
                 connection, loaded.definition.id, request.instance_key, id, kept=request.keep_instance_key
             )
             if holder != id:
                 view = await self._view_open(connection, item, holder)
                 if view is None:
                     return True
-                writes: list[wide_store.Statement] = []
+                writes: list[Statement] = []
                 if key is not None:  # the first answer of this key, too
                     writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
                 if writes or written:

@@ -20,15 +20,14 @@ from penstock.engine.vocabulary import BufferedSignal, Signal, UserTaskCompletio
 from penstock.engine.wide import WideLane
 from penstock.engine.wide_item import Settled, WritesOnly
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
-from penstock.store import idempotency
+from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
-from penstock.store import wide as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import Known
-from penstock.store.statements import SQL
+from penstock.store.statements import Statement
 from penstock.store.vault import Vault
-from penstock.store.wide import LockedInstance, Statement
+from penstock.store.wide import LockedInstance
 
 SIGNALS_MAX = 10_000
 """Signals that may be kept for one instance."""
@@ -70,7 +69,7 @@ class SignalItem(TaskItem):
 
     async def prepare(self, connection: TrioConnection) -> None:
         if self.signal_id is not None:
-            came = await store.find_signal_id(connection, self.instance, self.signal_id)
+            came = await signals.find_id(connection, self.instance, self.signal_id)
             if came is not None:
                 if came != self.signal_digest:
                     raise IdempotencyConflict("signalId: another signal came to the instance with this id")
@@ -108,21 +107,21 @@ class SignalItem(TaskItem):
     def statements(self) -> list[Statement]:
         writes: list[Statement] = []
         if self._kept is not None:
-            output = self.output or b"{}"
-            output = output if self._vault is None else self._vault.seal(output)
-            kept = (
-                self.instance,
-                self._kept,
-                output.decode(),
-                self._audit,
-                self.actor,
-                self.signal_id,
+            writes.append(
+                signals.keep(
+                    self.instance,
+                    self._kept,
+                    self.output or b"{}",
+                    self._vault,
+                    audit=self._audit,
+                    actor=self.actor,
+                    id=self.signal_id,
+                )
             )
-            writes.append((SQL["insert_signal"], kept))
         if self.signal_id is not None:
-            writes.append((SQL["note_signal_id"], (self.instance, self.signal_id, self.signal_digest)))
+            writes.append(signals.note_id(self.instance, self.signal_id, self.signal_digest))
         if self.key is not None:
-            writes.append((SQL["claim_idempotency"], (self.scope, self.key, self.digest, self.instance)))
+            writes.append(idempotency.use(self.scope, self.key, self.digest, self.instance))
         return writes
 
 
@@ -185,7 +184,7 @@ class Tasks:
             if not rows:
                 raise NotFound(f"instance '{instance_id}' is unknown")
             loaded = await self._definitions.by_key(connection, rows[0].definition)
-            kept = await store.signals_of(connection, number)
+            kept = await signals.of_instance(connection, number)
         return [
             BufferedSignal(
                 id=f"{id:x}", step_id=loaded.definition.steps[step].id, received_at=at, variables=raw(variables)

@@ -16,7 +16,7 @@ import trio
 from penstock.engine.aside import Aside
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
-from penstock.store import wide as store
+from penstock.store import timers as store
 from penstock.store.database import Database
 
 DUE_MAX = 500
@@ -96,7 +96,7 @@ class Timers:
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
         limit = DUE_MAX + len(self._refused)
         async with self._database.connection() as connection:
-            found = await store.due_timers(connection, limit)
+            found = await store.due(connection, limit)
         looked_at = trio.current_time()
         due = {(token, seq, index): instance for token, seq, index, instance, left_s in found if left_s <= 0}
         if len(due) < limit:  # that is all of them: others have gone

@@ -29,7 +29,7 @@ from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import jobs as job_store
+from penstock.store import variables as variable_store
 from penstock.store import wide as store
 from penstock.store.batch import Batcher
 from penstock.store.commits import Sent
@@ -37,7 +37,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, RefusedWithin, TryAgain
 from penstock.store.jobs import Known
 from penstock.store.outcome import InDoubt
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
 from penstock.store.wide import Change, NewInstance
 
@@ -202,7 +202,7 @@ class WideLane:
             for locked in scene.instances.values()
         }
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
-        return loaded, await job_store.variables(connection, needing) if needing else {}
+        return loaded, await variable_store.read(connection, needing) if needing else {}
 
     def _collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
         """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
@@ -268,7 +268,7 @@ class WideLane:
         now: datetime,
         xid: str,
         items: list[Any],
-        extra: list[store.Statement],
+        extra: list[Statement],
         folds: Sequence[int] = (),
     ) -> None:
         """Write, fold the deltas of the instances ``folds``, and commit.
@@ -290,10 +290,10 @@ class WideLane:
         self._unheard[sent] = effects
         try:
             if folds:
-                fold = store.fold(folds, self._settings.instance_variables_max_bytes)
+                fold = variable_store.fold(folds, self._settings.instance_variables_max_bytes)
                 too_large = {row[0] for row in (await connection.roundtrip([*writes, fold]))[-1]}
                 self._refuse_growth(items, too_large)
-                writes = store.note_folded(folds, too_large)
+                writes = variable_store.note_folded(folds, too_large)
             await connection.roundtrip([*writes, *sent.writes, (SQL["commit"], ())])
         except DatabaseError as error:
             if not isinstance(error, InDoubt):  # surely rolled back

@@ -8,10 +8,10 @@ from penstock.core.effect import Outcome
 from penstock.core.event import Event
 from penstock.engine.advancer import LongItem
 from penstock.engine.definitions import LoadedDefinition
-from penstock.store import wide as store
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known
+from penstock.store.statements import Statement
 from penstock.store.wide import LockedInstance
 
 
@@ -68,6 +68,6 @@ class WideItem(LongItem[Any]):
         """The answer once the outcome is committed."""
         return None
 
-    def statements(self) -> list[store.Statement]:
+    def statements(self) -> list[Statement]:
         """Further writes of the same transaction."""
         return []

@@ -15,8 +15,8 @@ from typing import Any
 from psycopg import errors as pg_errors
 
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
-from penstock.store.wide import Change, Statement
+from penstock.store.statements import SQL, Statement
+from penstock.store.wide import Change
 
 NOTE_SCOPE = "commit"
 """Of the rows in `idempotency` that only prove a commit; they go with the old keys."""

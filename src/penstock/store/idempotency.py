@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import ANSWER
-
-Statement = tuple[bytes, tuple[object, ...]]
 
 
 async def claim(connection: TrioConnection, scope: str, key: str, request_hash: bytes, instance: int) -> bool:
@@ -23,6 +21,11 @@ async def find(connection: TrioConnection, scope: str, key: str) -> tuple[bytes,
         return rows[0] if rows else None
     request_hash, instance, answer = rows[0]
     return request_hash, instance, connection.vault.open_value(bytes(answer).decode(), ANSWER).encode()
+
+
+def use(scope: str, key: str, request_hash: bytes, instance: int) -> Statement:
+    """Takes an idempotency key, in a transaction that knows that it is free."""
+    return SQL["claim_idempotency"], (scope, key, request_hash, instance)
 
 
 def keep_answer(connection: TrioConnection, scope: str, key: str, answer: bytes) -> Statement:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -257,3 +258,11 @@ async def history(connection: TrioConnection, id: int) -> tuple[int, list[Histor
     if not found:
         return None
     return cast(int, found[0][0]), [HistoryEntry(*cast(Any, row)) for row in rows]
+
+
+@asynccontextmanager
+async def one_snapshot(connection: TrioConnection) -> AsyncGenerator[None]:
+    """Reads within the block see one moment of the database."""
+    async with connection.transaction():
+        await connection.fetch(SQL["one_snapshot"])
+        yield

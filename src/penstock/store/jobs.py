@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -10,18 +9,13 @@ from typing import Any, NamedTuple, cast
 
 from penstock.core.fencing import Facts
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
-from penstock.log import RateLimitedLog, get_logger
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
-from penstock.store.vault import CHECKPOINT, PROGRESS, KeyMissing, Vault
-
-_unreadable = RateLimitedLog(get_logger(__name__), interval_seconds=10)
-
-INLINE_VARIABLES_MAX_BYTES = 4096
-"""As PostgreSQL keeps them: a claim reads so many with the job, more are read apart, when nobody knows them."""
+from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES, opened
+from penstock.store.vault import CHECKPOINT, PROGRESS, Vault
 
 
 class NarrowItem(NamedTuple):
@@ -263,15 +257,6 @@ def _claimed(rows: Sequence[Any], vault: Vault | None) -> list[Claimed]:
     ]
 
 
-def opened(vault: Vault, text: str, instance: int, name: str | None = None) -> str | None:
-    """The clear text of variables, or of a value with a name; None when it can't be read, which the log tells."""
-    try:
-        return vault.open(text) if name is None else vault.open_value(text, name)
-    except KeyMissing as error:
-        _unreadable.error(f"{instance:x}", "a payload can't be read", instance=f"{instance:x}", reason=error.reason)
-        return None
-
-
 def _from(floors: Mapping[int, Floor], job_types: Sequence[int]) -> tuple[str, str]:
     """The floor of each type, as two columns."""
     found = [floors.get(job_type, BOTTOM) for job_type in job_types]
@@ -360,26 +345,6 @@ def known(row: Sequence[Any]) -> Known:
         definition,
         lease_until,
     )
-
-
-async def variables(connection: TrioConnection, instances: Sequence[int]) -> dict[int, str]:
-    """The current variables of instances, as JSON text."""
-    found, _ = await variables_within(connection, instances, sys.maxsize)
-    return found
-
-
-async def variables_within(
-    connection: TrioConnection, instances: Sequence[int], max_bytes: int
-) -> tuple[dict[int, str], dict[int, int]]:
-    """As `variables`, from the lowest id on as long as they have no more than ``max_bytes`` together; and the bytes of
-    the others. Those that can't be read for want of a key are in neither."""
-    rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances), max_bytes)))
-    connection.note_read(max((size for _, size, text in rows if text is not None), default=0))
-    found = {id: text for id, _, text in rows if text is not None}
-    if connection.vault is not None:
-        clear = {id: opened(connection.vault, text, id) for id, text in found.items()}
-        found = {id: text for id, text in clear.items() if text is not None}
-    return found, {id: size for id, size, text in rows if text is None}
 
 
 async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict[tuple[int, int], str]:

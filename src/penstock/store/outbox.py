@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, cast
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import TryAgain
-from penstock.store.jobs import Expired, opened
+from penstock.store.jobs import Expired
 from penstock.store.statements import SQL
+from penstock.store.variables import opened
 
 Statement = tuple[bytes, tuple[object, ...]]
 

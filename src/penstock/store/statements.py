@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from importlib import resources
 from types import MappingProxyType
 
+Statement = tuple[bytes, tuple[object, ...]]
+"""A statement and its parameters."""
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?| /\* \w+ \*/", re.MULTILINE)
 

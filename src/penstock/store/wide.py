@@ -6,9 +6,8 @@ Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -16,18 +15,14 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from psycopg import errors as pg_errors
 
-from penstock.core.book import SIGNALS_PER_ADVANCE_MAX
 from penstock.core.effect import Outcome
-from penstock.core.state import JOB_STATES, OWN_TIMERS, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays
+from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
+from penstock.store import arrays, signals
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known, known
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
+from penstock.store.variables import UNFOLDED_MAX
 from penstock.store.vault import KeyMissing, Vault
-
-Statement = tuple[bytes, tuple[object, ...]]
-SIGNALS_READ_COUNT = SIGNALS_PER_ADVANCE_MAX + 1
-"""Kept signals read of an instance, or of each WAIT of one that has many: an advance sees that there are more."""
 
 
 class LockedInstance(NamedTuple):
@@ -86,7 +81,7 @@ async def open_scene(
             (SQL["lock_branches"], (ids,)),
             (SQL["read_instances"], (ids,)),
             (SQL["read_tokens"], (ids,)),
-            (SQL["read_signals"], (ids, SIGNALS_READ_COUNT)),
+            (SQL["read_signals"], (ids, signals.READ_COUNT)),
             (SQL["facts"], (*(arrays.ints(column) for column in job_columns), arrays.texts(workers))),
             (SQL["armed"], tuple(arrays.ints(column) for column in timer_columns)),
             (SQL["positions"], (positions,)),
@@ -99,7 +94,7 @@ async def open_scene(
     tokens: dict[int, list[Token]] = {}
     for row in token_rows:
         tokens.setdefault(row[1], []).append(_token(row))
-    kept = await _kept_signals(connection, signal_rows)
+    kept = await signals.kept(connection, signal_rows)
     snapshots: dict[int, str | None] = dict(ended_rows)
     roots = {row[0] for row in root_rows}
     if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, _, _ in instance_rows):
@@ -142,42 +137,6 @@ async def held_instances(connection: TrioConnection, instances: Sequence[int]) -
     )
     free = {id for (id,) in (*roots, *branches)}
     return {instance for id, instance in there if id not in free}
-
-
-class _Kept:
-    def __init__(self) -> None:
-        self.signals: dict[int, list[tuple[int, bytes]]] = {}
-        self.count = self.bytes = 0
-        self.unreadable: KeyMissing | None = None
-
-    def add(self, id: int, step: int, output: str, vault: Vault | None) -> None:
-        self.count += 1
-        self.bytes += len(output.encode())
-        try:
-            clear = output if vault is None else vault.open(output)
-        except KeyMissing as error:
-            self.unreadable = error
-        else:
-            self.signals.setdefault(step, []).append((id, clear.encode()))
-
-
-async def _kept_signals(connection: TrioConnection, rows: Sequence[Any]) -> defaultdict[int, _Kept]:
-    """Of each instance, from what `read_signals` gave. Those that have more are looked at again."""
-    kept: defaultdict[int, _Kept] = defaultdict(_Kept)
-    for id, instance, step, output in rows:
-        kept[instance].add(id, step, output, connection.vault)
-    many = [instance for instance, about in kept.items() if about.count == SIGNALS_READ_COUNT]
-    if many:
-        for instance in many:
-            del kept[instance]
-        found = await connection.fetch(SQL["read_many_signals"], (arrays.ints(many), SIGNALS_READ_COUNT))
-        counts: dict[int, tuple[int, int]] = {}
-        for id, instance, step, output, count, size in cast(Any, found):
-            kept[instance].add(id, step, output, connection.vault)
-            counts[instance] = count, int(size)
-        for instance, (count, size) in counts.items():
-            kept[instance].count, kept[instance].bytes = count, size
-    return kept
 
 
 async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
@@ -232,40 +191,6 @@ class Change(NamedTuple):
     created: NewInstance | None = None
 
 
-async def claim_instance_key(
-    connection: TrioConnection, definition_id: str, key: str, instance: int, *, kept: bool
-) -> tuple[int, bool]:
-    """Take an instance key for ``instance``, to be ``kept`` after its end. The instance that has it now, and whether
-    something was written."""
-    while True:
-        rows = await connection.fetch(SQL["claim_instance_key"], (definition_id, key, instance, kept))
-        if rows:
-            return cast(int, rows[0][0]), True
-        holder = await find_by_key(connection, definition_id, key)
-        if holder is not None:
-            return holder, False
-
-
-async def find_by_key(connection: TrioConnection, definition_id: str, key: str) -> int | None:
-    """The instance that has an instance key: the open one, or the one that keeps it."""
-    rows = await connection.fetch(SQL["find_instance_key"], (definition_id, key))
-    return cast(int, rows[0][0]) if rows else None
-
-
-async def find_signal_id(connection: TrioConnection, instance: int, id: str) -> bytes | None:
-    """The hash of the signal that came to the instance with this id."""
-    rows = await connection.fetch(SQL["find_signal_id"], (instance, id))
-    return bytes(cast(bytes, rows[0][0])) if rows else None
-
-
-async def reclaim_instance_key(connection: TrioConnection, instance: int) -> int | None:
-    """Take the key of a failed instance again, if it has one; else the open instance that has it now."""
-    _, rows = await connection.roundtrip(
-        [(SQL["reclaim_instance_key"], (instance,)), (SQL["other_holder"], (instance,))]
-    )
-    return cast(int, rows[0][0]) if rows else None
-
-
 async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
     """Begin a transaction that creates instances: the time, the transaction's id, a block of positions."""
     _, block, about = await connection.roundtrip(
@@ -308,10 +233,6 @@ Add = Callable[..., None]
 def _job_type(change: Change, token: Token) -> int | None:
     """Only tokens with an open job have one."""
     return change.job_type_of(token.step) if token.state in JOB_STATES else None
-
-
-UNFOLDED_MAX = 32_000
-"""Of a token: what a smallint holds. One that has it takes no narrow completion with variables (`complete_narrow`)."""
 
 
 def _bounded(deltas: int) -> int:
@@ -402,8 +323,8 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     ]  # fmt: skip
     variables = partial(arrays.sealed, vault=vault)
     add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints)
-    signals = [(id,) for change in changes for id in change.outcome.consumed_signals]
-    add("delete_signals", signals, ints)
+    consumed = [(id,) for change in changes for id in change.outcome.consumed_signals]
+    add("delete_signals", consumed, ints)
     reopened = [(c.outcome.instance.id,) for c in changes if c.outcome.reopened]
     add("delete_abnormal_ends", reopened, ints)
     add("reopen_instances", reopened, ints)
@@ -433,52 +354,3 @@ def _failed_job_type(change: Change) -> int | None:
     """The type of the job that failed the instance, if one did."""
     failed = [row for row in change.outcome.history if row.kind is HistoryKind.FAILED]
     return change.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None
-
-
-class AuditEntry(NamedTuple):
-    """One row of the audit table."""
-
-    at: datetime
-    kind: str
-    step: int | None
-    actor: str | None
-    detail: str | None
-
-
-async def audit_of(connection: TrioConnection, instance: int) -> list[AuditEntry]:
-    """What the audit table holds of an instance, oldest first."""
-    return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
-
-
-def fold(instances: Sequence[int], max_bytes: int) -> Statement:
-    """Moves the deltas of instances, whose tokens are all locked, into their overlays. Gives the ids of those that are
-    left as they are, as they would have more than ``max_bytes`` of variables. `note_folded` has to follow."""
-    return SQL["fold"], (arrays.ints(instances), max_bytes)
-
-
-def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[Statement]:
-    """Counts anew what the tokens of instances wrote. Tokens of those that are too large go through the wide lane."""
-    folded = [id for id in instances if id not in too_large]
-    counts = ((folded, 0), (sorted(too_large), UNFOLDED_MAX))
-    return [(SQL["count_unfolded"], (arrays.ints(ids), count)) for ids, count in counts if ids]
-
-
-async def signals_of(connection: TrioConnection, instance: int) -> list[tuple[int, int, datetime, str]]:
-    """(id, step, received at, variables) of kept signals, oldest first. Raises KeyMissing."""
-    rows = cast(Any, await connection.fetch(SQL["signals_of"], (instance,)))
-    vault = connection.vault
-    return [(id, step, at, text if vault is None else vault.open(text)) for id, step, at, text in rows]
-
-
-async def due_timers(connection: TrioConnection, limit: int) -> list[tuple[int, int, int, int, float]]:
-    """The next timers: (token, seq, index, instance, seconds until it is due; negative when it is)."""
-    rows = await connection.fetch(SQL["due_timers"], (limit, arrays.ints(OWN_TIMERS)))
-    return [cast(tuple[int, int, int, int, float], row) for row in rows]
-
-
-@asynccontextmanager
-async def one_snapshot(connection: TrioConnection) -> AsyncGenerator[None]:
-    """Reads within the block see one moment of the database."""
-    async with connection.transaction():
-        await connection.fetch(SQL["one_snapshot"])
-        yield

@@ -274,16 +274,6 @@ LEFT JOIN LATERAL (
   ORDER BY h.pos LIMIT 1) c ON true
 ORDER BY k.n
 
--- name: variables
--- The current variables of instances $1, as text, and their bytes; as long as these are no more than $2 together.
-SELECT v.id, octet_length(v.vars), CASE WHEN sum(octet_length(v.vars)) OVER (ORDER BY v.id) <= $2::bigint THEN v.vars END
-FROM (
-  SELECT i.id, (i.vars || coalesce(i.overlay, '{}') || coalesce((
-      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text AS vars
-  FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) v
-ORDER BY v.id
-
 -- name: failed_jobs
 -- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset $4 only instances below).
 SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, i.definition

@@ -1,0 +1,30 @@
+-- Variables: the start value, deltas in history, and what was folded of them.
+
+-- name: variables
+-- The current variables of instances $1, as text, and their bytes; as long as these are no more than $2 together.
+SELECT v.id, octet_length(v.vars), CASE WHEN sum(octet_length(v.vars)) OVER (ORDER BY v.id) <= $2::bigint THEN v.vars END
+FROM (
+  SELECT i.id, (i.vars || coalesce(i.overlay, '{}') || coalesce((
+      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text AS vars
+  FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) v
+ORDER BY v.id
+
+-- name: fold
+-- Moves the deltas of instances $1 into `overlay`, under the locks of all their tokens: nobody is writing one now. Those
+-- whose variables would have more than $2 bytes (as jsonb) are left as they are, and come back.
+WITH merged AS MATERIALIZED (
+  SELECT j.id, j.ctid AS place, coalesce(j.overlay, '{}') || f.merged AS overlay, f.pos,
+    pg_column_size(j.vars || coalesce(j.overlay, '{}') || f.merged) AS bytes
+  FROM instance j CROSS JOIN LATERAL (
+    SELECT jsonb_merge(h.output ORDER BY h.pos) AS merged, max(h.pos) AS pos FROM history h
+    WHERE h.instance_id = j.id AND h.pos > j.folded_pos AND h.output IS NOT NULL) f
+  WHERE j.id = ANY($1::bigint[]) AND f.pos IS NOT NULL),
+folded AS (
+  UPDATE instance i SET overlay = m.overlay, folded_pos = m.pos FROM merged m WHERE i.ctid = m.place AND m.bytes <= $2::int)
+SELECT id FROM merged WHERE bytes > $2::int
+
+-- name: count_unfolded
+-- What the tokens of instances $1 wrote since the last fold: $2.
+UPDATE token SET unfolded = $2::smallint
+WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
