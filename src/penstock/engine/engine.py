@@ -65,12 +65,14 @@ class Engine:
         )
         self.narrow = NarrowLane(database, settings, metrics, self.polls, cache, self._fold)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
-        self.instances = Instances(database, settings, self.definitions, self.starts, self.wide)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
-        self.tasks = Tasks(database, self.definitions, self.instances, self.wide, audit=settings.audit_log_enabled)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
+        self.runs = Runs(database, settings, self.definitions, self.journal)
+        self.instances = Instances(database, settings, self.definitions, self.starts, self.wide, self.runs)
+        self.tasks = Tasks(
+            database, self.definitions, self.instances, self.wide, self.runs, audit=settings.audit_log_enabled
+        )
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
-        self.runs = Runs()
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()

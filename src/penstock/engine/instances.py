@@ -23,6 +23,7 @@ from penstock.engine.paging import (
     slice_limit,
 )
 from penstock.engine.payload import check_text
+from penstock.engine.runs import Runs
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, summarize_instances, view_instances
 from penstock.engine.vocabulary import (
@@ -36,6 +37,7 @@ from penstock.engine.vocabulary import (
     StartResult,
 )
 from penstock.engine.wide import WideLane
+from penstock.engine.wide_item import IsCode
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -86,12 +88,14 @@ class Instances:
         definitions: Definitions,
         starts: Starts,
         wide: WideLane,
+        runs: Runs,
     ) -> None:
         self._database = database
         self._settings = settings
         self._definitions = definitions
         self._starts = starts
         self._wide = wide
+        self._runs = runs
         self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
 
     async def start(self, request: StartRequest) -> InstanceView:
@@ -198,11 +202,15 @@ class Instances:
             count = await store.history_count(connection, number)
         await current_hold().reserve_soon(count * HISTORY_ITEM_BYTES)
 
-    async def cancel(self, id: str, reason: str | None) -> InstanceView:
-        """End an instance, whatever it is doing. Raises NotFound, Conflict when it has ended."""
+    async def cancel(self, id: str, reason: str | None, *, force: bool = False) -> InstanceView:
+        """End an instance, whatever it is doing. A run of code is asked to end, and cleans up, unless ``force`` is set.
+        Raises NotFound, Conflict when it has ended."""
         number = ids.read_instance(id)
         text = None if not reason else check_text(reason, "reason", REASON_MAX_CHARS)
-        await self._wide.submit(CancelItem(number, text))
+        try:
+            await self._wide.submit(CancelItem(number, text, force=force))
+        except IsCode:
+            await self._runs.cancel(id, text)
         return await self._view(id, committed=True)
 
     async def retry(self, id: str) -> InstanceView:

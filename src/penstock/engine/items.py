@@ -25,7 +25,7 @@ from penstock.core.fencing import Call, Verdict, judge
 from penstock.core.state import RETRY_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
-from penstock.engine.wide_item import Settled, WideItem, WritesOnly
+from penstock.engine.wide_item import IsCode, Settled, WideItem, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
 from penstock.store import keys, timers
 from penstock.store.connection import TrioConnection
@@ -93,26 +93,29 @@ class DeadLetterItem(WideItem):
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
-        if token is None or token.seq != self.key.seq or token.attempt != self.attempt:
-            raise Settled(None)
+        if loaded.code or token is None or token.seq != self.key.seq or token.attempt != self.attempt:
+            raise Settled(None)  # a run of code never fails for its executors (`store.journal.expire`)
         if token.state is not TokenState.LOCKED or token.lease_until is None or token.lease_until > locked.now:
             raise Settled(None)  # also when a late heartbeat extended the lease meanwhile
         return JobDeadLettered(token.id, self.expiries)
 
 
 class CancelItem(WideItem):
-    """Cancel an instance."""
+    """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``."""
 
-    __slots__ = ("actor", "reason")
+    __slots__ = ("actor", "force", "reason")
 
-    def __init__(self, instance: int, reason: str | None) -> None:
+    def __init__(self, instance: int, reason: str | None, *, force: bool = False) -> None:
         super().__init__(instance)
+        self.force = force
         self.reason = reason
         self.actor = actor()
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Conflict(f"the instance is {locked.instance.status.name} already")
+        if loaded.code and not self.force:
+            raise IsCode
         return CancelRequested(self.reason)
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
@@ -139,6 +142,8 @@ class RetryItem(WideItem):
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
+        if loaded.code:
+            raise Conflict("a run of code can't be retried yet: start another one")
         if locked.snapshot is None:
             raise Conflict("the failure left nothing that could be retried")
         locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
@@ -165,6 +170,8 @@ class TaskItem(WideItem):
 
     def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
         signal = self.kind is StepType.WAIT
+        if loaded.code and signal:
+            raise IsCode
         step = loaded.definition.step(self.step_id)
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Conflict(f"the instance is {locked.instance.status.name}")
@@ -247,7 +254,11 @@ class TimerItem(WideItem):
         if self._void:
             self.planned = False
             raise WritesOnly
-        return TimerFired(token_id, index) if self._give_up is None else StepGivenUp(token_id, self._give_up)
+        return (
+            TimerFired(token_id, index)
+            if self._give_up is None or loaded.code
+            else StepGivenUp(token_id, self._give_up)
+        )
 
     def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
         return True

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
 
 import msgspec
 
+from penstock.access.identity import actor
+from penstock.core.state import InstanceStatus, TokenState
+from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.journal import Journal
+from penstock.engine.journal_items import JournalRecord, RecordKind
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
 from penstock.engine.vocabulary import Answer
+from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
+from penstock.settings import Settings
+from penstock.store import instances as instance_store
+from penstock.store import journal as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.instances import InstanceRow
 
 JOURNAL_PAGE_MAX = 1_000
+JOURNAL_PAGE_BYTES: Final = 1_048_576
+TREE_MAX_RECORDS: Final = 10_000
+"""The latest ones; a tree of a longer journal lacks what ended before."""
+KINDS: Final = {
+    1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 5: "clock", 6: "message", 7: "cancel", 8: "child", 9: "retry",
+    10: "begun", 11: "supplied",
+}  # fmt: skip
+"""Kinds of records as clients read them."""
+_STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
+_LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
+"""The last part of a path: an operation's index, or a child's place or key in its nursery."""
 
 
 class RecordView(Answer, frozen=True, kw_only=True):
@@ -54,7 +85,7 @@ class BranchView(Answer, frozen=True, kw_only=True):
 class RunTree(Answer, frozen=True, kw_only=True):
     """A run and its branches. ``waits_for``: what the whole run waits for, in words; ``view`` is what `set_view` set.
 
-    What is open is as of ``as_of``, when the executor last wrote it down.
+    What is open is so as the executor last wrote it down: when it parked the run, and with heartbeats.
     """
 
     id: str
@@ -84,22 +115,203 @@ class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
 class Runs:
     """The operations on runs; ids are instance ids as text. Raises NotFound, and Conflict for one that is no run."""
 
+    def __init__(self, database: Database, settings: Settings, definitions: Definitions, journal: Journal) -> None:
+        self._database = database
+        self._settings = settings
+        self._definitions = definitions
+        self._journal = journal
+
     async def send(self, instance_id: str, name: str, payload: bytes, *, dedup: str | None = None) -> None:
         """Send a message: JSON. With ``dedup`` a second one is the same one, for as long as the run is kept.
 
         Raises NotFound, BadRequest, Conflict (it has ended), TooManyRequests, IdempotencyConflict, PayloadTooLarge.
         """
-        raise NotImplementedError
+        if not name:
+            raise BadRequest("name: is required")
+        check_text(name, "name", NAME_MAX_CHARS)
+        if dedup is not None:
+            check_text(dedup, "dedup", NAME_MAX_CHARS)
+        if len(payload) > self._settings.payload_max_bytes:
+            raise PayloadTooLarge(f"payload: {self._settings.payload_max_bytes} bytes at most; send a key")
+        try:
+            value: Any = msgspec.json.decode(payload)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"payload: is no JSON: {error}") from None
+        digest = hashlib.sha256(name.encode() + b"\0" + msgspec.json.encode(value, order="sorted")).hexdigest()
+        await self._journal.tell(
+            store.Tell(
+                ids.read_instance(instance_id),
+                RecordKind.MESSAGE,
+                "",
+                name,
+                payload.decode(),
+                f"m:{dedup}" if dedup else f"~{secrets.token_hex(12)}",
+                digest,
+                None,
+            )
+        )
 
     async def cancel(self, instance_id: str, reason: str | None = None) -> None:
         """Ask a run to end: its root scope is cancelled, and clean-up runs. `Instances.cancel` with ``force`` ends it
         without. A second one changes nothing. Raises NotFound, Conflict (it has ended)."""
-        raise NotImplementedError
+        by = actor()
+        said = msgspec.json.encode({"reason": reason, "by": by}).decode()
+        record = (RecordKind.CANCEL, "", reason, said, "~cancel", hashlib.sha256(b"cancel").hexdigest())
+        audited = (by or "") if self._settings.audit_log_enabled else None
+        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited))
 
     async def journal(self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX) -> JournalSlice:
         """Records after ``cursor``, oldest first; fewer where they are large. Raises NotFound, BadRequest."""
-        raise NotImplementedError
+        after = _read_cursor(cursor)
+        number = ids.read_instance(instance_id)
+        await current_hold().reserve_soon(COPIES * (JOURNAL_PAGE_BYTES + self._settings.payload_max_bytes))
+        async with self._database.connection() as connection:
+            await self._run(connection, number, instance_id)
+            count = min(max(limit, 1), JOURNAL_PAGE_MAX)
+            records, _, more = await store.read(connection, number, after, max_rows=count, max_bytes=JOURNAL_PAGE_BYTES)
+        return JournalSlice(
+            items=[_record_view(record) for record in records], next=f"{records[-1].pos:x}" if more else None
+        )
 
     async def tree(self, instance_id: str) -> RunTree:
         """The run's branches: what has ended from its journal, what is open as the executor last said."""
-        raise NotImplementedError
+        number = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            row, loaded = await self._run(connection, number, instance_id)
+            records = await store.outline(connection, number, TREE_MAX_RECORDS)
+            about = await store.about(connection, number)
+        code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
+        active = row.status == InstanceStatus.ACTIVE
+        return RunTree(
+            id=instance_id,
+            status="WAITING" if active and row.waiting else InstanceStatus(row.status).name,
+            workflow=code["name"],
+            version=code["version"],
+            branches=_branches(records, _open_branches(about)),
+            view=None if about is None or about.view is None else msgspec.Raw(about.view.encode()),
+            waits_for=None if about is None else _waits_for(about, loaded.definition.steps[0].job_type or ""),
+            mail=0 if about is None else about.mail,
+        )
+
+    async def _run(
+        self, connection: TrioConnection, number: int, instance_id: str
+    ) -> tuple[InstanceRow, LoadedDefinition]:
+        rows = await instance_store.view(connection, [number], None)
+        if not rows:
+            raise NotFound(f"instance '{instance_id}' is unknown")
+        loaded = await self._definitions.by_key(connection, rows[0].definition)
+        if not loaded.code:
+            raise Conflict(f"instance '{instance_id}' is of a definition, not of code: it has a history, no journal")
+        return rows[0], loaded
+
+
+def _read_cursor(cursor: str | None) -> int:
+    if not cursor:
+        return 0
+    try:
+        return ids.read_instance(cursor)
+    except NotFound:
+        raise BadRequest("cursor: is none that this list gave as its next") from None
+
+
+def _record_view(record: JournalRecord) -> RecordView:
+    payload, codec = record.payload, None
+    if payload is not None and payload.startswith("~"):
+        codec, _, text = payload[1:].partition(":")
+        payload = msgspec.json.encode(text).decode()
+    return RecordView(
+        pos=f"{record.pos:x}",
+        at=datetime.fromtimestamp(record.at, UTC),
+        kind=KINDS.get(record.kind, str(record.kind)),
+        path=record.path,
+        name=record.name,
+        attempt=record.attempt,
+        took_ms=record.took_ms,
+        payload=None if payload is None else msgspec.Raw(payload.encode()),
+        codec=codec,
+    )
+
+
+def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:
+    """What its executor wrote down last; nothing when it is none of ours to read."""
+    if about is None or about.branches is None:
+        return []
+    try:
+        return msgspec.json.decode(about.branches, type=list[OpenBranch])
+    except msgspec.MsgspecError:
+        return []
+
+
+def _waits_for(about: store.RunAbout, job_type: str) -> str | None:
+    match TokenState(about.state):
+        case TokenState.READY:
+            return f"an executor that has {job_type.removeprefix('code:')}"
+        case TokenState.BACKOFF if about.failures:
+            return f"other code: {about.reason}"
+        case TokenState.BACKOFF:
+            return f"a pause, as {about.expiries} executors ended with it"
+        case TokenState.PARKED if about.due_at is not None:
+            return f"a message, or {about.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        case TokenState.PARKED:
+            return "a message"
+        case _:
+            return None
+
+
+class _Node:
+    """A branch while the tree is made."""
+
+    __slots__ = ("children", "fields")
+
+    def __init__(self, path: str) -> None:
+        self.fields: dict[str, Any] = {"path": path, "status": "ended"}
+        self.children: list[_Node] = []
+
+    def view(self) -> BranchView:
+        return BranchView(**self.fields, children=[child.view() for child in self.children] or None)
+
+
+def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranch]) -> list[BranchView]:
+    """The tree by path. What is neither in the journal nor open is there for what is below it."""
+    root = _Node("")
+    nodes = {"": root}
+
+    def node(path: str) -> _Node:
+        missing: list[str] = []
+        at = path
+        while at not in nodes:
+            missing.append(at)
+            cut = _LAST.search(at)
+            at = at[: cut.start()] if cut is not None else ""
+        for name in reversed(missing):
+            nodes[name] = _Node(name)
+            nodes[at].children.append(nodes[name])
+            at = name
+        return nodes[path]
+
+    for record in records:
+        if record.path and record.kind in _STATUS:
+            fields = node(record.path).fields
+            fields |= {"status": _STATUS[record.kind], "name": record.name, "attempt": record.attempt}
+            fields["ended_at"] = record.at
+    for branch in open_ones:
+        fields = node(branch.path).fields
+        fields.pop("ended_at", None)
+        waits = branch.kind in ("sleep", "receive", "child")
+        fields |= {
+            "status": "running" if branch.kind == "step" else "waiting" if waits else "open",
+            "kind": branch.kind,
+            "name": branch.name,
+            "attempt": branch.attempt,
+            "started_at": _time(branch.since),
+            "due_at": _time(branch.due_at),
+            "where": branch.where,
+        }
+    return [child.view() for child in root.children]
+
+
+def _time(seconds: float | None) -> datetime | None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

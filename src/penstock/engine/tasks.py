@@ -16,9 +16,10 @@ from penstock.engine.instances import Instances
 from penstock.engine.items import TaskItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
-from penstock.engine.vocabulary import BufferedSignal, Signal, UserTaskCompletion, raw
+from penstock.engine.runs import Runs
+from penstock.engine.vocabulary import EMPTY_OBJECT, BufferedSignal, Signal, UserTaskCompletion, raw
 from penstock.engine.wide import WideLane
-from penstock.engine.wide_item import Settled, WritesOnly
+from penstock.engine.wide_item import IsCode, Settled, WritesOnly
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
@@ -129,13 +130,21 @@ class Tasks:
     """The operations on user tasks and waits."""
 
     def __init__(
-        self, database: Database, definitions: Definitions, instances: Instances, wide: WideLane, *, audit: bool
+        self,
+        database: Database,
+        definitions: Definitions,
+        instances: Instances,
+        wide: WideLane,
+        runs: Runs,
+        *,
+        audit: bool,
     ) -> None:
         self._database = database
         self._instances = instances
         self._audit = audit
         self._definitions = definitions
         self._wide = wide
+        self._runs = runs
 
     async def complete_user_task(self, request: UserTaskCompletion) -> None:
         """Complete the oldest open execution of a user task.
@@ -173,7 +182,15 @@ class Tasks:
             if value is not None:
                 check_text(value, field, NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-        await self._wide.submit(SignalItem(instance, request, audit=self._audit, vault=self._database.vault))
+        try:
+            await self._wide.submit(SignalItem(instance, request, audit=self._audit, vault=self._database.vault))
+        except IsCode:
+            await self._runs.send(
+                ids.show_instance(instance),
+                request.step_id,
+                request.variables or EMPTY_OBJECT,
+                dedup=request.signal_id or request.idempotency_key,
+            )
 
     async def buffered(self, instance_id: str) -> list[BufferedSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""

@@ -8,6 +8,7 @@ from penstock.core.effect import Outcome
 from penstock.core.event import Event
 from penstock.engine.advancer import LongItem
 from penstock.engine.definitions import LoadedDefinition
+from penstock.errors import Conflict
 from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey, Known
@@ -25,6 +26,13 @@ class Settled(Exception):
 
 class WritesOnly(Exception):
     """The item has no event: its `statements` are all it does."""
+
+
+class IsCode(Conflict):
+    """The instance is a run of code: what was asked for is told to its journal instead."""
+
+    def __init__(self) -> None:
+        super().__init__("the instance is a run of a workflow written as code")
 
 
 class WideItem(LongItem[Any]):

@@ -390,8 +390,7 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         int, _runs("Messages that a run was sent since it last did anything; more are refused with 503.", 1, 100_000)
     ] = 10_000
     journal_queue_max_bytes: Annotated[
-        int,
-        _runs("Records that may wait for a batch; more are refused with 503.", 1_048_576, 68_719_476_736),
+        int, _runs("Records that may wait for a batch; more are refused with 503.", 1_048_576, 68_719_476_736)
     ] = 67_108_864
 
     @property

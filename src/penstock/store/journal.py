@@ -6,6 +6,7 @@ Payloads are sealed where there are keys, each whole. Lists of runs are given in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from psycopg import errors
@@ -162,6 +163,31 @@ class EndedLease(NamedTuple):
     job_type: str
     state: int
     expiries: int
+
+
+class OutlineRow(NamedTuple):
+    """A record without its payload."""
+
+    pos: int
+    at: datetime
+    kind: int
+    path: str
+    name: str | None
+    attempt: int
+    took_ms: int | None
+
+
+class RunAbout(NamedTuple):
+    """A run that has not ended. ``branches`` and ``view`` are JSON; ``reason`` of the attempt that failed last."""
+
+    state: int
+    mail: int
+    failures: int
+    expiries: int
+    branches: str | None
+    view: str | None
+    due_at: datetime | None
+    reason: str | None
 
 
 class Backend(NamedTuple):
@@ -380,6 +406,24 @@ async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -
         ]
     )
     return [Held(*cast(Any, row)) for row in rows]
+
+
+async def outline(connection: TrioConnection, instance: int, limit: int) -> list[OutlineRow]:
+    """The latest records, oldest first, without payloads."""
+    return [OutlineRow(*cast(Any, row)) for row in await connection.fetch(SQL["outline"], (instance, limit))]
+
+
+async def about(connection: TrioConnection, instance: int) -> RunAbout | None:
+    """How a run stands; None when it has ended. Raises KeyMissing."""
+    rows = await connection.fetch(SQL["run_about"], (instance,))
+    found = RunAbout(*cast(Any, rows[0])) if rows else None
+    vault = connection.vault
+    if found is None or vault is None:
+        return found
+    return found._replace(
+        branches=None if found.branches is None else vault.open_value(found.branches, CHECKPOINT),
+        view=None if found.view is None else vault.open_value(found.view, PROGRESS),
+    )
 
 
 async def backend_of(connection: TrioConnection) -> Backend:

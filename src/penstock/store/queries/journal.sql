@@ -80,7 +80,7 @@ CROSS JOIN LATERAL (
 
 -- name: tell_runs
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
--- hex $8 actor (null: no audit record); the roots are locked. $9: so many messages in a row that nobody read are
+-- hex $8 actor (null: no audit record, '': nobody); the roots are locked. $9: so many messages in a row that nobody read are
 -- the most; $10 $11: the kinds of messages and of cancels.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
 -- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail.
@@ -127,7 +127,7 @@ written AS (
   FROM (SELECT * FROM new ORDER BY n) r, clock),
 audited AS (
   INSERT INTO audit (pos, at, instance_id, kind, actor, detail)
-  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', actor, name FROM new, clock
+  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', nullif(actor, ''), name FROM new, clock
   WHERE kind = $11::smallint AND actor IS NOT NULL)
 SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex'), coalesce(a.is_full, false), a.state,
   (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0)
@@ -306,3 +306,24 @@ SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = p
 -- name: end_backend
 -- Ends a session ($1 process $2 start), and answers whether it was still there.
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::int AND backend_start::text = $2::text
+
+-- name: outline
+-- What a run's journal says without its payloads ($1 instance), as of the latest $2 records, oldest first.
+SELECT * FROM (
+  SELECT pos, at, kind, path, name, attempt, took_ms FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT $2::int) j
+ORDER BY pos
+
+-- name: run_about
+-- A run ($1 instance) that has not ended: its token's columns, what its holder noted, when it goes on by itself, and why
+-- an attempt at it ended last.
+SELECT t.state, t.mail, t.failures, t.expiries, n.checkpoint::text, n.progress::text, m.fire_at, h.reason
+FROM token t
+LEFT JOIN LATERAL (SELECT * FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n ON true
+LEFT JOIN LATERAL (
+  SELECT min(m.fire_at) AS fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index IN (-1, -16) OFFSET 0) m
+  ON true
+LEFT JOIN LATERAL (
+  SELECT h.reason FROM history h
+  WHERE h.instance_id = t.id AND h.pos > t.seq AND h.seq = t.seq AND h.kind = 10 /* ATTEMPT_FAILED */
+  ORDER BY h.pos DESC LIMIT 1) h ON true
+WHERE t.id = $1::bigint AND t.id = t.instance_id

@@ -1,0 +1,320 @@
+"""Runs that wait: parked until their time or their mail comes, told things at any moment, cancelled, blocked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from penstock.core.state import InstanceStatus
+from penstock.engine.journal_items import Held, RunEnd, Taken
+from penstock.engine.runs import OpenBranch
+from penstock.errors import (
+    BadRequest,
+    Conflict,
+    IdempotencyConflict,
+    LeaseLost,
+    NotFound,
+    PayloadTooLarge,
+    TooManyRequests,
+)
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.engine.runs import HOLDER, append, begin, done, finish, read, take
+
+MESSAGE, CANCEL = 6, 7
+
+
+async def send(driver: Driver, run: Taken | str, name: str = "go", payload: bytes = b"1", **fields: Any) -> None:
+    await driver.engine.runs.send(run if isinstance(run, str) else run.instance_id, name, payload, **fields)
+
+
+async def park(driver: Driver, held: Held, *, mail: int = 0, due_at: float | None = None) -> bool:
+    return await driver.engine.journal.park(held, mail=mail, due_at=due_at)
+
+
+def state(driver: Driver) -> list[tuple[Any, ...]]:
+    return driver.rows(
+        "SELECT t.state, t.mail, (SELECT count(*) FROM ready r WHERE r.token_id = t.id), (SELECT count(*) FROM parked),"
+        " (SELECT count(*) FROM timer) FROM token t"
+    )
+
+
+async def test_a_parked_run_costs_a_row_and_a_message_wakes_it(driver: Driver) -> None:
+    run = await begin(driver)
+    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
+    assert state(driver) == [(2, 0, 0, 1, 1)]
+    assert await driver.status(run.instance_id) == "WAITING"
+    assert await take(driver, wait_s=0) == []
+    with pytest.raises(LeaseLost):
+        await append(driver, run.held, done("/0"))
+    await send(driver, run, "payment", b'{"by": "ann"}')
+    assert state(driver) == [(0, 1, 1, 0, 0)]
+    [again] = await take(driver)
+    assert (again.held.attempt, again.mail) == (2, 1)
+    page = await read(driver, again.held)
+    assert [(r.kind, r.name, r.payload) for r in page.records] == [(MESSAGE, "payment", '{"by": "ann"}')]
+    assert page.mail == 1
+    await finish(driver, again.held, mail=1)
+
+
+async def test_a_parked_run_wakes_at_its_time_and_not_before(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    run = await begin(driver)
+    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 3600)
+    assert await driver.due() == 0
+    assert await driver.due(3500) == 0
+    assert await driver.due(101) == 1
+    assert state(driver) == [(0, 0, 1, 0, 0)]
+    [again] = await take(driver)
+    assert await park(driver, again.held, due_at=driver.clock.now().timestamp() - 5), "it is due already"
+    assert await driver.due() == 1
+    [again] = await take(driver)
+    for mail, never in enumerate((None, float("inf"), 1e18)):
+        assert await park(driver, again.held, mail=mail, due_at=never)
+        assert state(driver) == [(2, mail, 0, 1, 0)]
+        await send(driver, run)
+        [again] = await take(driver)
+    assert await finish(driver, again.held, mail=3)
+
+
+async def test_who_has_not_seen_all_mail_neither_parks_nor_ends(driver: Driver) -> None:
+    run = await begin(driver)
+    await send(driver, run)
+    assert await park(driver, run.held) is False
+    assert await finish(driver, run.held) is False
+    assert state(driver) == [(1, 1, 0, 0, 0)]
+    answer = await append(driver, run.held, done("/0"))
+    assert (answer.mail, answer.reread) == (1, False)
+    page = await read(driver, run.held)
+    assert ([r.kind for r in page.records], page.mail) == ([MESSAGE, 1], 1)
+    assert [r.pos for r in page.records] == sorted(r.pos for r in page.records)
+    assert page.records[1].pos == answer.placed[0].pos
+    assert (await driver.engine.journal.extend(run.held)).mail == 1
+    assert await park(driver, run.held, mail=1)
+
+
+async def test_the_holder_hears_of_mail_in_the_same_engine_and_in_another(make_driver: MakeDriver) -> None:
+    here, there = make_driver(0), make_driver(1)
+    run = await begin(here)
+    journal = here.engine.journal
+    journal.open_inbox(HOLDER)
+    there.engine.journal.on_mail = journal.hear  # as NOTIFY does it
+    for number, driver in enumerate((here, there), 1):
+        await send(driver, run)
+        with trio.fail_after(10):
+            [mail] = await journal.wait_mail(HOLDER)
+        assert (mail.instance, mail.mail) == (run.held.instance, number)
+    await send(here, run)
+    await send(here, run)
+    with trio.fail_after(10):
+        assert [mail.mail for mail in await journal.wait_mail(HOLDER)] == [4]
+    with trio.move_on_after(0) as scope:
+        await journal.wait_mail(HOLDER)
+    assert scope.cancelled_caught
+    journal.close_inbox(HOLDER)
+
+
+async def test_a_message_with_a_dedup_comes_once_for_as_long_as_the_run_is_kept(driver: Driver) -> None:
+    run = await begin(driver)
+    for _ in range(2):
+        await send(driver, run, "payment", b'{"a": 1, "b": 2}', dedup="mail-4711")
+    await send(driver, run, "payment", b'{"b": 2, "a": 1}', dedup="mail-4711")
+    with pytest.raises(IdempotencyConflict):
+        await send(driver, run, "payment", b"2", dedup="mail-4711")
+    await send(driver, run, "payment", b"2")
+    assert (await read(driver, run.held)).mail == 2
+    assert await finish(driver, run.held, mail=2)
+    await send(driver, run, "payment", b'{"a": 1, "b": 2}', dedup="mail-4711")
+    with pytest.raises(Conflict, match="ended: it is COMPLETED"):
+        await send(driver, run, "payment", b"3")
+    assert driver.rows("SELECT count(*) FROM journal") == [(2,)]
+
+
+async def test_who_can_be_told_nothing_says_why(make_driver: MakeDriver) -> None:
+    driver = make_driver(messages_unread_max_items=3, payload_max_bytes=1024)
+    graph = await driver.run(linear(1))
+    with pytest.raises(NotFound):
+        await send(driver, "1f")
+    with pytest.raises(NotFound):
+        await send(driver, "no id")
+    for operation in (send(driver, graph), driver.engine.runs.tree(graph), driver.engine.runs.journal(graph)):
+        with pytest.raises(Conflict, match="not of code"):
+            await operation
+    run = await begin(driver)
+    for payload, error in ((b"{", BadRequest), (b'"' + b"x" * 1024 + b'"', PayloadTooLarge)):
+        with pytest.raises(error, match="payload"):
+            await send(driver, run, payload=payload)
+    wrong: list[dict[str, Any]] = [{"name": ""}, {"name": "x" * 257}, {"dedup": "x" * 257}]
+    for fields in wrong:
+        with pytest.raises(BadRequest):
+            await send(driver, run, **fields)
+    for _ in range(3):
+        await send(driver, run)
+    with pytest.raises(TooManyRequests, match="3 unread"):
+        await send(driver, run)
+    await driver.cancel(run.instance_id)  # no message
+    await append(driver, run.held, done("/0"), mail=4)
+    await send(driver, run)
+
+
+async def test_a_cancel_is_told_once_and_the_body_cleans_up(driver: Driver) -> None:
+    run = await begin(driver)
+    assert (await driver.cancel(run.instance_id, "customer")).status == "ACTIVE"
+    await driver.cancel(run.instance_id, "again")
+    page = await read(driver, run.held)
+    assert [(r.kind, r.path, r.payload) for r in page.records] == [(CANCEL, "", '{"reason":"customer","by":null}')]
+    assert driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'") == [("customer",)]
+    assert await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.CANCELLED, failure="customer"), mail=1)
+    assert await driver.status(run.instance_id) == "CANCELLED"
+    with pytest.raises(Conflict):
+        await driver.cancel(run.instance_id)
+
+
+@pytest.mark.parametrize("before", ["held", "parked", "queued", "blocked"])
+async def test_force_ends_a_run_in_whatever_state_it_is(driver: Driver, before: str) -> None:
+    run = await begin(driver)
+    match before:
+        case "parked":
+            await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
+        case "queued":
+            await driver.engine.journal.give_back(run.held)
+        case "blocked":
+            await driver.engine.journal.block(run.held, "at /3 the journal has 'charge', the code asks for 'fraud'")
+        case _:
+            pass
+    view = await driver.engine.instances.cancel(run.instance_id, "now", force=True)
+    assert (view.status, view.failure_reason) == ("CANCELLED", "now")
+    if before == "held":
+        assert [lost.job_id for lost in await driver.engine.jobs.wait_lost(HOLDER, 5)]
+    with pytest.raises(LeaseLost):
+        await append(driver, run.held, done("/0"))
+    assert driver.rows("SELECT count(*) FROM timer") == driver.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_signals_to_a_run_are_messages_and_a_retry_is_refused(driver: Driver) -> None:
+    run = await begin(driver)
+    await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
+    await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
+    assert [(r.name, r.payload) for r in (await read(driver, run.held)).records] == [("payment", '{"by":"ann"}')]
+    await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=1)
+    with pytest.raises(Conflict, match="can't be retried yet"):
+        await driver.retry(run.instance_id)
+
+
+async def test_a_blocked_run_comes_back_after_longer_and_longer_and_never_fails(driver: Driver) -> None:
+    run = await begin(driver)
+    journal, held, pauses = driver.engine.journal, run.held, []
+    for _ in range(8):
+        pauses.append(await journal.block(held, "the code asks for 'fraud'"))
+        assert state(driver) == [(4, 0, 0, 0, 1)]
+        assert await take(driver, wait_s=0) == []
+        assert await driver.due(pauses[-1] - 1) == 0
+        assert await driver.due(2) == 1
+        [again] = await take(driver)
+        held = again.held
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert driver.rows("SELECT count(*), min(reason) FROM history WHERE kind = 10") == [
+        (1, "the code asks for 'fraud'")
+    ]
+    await append(driver, held, done("/0"))
+    assert await journal.block(held, "another") == 5
+    tree = await driver.engine.runs.tree(run.instance_id)
+    assert tree.waits_for == "other code: another"
+    await driver.due(6)
+    [again] = await take(driver)
+    await finish(driver, again.held)
+
+
+async def race(*operations: Callable[[], Awaitable[object]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for operation in operations:
+            nursery.start_soon(operation)
+
+
+async def test_park_end_and_wake_race_with_mail_and_nothing_is_slept_through(make_driver: MakeDriver) -> None:
+    """From two engines at once: whatever comes first, who is parked has no unseen mail, nor who has ended."""
+    here, there = make_driver(0), make_driver(1)
+    slept: list[bool] = []
+    refused: list[str] = []
+    for number in range(40):
+        run = await begin(here)
+
+        async def try_park(run: Taken = run, number: int = number) -> None:
+            due_at = 0.0 if number % 4 == 2 else None
+            slept.append(await (finish(here, run.held) if number % 4 == 1 else park(here, run.held, due_at=due_at)))
+
+        async def try_send(run: Taken = run) -> None:
+            try:
+                await send(there, run)
+            except Conflict:
+                refused.append(run.instance_id)
+
+        async def fire() -> None:
+            await there.engine.timers.fire_once()
+
+        await race(try_park, try_send, fire)
+        if number % 4 == 1 and slept[-1]:
+            assert refused.pop() == run.instance_id
+            continue
+        await here.engine.timers.fire_once()
+        [(now, mail, written)] = here.rows(
+            f"SELECT state, mail, (SELECT count(*) FROM journal j WHERE j.instance_id = t.id) FROM token t"
+            f" WHERE id = {run.held.instance}"
+        )
+        assert mail == written == 1
+        assert now == (0 if slept[-1] else 1), "woken by the mail, or never asleep"
+        if slept[-1]:
+            [again] = await take(here)
+        else:
+            again = run
+        assert await finish(here, again.held, mail=1)
+    assert refused == []
+
+
+async def test_the_tree_shows_what_ended_and_what_is_open(driver: Driver) -> None:
+    run = await begin(driver)
+    await append(driver, run.held, done("/0"), done("/1.[sku-9]/0"))
+    open_ones = [
+        OpenBranch("/1", "nursery", where="order.py:41"),
+        OpenBranch("/1.[sku-9]/1", "step", name="pack", since=1_900_000_000.0),
+        OpenBranch("/1.1/0", "receive", name="payment", due_at=1_900_000_060.0),
+    ]
+    branches = msgspec.json.encode(open_ones)
+    assert await driver.engine.journal.park(run.held, mail=0, due_at=None, view=b'{"stage":1}', branches=branches)
+    tree = await driver.engine.runs.tree(run.instance_id)
+    assert (tree.status, tree.workflow, tree.version, tree.waits_for) == ("WAITING", "order", 1, "a message")
+    assert msgspec.json.decode(msgspec.json.encode(tree.view)) == {"stage": 1}
+    first, nursery = tree.branches
+    assert (first.path, first.status, first.name) == ("/0", "done", "charge")
+    assert (nursery.path, nursery.status, nursery.where) == ("/1", "open", "order.py:41")
+    assert nursery.children is not None
+    packing, paying = nursery.children
+    assert [(child.path, child.status) for child in packing.children or ()] == [
+        ("/1.[sku-9]/0", "done"), ("/1.[sku-9]/1", "running"),
+    ]  # fmt: skip
+    [payment] = paying.children or []
+    assert (payment.path, payment.status, payment.name) == ("/1.1/0", "waiting", "payment")
+    assert payment.due_at is not None
+
+
+async def test_a_journal_is_paged_for_clients(driver: Driver) -> None:
+    run = await begin(driver)
+    await append(driver, run.held, *(done(f"/{n}") for n in range(5)), done("/5", "~zip:AAAA"))
+    await send(driver, run, "go", b"[1]")
+    found, cursor = [], None
+    while True:
+        page = await driver.engine.runs.journal(run.instance_id, cursor, 2)
+        found += page.items
+        cursor = page.next
+        if cursor is None:
+            break
+    assert [(item.kind, item.path) for item in found] == [*(("done", f"/{n}") for n in range(6)), ("message", "")]
+    assert (bytes(found[5].payload or b""), found[5].codec) == (b'"AAAA"', "zip")
+    assert bytes(found[6].payload or b"") == b"[1]"
+    with pytest.raises(BadRequest, match="cursor"):
+        await driver.engine.runs.journal(run.instance_id, "-")
