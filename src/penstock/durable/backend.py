@@ -7,7 +7,7 @@ to be. Times are in seconds since 1970, by the backend's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,7 +37,6 @@ class Held(msgspec.Struct, frozen=True):
     version: int
     arguments: str
     started_at: float
-    now: float
     lease_s: float
     fresh: bool = False
     expiries: int = 0
@@ -51,67 +50,75 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Records of a journal, in order. ``more``: there are some after them."""
+    """Records of a journal, in order. ``mail`` is how many others wrote, up to here; ``more``: there are others."""
 
     records: Sequence[Record]
+    mail: int
     more: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ends: with ``result`` (JSON), or with ``failure`` (an encoded error). ``cancelled``: as was asked."""
+    """How a run ends: with ``result`` (JSON), or with ``failure``, for people. ``cancelled``: as was asked."""
 
     result: str | None = None
     failure: str | None = None
-    reason: str = ""
     cancelled: bool = False
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A lease that was extended. ``mail``: how many records others have written so far."""
+    """A lease that was extended. ``mail`` is how many records others have written so far."""
 
-    key: str
     lease_s: float
     mail: int
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What others see of a run while it is open: what `set_view` set, and its open branches. JSON; None: as it was."""
+
+    view: str | None = None
+    branches: str | None = None
 
 
 class Backend(Protocol):
     """The journals, seen by one executor."""
 
-    on_mail: Callable[[str], None]
-    """Set by the executor: somebody has written into the journal of this key. A hint, which may be lost."""
-
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
-        """Runs that wait for an executor, under a lease each; waits for the first."""
+        """Runs that wait for an executor, under a lease each; waits for the first. Cancel-safe."""
+        ...
+
+    async def wait_mail(self) -> list[str]:
+        """Waits until somebody writes into the journal of a run that is held here; the keys. A hint."""
         ...
 
     async def read(self, held: Held, after: int) -> Page:
-        """The journal behind that position. Raises `Away`."""
+        """The journal behind that position. Raises `LeaseLost` when the run has ended, `Away`."""
         ...
 
-    async def append(self, held: Held, records: Sequence[Record], mail: int) -> list[Stored] | None:
-        """Writes the records in this order. ``mail`` is how many records of others the caller has seen.
+    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        """Writes the records in this order; one append at a time for a run. ``after`` is the position of the last
+        record that the caller knows, ``mail`` how many of others it has seen.
 
         None when the caller has to `read` before it delivers any: others have written, or it was in doubt for a while
         whether the records were written. Raises `LeaseLost`, `Away`.
         """
         ...
 
-    async def park(self, held: Held, mail: int, due: float | None) -> bool:
+    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Gives the run up until then, or until somebody writes. False when somebody has: read, and go on."""
         ...
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
-        """Ends the run. False when somebody has written meanwhile: read, and ask again."""
+        """Ends the run. False when somebody has written meanwhile: read, and ask again. Idempotent."""
         ...
 
-    async def block(self, held: Held, reason: str) -> None:
-        """This code can't go on with the run: another try later, maybe with other code. It never fails."""
+    async def block(self, held: Held, reason: str) -> float:
+        """This code can't go on with the run: another try after a pause, which is given in seconds. It never fails."""
         ...
 
     async def give_back(self, held: Held) -> None:
         """The run waits for another executor, at once."""
         ...
 
-    async def extend(self, held: Sequence[Held], views: Sequence[str | None]) -> list[Beat]:
-        """Extends leases, and keeps what the runs show (JSON, None: as it was). What is not in the answer is lost."""
+    async def extend(self, held: Held, shown: Shown) -> Beat:
+        """A lease of full length from now on. Raises `LeaseLost`, `Away`."""
         ...

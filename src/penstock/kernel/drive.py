@@ -24,6 +24,7 @@ from penstock.kernel.errors import (
     Endless,
     ForeignAwait,
     Mismatch,
+    Overrun,
     TooManyBranches,
 )
 from penstock.kernel.nursery import Nursery
@@ -293,7 +294,7 @@ class Kernel:
                     operation = branch.coroutine.send(value) if error is None else branch.coroutine.throw(error)
                 except StopIteration as stop:
                     self._ended(branch, Outcome(stop.value))
-                except KeyboardInterrupt:  # the person at the terminal, not the body
+                except (KeyboardInterrupt, Overrun):  # the person at the terminal, or the executor, not the body
                     raise
                 except BaseException as raised:
                     self._ended(branch, Outcome(error=raised))

@@ -15,8 +15,12 @@ class Discarded(BaseException):
     """The executor gives this copy of the run up; another one goes on. Raised at every operation from then on."""
 
 
+class Overrun(BaseException):
+    """Thrown into a body from outside, as it has run for too long without an await."""
+
+
 class ForeignAwait(RuntimeError):
-    """A body awaited something that is no durable operation."""
+    """A body awaited something that is no durable operation, or used a scope or nursery of the loop that it is not in."""
 
 
 class CancelSwallowed(RuntimeError):

@@ -97,10 +97,11 @@ class CallOperation(Operation):
 class Sleep(Operation):
     """Until so many seconds have passed. Its end is no outcome: a cancel in the same instant wins."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("due", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.due = 0.0
 
     @property
     def shielded(self) -> bool:  # type: ignore[override]  # an attribute there: only sleep(0) differs
@@ -113,7 +114,8 @@ class Sleep(Operation):
             kernel.checkpoint(branch)
             return
         branch.operation = self
-        kernel.wake_at(kernel.now + self.seconds, branch, self)
+        self.due = kernel.now + self.seconds
+        kernel.wake_at(self.due, branch, self)
 
     def abort(self, branch: Branch, kernel: Kernel) -> bool:
         return True

@@ -1,0 +1,276 @@
+"""One run in memory: its kernel, the calls that are open, and what is to be done about them. No I/O, no clock.
+
+An *activation* follows each record: the body runs until all of its branches wait. `feed` takes one record, `settle`
+acts on what became of all that were fed: a start that a later record of the same group cancelled is not begun. So a
+replay is one large group, and going on after a crash is the same as going on (`executor`, and `penstock.testing` on a
+virtual clock, are its hosts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.durable.codec import decode, encode, encode_error
+from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
+from penstock.durable.isolation import body_runs
+from penstock.durable.step import StepCall, StepInfo
+from penstock.durable.verbs import RunInfo
+from penstock.durable.workflow import Workflow
+from penstock.kernel.branch import Branch
+from penstock.kernel.drive import Kernel, Limits
+from penstock.kernel.errors import Undecodable
+from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
+from penstock.kernel.record import OUTCOMES, Kind, Record
+
+MAX_HELD_PAUSE_S = 30.0
+"""A longer pause before a retry is a record, so that the run may be given up meanwhile."""
+MAX_SHOWN_BRANCHES = 1_000
+
+
+class OpenCall:
+    """A step that was asked for and has no outcome. ``due``: it waits for its next attempt until then."""
+
+    __slots__ = ("attempt", "begun_at", "due", "is_recorded", "is_running", "is_written", "path", "step", "stopping")
+
+    def __init__(self, start: Start, now: float) -> None:
+        assert isinstance(start.call, StepCall)
+        self.path, self.step = start.path, start.call
+        self.attempt = 1
+        self.begun_at = now
+        self.due: float | None = None
+        self.is_recorded = True  # the journal knows of the attempts so far
+        self.is_running = self.stopping = False
+        self.is_written = False  # its outcome is on the way
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """What the journal holds of a long pause between two attempts."""
+
+    due: float
+    begun_at: float
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Host(Protocol):
+    """Who has the loop and the journal."""
+
+    def now(self) -> float:
+        """The time of the journal's clock, as far as is known here."""
+        ...
+
+    def begin(self, run: Activation, call: OpenCall) -> None:
+        """Begin an attempt at the step; its end is told by `Activation.attempt_ended` or `attempt_stopped`."""
+        ...
+
+    def stop(self, run: Activation, call: OpenCall) -> None:
+        """Cancel the attempt that runs; its end is told all the same."""
+        ...
+
+    def write(self, run: Activation, record: Record) -> None:
+        """Append the record, then `feed` what was stored."""
+        ...
+
+
+class Activation:
+    """One run. Raises `Blocked` from `start` and `feed` when this code can't go on with its journal."""
+
+    def __init__(
+        self,
+        workflow: Workflow[..., Any],
+        run_id: str,
+        arguments: str,
+        started_at: float,
+        host: Host,
+        limits: Limits | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.workflow, self.run_id, self.host = workflow, run_id, host
+        self._arguments = arguments
+        started = datetime.fromtimestamp(started_at, UTC)
+        self.info = RunInfo(run_id, workflow.name, workflow.version, started)
+        self.kernel = Kernel(started_at, self.info, limits, warn)
+        self.calls: dict[str, OpenCall] = {}
+        self._touched: dict[str, None] = {}
+        self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
+        self._clock_asked = False
+
+    @property
+    def result(self) -> Outcome | None:
+        """How the body ended; None while it is open."""
+        return self.kernel.result
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step runs, or waits for an attempt that only this process knows of."""
+        return any(call.is_running or call.is_written or not call.is_recorded for call in self.calls.values())
+
+    # -- what goes in
+
+    def start(self, *, replaying: bool = False) -> None:
+        """The body's first activation. ``replaying``: there are records to `feed` before it is `settle`d."""
+        self.info.replaying = replaying
+        try:
+            body = self.workflow.body(self._arguments)
+        except ValueError as error:
+            raise Undecodable(f"{self.workflow.name} does not take the arguments of its start: {error}") from None
+        with body_runs(muted=replaying):
+            self.kernel.start(body)
+        self._obey()
+
+    def feed(self, record: Record, *, replaying: bool = False) -> None:
+        """One record that is durable, and the activation that follows from it."""
+        self.info.replaying = replaying
+        with body_runs(muted=replaying):
+            self.kernel.deliver(record)
+        if record.kind in OUTCOMES:
+            self.calls.pop(record.path, None)
+            self._waiting.pop(record.path, None)
+        elif record.kind is Kind.RETRY and (call := self.calls.get(record.path)) is not None:
+            retry = decode(record.payload or "", Retry)
+            call.attempt, call.due, call.begun_at = record.attempt + 1, retry.due, retry.begun_at
+            call.is_written, call.is_recorded = False, True
+            self._waiting[call.path] = call
+            self._touched[call.path] = None
+        elif record.kind is Kind.CLOCK:
+            self._clock_asked = False
+        self._obey()
+
+    def settle(self) -> None:
+        """Acts on what the records since the last time asked for."""
+        self.info.replaying = False
+        touched, self._touched = self._touched, {}
+        for path in touched:
+            call = self.calls.get(path)
+            if call is None or call.is_written:
+                continue
+            if call.stopping:
+                if call.is_running:
+                    self.host.stop(self, call)
+                else:
+                    self.attempt_stopped(call)
+            elif not call.is_running and (call.due is None or call.due <= self.host.now()):
+                self._begin(call)
+
+    def next_due(self) -> float:
+        """When `wake` has something to do, `inf` for never."""
+        due = self.kernel.next_due() if self.result is None else inf
+        for call in self._waiting.values():
+            due = min(due, call.due or due)
+        return due
+
+    def wake(self) -> None:
+        """Begins attempts that are due. Asks for a record of the clock when a sleep or a deadline of the body is."""
+        now = self.host.now()
+        for call in list(self._waiting.values()):
+            if call.due is None or call.due <= now:
+                self._begin(call)
+        due = self.kernel.next_due()
+        if due <= now and self.result is None and not self._clock_asked:
+            self._clock_asked = True
+            self.host.write(self, Record(at=due, kind=Kind.CLOCK))
+
+    def attempt_ended(self, call: OpenCall, outcome: Outcome, took_ms: int | None = None) -> None:
+        """An attempt at a step has ended by itself: what it gave is written, or it is tried again."""
+        call.is_running = False
+        if outcome.error is None:
+            try:
+                text = encode(outcome.value, f"{call.step.name} at {call.path} returned a value that")
+            except (Unencodable, PayloadTooLarge) as error:  # it would be so again
+                self._write(call, Kind.FAILED, encode_error(error), took_ms)
+            else:
+                self._write(call, Kind.DONE, text, took_ms)
+            return
+        pause_s = None if call.stopping else self._pause_s(call, outcome.error)
+        if pause_s is None:
+            self._write(call, Kind.FAILED, encode_error(outcome.error), took_ms)
+            return
+        due = self.host.now() + pause_s
+        if pause_s > MAX_HELD_PAUSE_S:
+            retry = Retry(due, call.begun_at, msgspec.Raw(encode_error(outcome.error).encode()))
+            self._write(call, Kind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
+        else:
+            call.attempt, call.due, call.is_recorded = call.attempt + 1, due, False
+            self._waiting[call.path] = call
+
+    def attempt_stopped(self, call: OpenCall) -> None:
+        """An attempt was cancelled and has really ended, or was never begun."""
+        call.is_running = False
+        self._write(call, Kind.STOPPED, None, None)
+
+    def discard(self) -> None:
+        """Gives this copy of the run up: another executor has the run, or will."""
+        with body_runs(muted=True):
+            self.kernel.discard()
+        self.calls.clear()
+
+    # -- what is shown
+
+    def step_info(self, call: OpenCall) -> StepInfo:
+        """For the step, of itself."""
+        return StepInfo(f"{self.run_id}{call.path}", call.attempt, self.run_id)
+
+    def waits(self) -> list[dict[str, Any]]:
+        """The open branches, as JSON values: what each waits for, since no record says so."""
+        shown: list[dict[str, Any]] = []
+        for branch in sorted(self.kernel.open_branches(), key=lambda branch: branch.ticket)[:MAX_SHOWN_BRANCHES]:
+            found = self._wait_of(branch)
+            if found is not None:
+                shown.append({name: value for name, value in found.items() if value is not None})
+        return shown
+
+    def _wait_of(self, branch: Branch) -> dict[str, Any] | None:
+        operation, where = branch.operation, branch.where()
+        if isinstance(operation, CallOperation):
+            call = self.calls.get(operation.path)
+            return {
+                "path": operation.path,
+                "kind": "step",
+                "name": operation.call.name,
+                "attempt": call.attempt if call else None,
+                "due_at": call.due if call else None,
+                "where": where,
+            }
+        if isinstance(operation, Receive):
+            return {"path": operation.path, "kind": "receive", "name": operation.name, "where": where}
+        if isinstance(operation, Sleep):
+            path = f"{branch.path}/{branch.entered - 1}"
+            return {"path": path, "kind": "sleep", "due_at": operation.due, "where": where}
+        return {"path": branch.path, "kind": "branch", "where": where} if branch.path else None
+
+    # -- inside
+
+    def _obey(self) -> None:
+        for command in self.kernel.take_commands():
+            if isinstance(command, Start):
+                self.calls[command.path] = OpenCall(command, self.kernel.now)
+            elif (call := self.calls.get(command.path)) is not None:
+                call.stopping = True
+            self._touched[command.path] = None
+
+    def _begin(self, call: OpenCall) -> None:
+        call.is_running, call.due = True, None
+        self._waiting.pop(call.path, None)
+        self.host.begin(self, call)
+
+    def _write(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None) -> None:
+        call.is_written, call.due = True, None
+        self._waiting.pop(call.path, None)
+        step = call.step
+        self.host.write(
+            self, Record(0, kind, call.path, step.name, payload, step.digest, call.attempt, took_ms=took_ms)
+        )
+
+    def _pause_s(self, call: OpenCall, error: BaseException) -> float | None:
+        """Until the next attempt; None when there is none."""
+        options = call.step.options
+        if call.attempt > options.retries or isinstance(error, (NonRetryable, *options.raises)):
+            return None
+        pause_s = options.pause_s(call.attempt)
+        if options.within_s is not None and self.host.now() + pause_s - call.begun_at > options.within_s:
+            return None
+        return pause_s

@@ -1,0 +1,267 @@
+"""The executor: takes runs under leases, keeps them in memory while something happens, gives them up while they wait.
+
+One per process, on Trio. What is done for one run stands in `held_run`; here is what they share: taking, the one sleep
+for all deadlines, heartbeats of the leases, news of mail, and the end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from math import inf
+from typing import Any, TypeVar
+
+import trio
+
+from penstock.durable.backend import Away, Backend, Held, LeaseLost
+from penstock.durable.held_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
+from penstock.durable.isolation import Watch, mute_replayed_logs
+from penstock.durable.step_host import StepHost
+from penstock.durable.workflow import Workflow
+
+T = TypeVar("T")
+
+TAKE_MAX_RUNS = 100
+TAKE_WAIT_S = 30.0
+ANSWER_MAX_S = 1.0
+"""A lease is taken to be older than its answer by so much at most."""
+BEAT_INTERVAL_S = 1.0
+LEAVE_ALONE_S = 300.0
+"""A run that this code could not go on with is not tried again by the same process for so long."""
+CLOCK_SAMPLE_S = 10.0
+
+log = logging.getLogger("penstock.durable")
+
+
+class Executor:
+    """Runs the workflows of a backend. ``on_event`` hears of what a person may want to know of a run: taken, resumed,
+    parked, blocked, lost, ended; with a detail."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        workflows: Mapping[tuple[str, int], Workflow[..., Any]],
+        limits: ExecutorLimits | None = None,
+        on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None,
+    ) -> None:
+        self.backend, self._workflows = backend, workflows
+        self.limits = limits or ExecutorLimits()
+        self.steps = StepHost(self.limits.step_threads)
+        self.nursery: trio.Nursery
+        self._on_event = on_event
+        self._runs: dict[str, HeldRun] = {}
+        self._left_alone: dict[str, tuple[float, str]] = {}
+        self._alarms: list[tuple[float, int, HeldRun]] = []
+        self._alarm_count = 0
+        self._rearmed = trio.Event()
+        self._changed = trio.Event()
+        self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
+        self._taking = trio.CancelScope()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    # -- its life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled. What is held then is held until its lease ends: call `drain` before."""
+        mute_replayed_logs()
+        with Watch():
+            async with trio.open_nursery() as self.nursery:
+                for service in (self._ring, self._beat, self._hear):
+                    self.nursery.start_soon(service)
+                task_status.started()
+                try:
+                    with self._taking:
+                        while True:
+                            await self._take()
+                    await trio.sleep_forever()
+                finally:
+                    for run in list(self._runs.values()):
+                        run.drop()
+                    self._runs.clear()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more runs; let steps end for so long; give all runs back."""
+        self._taking.cancel()
+        with trio.move_on_after(grace_s):
+            while any(run.activation.is_busy for run in self._runs.values()):
+                await self._wait_change()
+        async with trio.open_nursery() as nursery:
+            for run in list(self._runs.values()):
+                nursery.start_soon(self._let_go, run)
+
+    async def _let_go(self, run: HeldRun) -> None:
+        """A run that waits is parked; another one goes to whoever takes it."""
+        with suppress(LeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
+            await run.park()
+            if not run.is_gone:
+                run.drop()
+                self.left(run, "given back", "")
+                await self.backend.give_back(run.held)
+
+    async def _wait_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    # -- taking runs
+
+    async def _take(self) -> None:
+        room = self.limits.max_in_memory - len(self._runs)
+        if room <= 0:
+            await self._wait_change()
+            return
+        before = trio.current_time()
+        found = await self._ask(lambda: self.backend.take(min(room, TAKE_MAX_RUNS), TAKE_WAIT_S))
+        leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
+        for held in found:
+            self._activate(held, leased_at + held.lease_s)
+
+    def _activate(self, held: Held, lease_ends: float) -> None:
+        workflow = self._workflows.get((held.workflow, held.version))
+        until, reason = self._left_alone.get(held.key, (0.0, ""))
+        if workflow is None:
+            self.nursery.start_soon(self._block, held, f"no code for {held.workflow}@{held.version} here")
+        elif trio.current_time() < until:
+            self.nursery.start_soon(self._block, held, reason)
+        else:
+            run = self._runs[held.key] = HeldRun(self, held, workflow, lease_ends)
+            self._on_event("taken" if held.fresh else "resumed", held, "")
+            run.poke()
+
+    def left(self, run: HeldRun, event: str, detail: str) -> None:
+        """The run is not held any more."""
+        if self._runs.get(run.held.key) is run:
+            del self._runs[run.held.key]
+        if event == "lost":
+            log.info("run %s is lost here: another executor has it, or it has ended", run.held.id)
+        if event == "blocked":
+            self._leave_alone(run.held.key, detail)
+            self.nursery.start_soon(self._block, run.held, detail)
+        self._on_event(event, run.held, detail)
+        self._changed.set()
+
+    async def _block(self, held: Held, reason: str) -> None:
+        with suppress(LeaseLost, Away):
+            pause_s = await self.backend.block(held, reason)
+            log.error("run %s is blocked on code: %s. It is tried again in %.0f s", held.id, reason, pause_s)
+
+    def _leave_alone(self, key: str, reason: str) -> None:
+        now = trio.current_time()
+        if len(self._left_alone) >= self.limits.max_in_memory:
+            self._left_alone = {name: entry for name, entry in self._left_alone.items() if entry[0] > now}
+        if len(self._left_alone) < self.limits.max_in_memory:
+            self._left_alone[key] = (now + LEAVE_ALONE_S, reason)
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask again while the backend is away."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return await call()
+            except Away as error:
+                log.debug("the journals are away: %s", error)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    # -- time
+
+    def now(self) -> float:
+        """The journal's clock, as far as is known: never later than it is."""
+        return trio.current_time() + self._offset
+
+    def sample(self, at: float) -> None:
+        """A time that the journal's clock has just shown."""
+        now = trio.current_time()
+        if at - now > self._offset or now - self._sampled_at > CLOCK_SAMPLE_S:
+            self._offset, self._sampled_at = at - now, now
+
+    def arm(self, run: HeldRun) -> None:
+        """See to it that the run is looked at when its time comes."""
+        self._changed.set()
+        if run.is_gone or run.is_pumped:  # the pump arms it when it stops
+            return
+        at = run.activation.next_due() - self._offset
+        if run.is_quiet:
+            if run.quiet_since is None:
+                run.quiet_since = trio.current_time()
+            at = min(at, run.quiet_since + self._park_after_s())
+        else:
+            run.quiet_since = None
+        if at < run.alarm_at:
+            run.alarm_at = at
+            self._alarm_count += 1
+            heapq.heappush(self._alarms, (at, self._alarm_count, run))
+            self._rearmed.set()
+
+    def _park_after_s(self) -> float:
+        return self.limits.park_after_s if len(self._runs) < self.limits.max_in_memory else 0.0
+
+    async def _ring(self) -> None:
+        """The one sleep for all deadlines."""
+        while True:
+            self._rearmed = trio.Event()
+            with trio.move_on_at(self._alarms[0][0] if self._alarms else inf):
+                await self._rearmed.wait()
+            now = trio.current_time()
+            while self._alarms and self._alarms[0][0] <= now:
+                at, _, run = heapq.heappop(self._alarms)
+                if run.alarm_at == at:
+                    run.alarm_at = inf
+                    self._alarm(run)
+
+    def _alarm(self, run: HeldRun) -> None:
+        if run.is_gone or run.is_pumped:
+            return
+        if run.activation.next_due() <= self.now():
+            run.quiet_since = None
+            run.activation.wake()
+        elif (
+            run.quiet_since is not None
+            and run.is_quiet
+            and trio.current_time() >= run.quiet_since + self._park_after_s()
+        ):
+            run.wants_park = True
+            run.poke()
+        self.arm(run)
+
+    # -- leases and mail
+
+    async def _beat(self) -> None:
+        while True:
+            now = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for run in list(self._runs.values()):
+                    if now >= run.lease_ends:
+                        self._lose(run)
+                    elif run.lease_ends - now < run.held.lease_s / 2 or run.shown_view != run.activation.info.view:
+                        nursery.start_soon(self._extend, run)
+            await trio.sleep(BEAT_INTERVAL_S)
+
+    async def _extend(self, run: HeldRun) -> None:
+        before, shown = trio.current_time(), run.shown
+        try:
+            beat = await self.backend.extend(run.held, shown)
+        except LeaseLost:
+            self._lose(run)
+            return
+        except Away:
+            return
+        run.lease_ends, run.shown_view = before + beat.lease_s, shown.view
+        if beat.mail != run.mail and not run.is_gone:
+            run.look_again()
+
+    def _lose(self, run: HeldRun) -> None:
+        if not run.is_gone:
+            run.drop()
+            self.left(run, "lost", "")
+
+    async def _hear(self) -> None:
+        while True:
+            for key in await self._ask(self.backend.wait_mail):
+                run = self._runs.get(key)
+                if run is not None:
+                    run.look_again()

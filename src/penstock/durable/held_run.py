@@ -1,0 +1,315 @@
+"""One run that an executor holds, and its pump: the one task that talks to the backend for it.
+
+A run has no task while it waits. Whatever happens to it (a step has ended, somebody wrote to it, a deadline is due)
+leaves a note here and sees to it that the pump is at work, until there is nothing left to do. So appends of a run are
+one at a time, each with all that has come together meanwhile, and what is delivered stands in the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import trio
+
+from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.backend import Away, Backend, Ending, Held, LeaseLost, Shown
+from penstock.durable.codec import encode
+from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.failure import describe
+from penstock.durable.step_host import StepHost
+from penstock.durable.workflow import Workflow
+from penstock.kernel.drive import Limits
+from penstock.kernel.errors import Blocked, Cancelled
+from penstock.kernel.operation import Outcome
+from penstock.kernel.record import Record
+
+T = TypeVar("T")
+
+APPEND_MAX_RECORDS = 500
+APPEND_MAX_BYTES = 2 * 1024 * 1024
+REPLAY_SLICE_RECORDS = 200
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+
+log = logging.getLogger("penstock.durable")
+
+
+class ExecutorLimits(msgspec.Struct, frozen=True):
+    """Bounds of one executor. ``park_after_s``: how long a run that only waits stays in memory."""
+
+    max_in_memory: int = 10_000
+    step_threads: int = 40
+    park_after_s: float = 2.0
+    cancel_grace_s: float = 30.0
+    journal_warn_records: int = 10_000
+    journal_max_records: int = 100_000
+    run: Limits = Limits()
+
+
+class Keeper(Protocol):
+    """The executor, as its runs see it."""
+
+    backend: Backend
+    limits: ExecutorLimits
+    steps: StepHost
+    nursery: trio.Nursery
+
+    def now(self) -> float:
+        """The journal's clock, as far as is known: never later than it is."""
+        ...
+
+    def sample(self, at: float) -> None:
+        """A time that the journal's clock has just shown."""
+        ...
+
+    def arm(self, run: HeldRun) -> None:
+        """See to it that the run is looked at when its time comes."""
+        ...
+
+    def left(self, run: HeldRun, event: str, detail: str) -> None:
+        """The run is not held any more: ended, parked, blocked or lost."""
+        ...
+
+
+class HeldRun:
+    """One run under lease. Times are Trio's. It is its activation's host."""
+
+    __slots__ = (
+        "activation", "alarm_at", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends", "mail",
+        "must_read", "outbox", "pos", "quiet_since", "records", "replaying", "scopes", "shown_view", "wants_park",
+    )  # fmt: skip
+
+    def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
+        self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
+        self.activation = Activation(
+            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn
+        )
+        self.pos = self.mail = self.records = 0
+        self.outbox: deque[Record] = deque()
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self.must_read = self.replaying = not held.fresh
+        self.is_started = self.is_pumped = self.is_gone = self.wants_park = False
+        self.quiet_since: float | None = None
+        self.alarm_at = inf
+        self.shown_view: str | None = None
+
+    def _warn(self, text: str) -> None:
+        log.warning("run %s: %s", self.held.id, text)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing happens unless somebody else, or the clock, does something."""
+        return not (self.is_pumped or self.outbox or self.must_read or self.activation.is_busy)
+
+    @property
+    def shown(self) -> Shown:
+        """What others see of it while it is open."""
+        return Shown(self.activation.info.view, msgspec.json.encode(self.activation.waits()).decode())
+
+    # -- notes
+
+    def poke(self) -> None:
+        """Let the pump do what there is to do."""
+        if not (self.is_pumped or self.is_gone):
+            self.is_pumped = True
+            self.keeper.nursery.start_soon(self._pump)
+
+    def look_again(self) -> None:
+        """Others have written into the journal."""
+        self.must_read = True
+        self.poke()
+
+    async def park(self) -> None:
+        """Give the run up if it only waits; returns when that was tried."""
+        if self.is_quiet and self.is_started and not self.is_gone:
+            self.wants_park = self.is_pumped = True
+            await self._pump()
+
+    def drop(self) -> None:
+        """This copy counts no more. Its steps are cancelled and leave no record."""
+        if not self.is_gone:
+            self.is_gone = True
+            for scope in self.scopes.values():
+                scope.cancel()
+            self.activation.discard()
+
+    # -- the pump
+
+    async def _pump(self) -> None:
+        self.quiet_since = None
+        try:
+            while not self.is_gone and await self._turn():
+                pass
+        except LeaseLost:
+            self._leave("lost")
+        except Blocked as error:
+            await self._block(str(error))
+        except Exception as error:  # of ours, or of the backend: other runs go on
+            log.exception("run %s can't be gone on with", self.held.id)
+            await self._block(f"{type(error).__name__}: {error}")
+        finally:
+            self.is_pumped = False
+        self.keeper.arm(self)
+
+    async def _turn(self) -> bool:
+        """One thing; False when there is none."""
+        if not self.is_started:
+            self.is_started = True
+            self.activation.start(replaying=self.replaying)
+            if not self.replaying:
+                self.activation.settle()
+        elif self.must_read:
+            await self._read()
+        elif self.outbox:
+            await self._append()
+        elif self.records > self.keeper.limits.journal_max_records:
+            text = f"JournalTooLong: {self.records:,} records; {self.keeper.limits.journal_max_records:,} at most"
+            await self._finish(Ending(failure=text))
+        elif self.activation.result is not None:
+            await self._finish(_ending(self.activation.result, self.held))
+        elif self.wants_park:
+            await self._park()
+        else:
+            return False
+        return True
+
+    async def _read(self) -> None:
+        self.must_read = False
+        page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
+        for count, record in enumerate(page.records, 1):
+            self._feed(record)
+            if count % REPLAY_SLICE_RECORDS == 0:
+                await trio.lowlevel.checkpoint()
+                if self.is_gone:
+                    return
+        self.mail = page.mail
+        if page.more:
+            self.must_read = True
+            return
+        self.replaying = False
+        self.activation.settle()
+
+    async def _append(self) -> None:
+        batch: list[Record] = []
+        size = 0
+        while self.outbox and len(batch) < APPEND_MAX_RECORDS and size < APPEND_MAX_BYTES:
+            batch.append(self.outbox.popleft())
+            size += len(batch[-1].payload or "")
+        stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
+        if stored is None:
+            self.must_read = True
+            return
+        self.keeper.sample(stored[-1].at)
+        for record, place in zip(batch, stored, strict=True):
+            self._feed(msgspec.structs.replace(record, pos=place.pos, at=place.at))
+        self.activation.settle()
+
+    def _feed(self, record: Record) -> None:
+        self.pos = record.pos
+        self.records += 1
+        if self.records == self.keeper.limits.journal_warn_records:
+            log.warning("run %s has %d records in its journal", self.held.id, self.records)
+        self.activation.feed(record, replaying=self.replaying)
+
+    async def _finish(self, ending: Ending) -> None:
+        if await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending)):
+            self._leave("ended", ending.failure or "")
+        else:
+            self.must_read = True
+
+    async def _park(self) -> None:
+        self.wants_park = False
+        if self.activation.is_busy:
+            return
+        due = self.activation.next_due()
+        until = None if due == inf else due
+        if await self._ask(lambda: self.keeper.backend.park(self.held, self.mail, until, self.shown)):
+            self._leave("parked", "" if until is None else str(until))
+        else:
+            self.must_read = True
+
+    async def _block(self, reason: str) -> None:
+        if not self.is_gone:
+            self._leave("blocked", reason)
+
+    def _leave(self, event: str, detail: str = "") -> None:
+        if not self.is_gone:
+            self.drop()
+            self.keeper.left(self, event, detail)
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask again while the backend is away, as long as the lease may hold."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                answer = await call()
+            except Away as error:
+                if trio.current_time() + pause_s >= self.lease_ends:
+                    raise LeaseLost from error
+                log.debug("the journals are away: %s", error)
+            else:
+                if self.is_gone:
+                    raise LeaseLost
+                return answer
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    # -- for the activation
+
+    def now(self) -> float:
+        """The journal's clock."""
+        return self.keeper.now()
+
+    def write(self, run: Activation, record: Record) -> None:
+        """To be appended by the pump."""
+        self.outbox.append(record)
+        self.poke()
+
+    def begin(self, run: Activation, call: OpenCall) -> None:
+        """Start the attempt as a task."""
+        scope = self.scopes[call.path] = trio.CancelScope()
+        self.keeper.nursery.start_soon(self._attempt, call, scope)
+
+    def stop(self, run: Activation, call: OpenCall) -> None:
+        """Cancel the attempt; say so when it does not end."""
+        scope = self.scopes.get(call.path)
+        if scope is not None and not scope.cancel_called:
+            scope.cancel()
+            self.keeper.nursery.start_soon(self._watch_stop, call, scope)
+
+    async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
+        outcome: Outcome | None = None
+        began = time.monotonic()
+        with scope:
+            outcome = await self.keeper.steps.attempt(call.step, self.activation.step_info(call))
+        if self.is_gone:
+            return
+        self.scopes.pop(call.path, None)
+        if outcome is None:
+            self.activation.attempt_stopped(call)
+        else:
+            self.activation.attempt_ended(call, outcome, round((time.monotonic() - began) * 1000))
+        self.keeper.arm(self)
+
+    async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope) -> None:
+        grace_s = self.keeper.limits.cancel_grace_s
+        await trio.sleep(grace_s)
+        if not self.is_gone and self.scopes.get(call.path) is scope:
+            log.error(
+                "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
+                call.step.name, call.path, self.held.id, grace_s,
+            )  # fmt: skip
+
+
+def _ending(outcome: Outcome, held: Held) -> Ending:
+    if outcome.error is None:
+        try:
+            return Ending(result=encode(outcome.value, f"the result of {held.workflow}"))
+        except (Unencodable, PayloadTooLarge) as error:
+            return Ending(failure=describe(error))
+    return Ending(failure=describe(outcome.error), cancelled=isinstance(outcome.error, Cancelled))

@@ -1,0 +1,214 @@
+"""What surrounds a body while it runs: it sees no loop, may be silent, and may not run for ever.
+
+A body is driven by the kernel inside of one of the executor's Trio tasks. Trio's scopes and nurseries don't yield when
+they are opened, so they would attach themselves to that task: while a body runs, Trio's current task and runner are
+stand-ins that raise at the body's line. Which attributes these are is Trio's own business: tests/durable/
+test_isolation.py checks it with the Trio that is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+import trio
+
+from penstock.kernel.branch import PACKAGE
+from penstock.kernel.errors import Endless, ForeignAwait, Overrun
+
+WARN_AFTER_S = 1.0
+END_AFTER_S = 10.0
+LOOK_INTERVAL_S = 0.25
+
+_MARK = "__penstock_mutes__"
+_TRIO = os.path.dirname(trio.__file__) + os.sep
+_SAME_NAMES = frozenset({"sleep", "open_nursery", "move_on_after", "fail_after", "CancelScope", "open_memory_channel"})
+_OURS = {
+    "NurseryManager": "open_nursery",
+    "Nursery": "open_nursery",
+    "current_time": "now",
+    "create_task_group": "open_nursery",
+}
+
+log = logging.getLogger("penstock.durable")
+
+
+def _run_context() -> Any:
+    """Where Trio keeps the current task of a thread."""
+    from trio import _core  # pyright: ignore[reportPrivateUsage] - there is no public way to hide a task
+
+    return _core._run.GLOBAL_RUN_CONTEXT  # pyright: ignore[reportPrivateUsage] - as above
+
+
+class _Here(threading.local):
+    watch: Watch | None = None
+    muted = False
+
+
+_here = _Here()
+
+
+class _Hidden:
+    """In place of Trio's task and runner while a body runs."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _refused(inspect.currentframe())
+
+
+_HIDDEN = _Hidden()
+
+
+def _refused(frame: FrameType | None) -> ForeignAwait:
+    """For a body that uses something of Trio's or anyio's: with its file and line, and the name of ours."""
+    used, module, owner = "something of the loop", "trio", ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_library = file.startswith((_TRIO, PACKAGE)) or f"{os.sep}anyio{os.sep}" in file or "contextlib" in file
+        if not is_library:
+            break
+        if not file.startswith(PACKAGE) and "contextlib" not in file:
+            used, owner = frame.f_code.co_name, frame.f_code.co_qualname if sys.version_info >= (3, 11) else ""
+            module = "anyio" if f"{os.sep}anyio{os.sep}" in file else "trio"
+        frame = frame.f_back
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} " if frame is not None else ""
+    class_, _, method = owner.rpartition(".")
+    name = class_ if method.startswith("__") and class_ else (class_ if method == "start_soon" else used)
+    ours = name if name in _SAME_NAMES else _OURS.get(name)
+    if name == "CancelScope":
+        ours = "move_on_after, fail_after or CancelScope"
+    hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
+    return ForeignAwait(f"{place}uses {module}.{name} in a workflow body. {hint}")
+
+
+class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
+    """Around every call into the kernel that runs a body. ``muted``: what it logs was logged before.
+
+    Raises `Endless` for a body that ran too long without an await, where this thread has a `Watch`.
+    """
+
+    __slots__ = ("_before", "_hooks", "_muted", "_watch")
+
+    def __init__(self, *, muted: bool = False) -> None:
+        self._muted = muted
+
+    def __enter__(self) -> None:
+        context = _CONTEXT.__dict__
+        self._before = (context.get("task"), context.get("runner"), _here.muted)
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, None)  # Trio would end a body's asynchronous generators in tasks of its own
+        context["task"] = context["runner"] = _HIDDEN
+        _here.muted = self._muted
+        self._watch = _here.watch
+        if self._watch is not None:
+            self._watch.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        overran = None
+        try:
+            if self._watch is not None:
+                overran = self._watch.end()
+        except Overrun:  # it came just now
+            overran = "it"
+        context = _CONTEXT.__dict__
+        task, runner, _here.muted = self._before
+        _put(context, "task", task)
+        _put(context, "runner", runner)
+        sys.set_asyncgen_hooks(*self._hooks)
+        if overran is not None or kind is Overrun:
+            raise Endless(f"{overran or 'it'} ran for more than {END_AFTER_S:g} s without an await") from None
+
+
+def _put(context: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        context.pop(name, None)
+    else:
+        context[name] = value
+
+
+_CONTEXT = _run_context()
+
+
+class Watch:
+    """Of one executor's thread: warns of a body that runs long without an await, and ends one that does not stop."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._warned = self._fired = False
+        self._place = ""
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Watch:
+        _here.watch = self
+        threading.Thread(target=self._look, daemon=True, name="penstock watchdog").start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _here.watch = None
+        self._closed.set()
+
+    def begin(self) -> None:
+        """A body begins to run in this thread."""
+        self._began, self._warned = time.monotonic(), False
+
+    def end(self) -> str | None:
+        """It waits. Where it was, if it had to be ended."""
+        with self._lock:
+            self._began = None
+            if not self._fired:
+                return None
+            self._fired = False
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)  # if it has not come yet
+            return self._place
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_INTERVAL_S):
+            with self._lock:
+                began = self._began
+                if began is None:
+                    continue
+                ran_s = time.monotonic() - began
+                if ran_s >= WARN_AFTER_S and not self._warned:
+                    self._warned = True
+                    log.warning(
+                        "%s has run for %.0f s without an await; the process waits for it", self._where(), ran_s
+                    )
+                if ran_s >= END_AFTER_S:
+                    self._place = self._place if self._fired else self._where()
+                    self._fired = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
+
+    def _where(self) -> str:
+        """The innermost line outside of our package: what it runs, in a library or not."""
+        frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - documented
+        while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else "a body"
+
+
+def mute_replayed_logs() -> None:
+    """From now on what bodies log while they are replayed is dropped: it was logged when it happened. Idempotent."""
+    handle = logging.Logger.handle
+    if hasattr(handle, _MARK):
+        return
+
+    @functools.wraps(handle)
+    def handle_unless_replayed(self: logging.Logger, record: logging.LogRecord) -> None:
+        if not _here.muted:
+            handle(self, record)
+
+    setattr(handle_unless_replayed, _MARK, True)
+    logging.Logger.handle = handle_unless_replayed  # type: ignore[method-assign]  # the one place all records pass

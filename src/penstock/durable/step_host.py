@@ -1,0 +1,49 @@
+"""Steps as Trio tasks: one attempt each, with its time limit; a plain function in a thread of its own.
+
+A thread can't be cancelled: it is waited for, and what it gave in the end counts. Threads of steps have a limiter of
+their own, so that they never wait for what else the process does in threads.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import Any
+
+import trio
+
+from penstock.durable.step import StepCall, StepInfo, current_step
+from penstock.kernel.errors import TooSlow
+from penstock.kernel.operation import Outcome
+
+
+class StepHost:
+    """Runs attempts. ``max_threads`` of them may be plain functions at a time, others wait."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._threads = trio.CapacityLimiter(max_threads)
+
+    async def attempt(self, call: StepCall, info: StepInfo) -> Outcome:
+        """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
+        current_step.set(info)  # the task is this attempt's own
+        limit_s = call.options.timeout_s
+        with trio.move_on_after(inf if limit_s is None else limit_s):
+            return await self._outcome(call)
+        return Outcome(error=TooSlow(f"{call.name} took longer than {limit_s:g} s"))
+
+    async def _outcome(self, call: StepCall) -> Outcome:
+        try:
+            args, kwargs = call.step.parameters.arguments(call.arguments)  # copies: the body keeps its own
+            if call.step.is_async:
+                return Outcome(await call.step.function(*args, **kwargs))
+            function: partial[Any] = partial(call.step.function, *args, **kwargs)
+            return Outcome(await trio.to_thread.run_sync(function, limiter=self._threads))
+        except trio.Cancelled:
+            raise
+        except BaseExceptionGroup as group:
+            cancelled, rest = group.split(trio.Cancelled)
+            if cancelled is not None:
+                raise  # Trio's scopes take out what is theirs, and the rest is lost with the attempt
+            return Outcome(error=rest)
+        except BaseException as error:  # SystemExit too: a step does not end the process
+            return Outcome(error=error)
