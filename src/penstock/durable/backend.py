@@ -37,6 +37,7 @@ class Held(msgspec.Struct, frozen=True):
     version: int
     arguments: str
     started_at: float
+    now: float
     lease_s: float
     fresh: bool = False
     expiries: int = 0

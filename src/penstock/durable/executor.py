@@ -104,8 +104,11 @@ class Executor:
                 await self.backend.give_back(run.held)
 
     async def _wait_change(self) -> None:
-        self._changed = trio.Event()
         await self._changed.wait()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     # -- taking runs
 
@@ -118,9 +121,12 @@ class Executor:
         found = await self._ask(lambda: self.backend.take(min(room, TAKE_MAX_RUNS), TAKE_WAIT_S))
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
+            self.sample(held.now)
             self._activate(held, leased_at + held.lease_s)
 
     def _activate(self, held: Held, lease_ends: float) -> None:
+        if (before := self._runs.get(held.key)) is not None:  # its lease has ended, and nobody else was quicker
+            self._lose(before)
         workflow = self._workflows.get((held.workflow, held.version))
         until, reason = self._left_alone.get(held.key, (0.0, ""))
         if workflow is None:
@@ -131,6 +137,7 @@ class Executor:
             run = self._runs[held.key] = HeldRun(self, held, workflow, lease_ends)
             self._on_event("taken" if held.fresh else "resumed", held, "")
             run.poke()
+            self._note_change()
 
     def left(self, run: HeldRun, event: str, detail: str) -> None:
         """The run is not held any more."""
@@ -142,7 +149,7 @@ class Executor:
             self._leave_alone(run.held.key, detail)
             self.nursery.start_soon(self._block, run.held, detail)
         self._on_event(event, run.held, detail)
-        self._changed.set()
+        self._note_change()
 
     async def _block(self, held: Held, reason: str) -> None:
         with suppress(LeaseLost, Away):
@@ -181,7 +188,7 @@ class Executor:
 
     def arm(self, run: HeldRun) -> None:
         """See to it that the run is looked at when its time comes."""
-        self._changed.set()
+        self._note_change()
         if run.is_gone or run.is_pumped:  # the pump arms it when it stops
             return
         at = run.activation.next_due() - self._offset
@@ -232,6 +239,8 @@ class Executor:
 
     async def _beat(self) -> None:
         while True:
+            if not self._runs:
+                await self._wait_change()
             now = trio.current_time()
             async with trio.open_nursery() as nursery:
                 for run in list(self._runs.values()):

@@ -22,7 +22,7 @@ from penstock.durable.backend import Away, Backend, Ending, Held, LeaseLost, Sho
 from penstock.durable.codec import encode
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
-from penstock.durable.step_host import StepHost
+from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, Cancelled
@@ -285,8 +285,13 @@ class HeldRun:
     async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
         outcome: Outcome | None = None
         began = time.monotonic()
-        with scope:
-            outcome = await self.keeper.steps.attempt(call.step, self.activation.step_info(call))
+        try:
+            with scope:
+                outcome = await self.keeper.steps.attempt(call.step, self.activation.step_info(call))
+        except BaseExceptionGroup as group:  # cancelled, and something failed on the way out
+            if has_cancelled(group):
+                raise
+            outcome = Outcome(error=group)
         if self.is_gone:
             return
         self.scopes.pop(call.path, None)

@@ -35,7 +35,7 @@ _OURS = {
     "NurseryManager": "open_nursery",
     "Nursery": "open_nursery",
     "current_time": "now",
-    "create_task_group": "open_nursery",
+    "TaskGroup": "open_nursery",
 }
 
 log = logging.getLogger("penstock.durable")
@@ -147,17 +147,18 @@ class Watch:
         self._began: float | None = None
         self._warned = self._fired = False
         self._place = ""
+        self._before: Watch | None = None
         self._closed = threading.Event()
 
     def __enter__(self) -> Watch:
-        _here.watch = self
+        self._before, _here.watch = _here.watch, self
         threading.Thread(target=self._look, daemon=True, name="penstock watchdog").start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _here.watch = None
+        _here.watch = self._before
         self._closed.set()
 
     def begin(self) -> None:

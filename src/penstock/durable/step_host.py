@@ -27,8 +27,13 @@ class StepHost:
         """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
         current_step.set(info)  # the task is this attempt's own
         limit_s = call.options.timeout_s
-        with trio.move_on_after(inf if limit_s is None else limit_s):
-            return await self._outcome(call)
+        try:
+            with trio.move_on_after(inf if limit_s is None else limit_s):
+                return await self._outcome(call)
+        except BaseExceptionGroup as group:  # what is left when the scope has taken out its `Cancelled`
+            if has_cancelled(group):
+                raise
+            return Outcome(error=group)
         return Outcome(error=TooSlow(f"{call.name} took longer than {limit_s:g} s"))
 
     async def _outcome(self, call: StepCall) -> Outcome:
@@ -38,12 +43,14 @@ class StepHost:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)
             return Outcome(await trio.to_thread.run_sync(function, limiter=self._threads))
-        except trio.Cancelled:
-            raise
-        except BaseExceptionGroup as group:
-            cancelled, rest = group.split(trio.Cancelled)
-            if cancelled is not None:
-                raise  # Trio's scopes take out what is theirs, and the rest is lost with the attempt
-            return Outcome(error=rest)
         except BaseException as error:  # SystemExit too: a step does not end the process
+            if has_cancelled(error):
+                raise
             return Outcome(error=error)
+
+
+def has_cancelled(error: BaseException) -> bool:
+    """Whether a scope of Trio waits for it."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None  # pyright: ignore[reportUnknownMemberType] - of anything
+    return isinstance(error, trio.Cancelled)

@@ -10,26 +10,26 @@ import contextvars
 import heapq
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 import msgspec
 import trio
 import trio.testing
 
-from penstock.durable.codec import encode, encode_error
+from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import NonRetryable
 from penstock.durable.step import Step, StepCall, StepInfo, current_step
-from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow
-from penstock.kernel.drive import Kernel, Limits
+from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
-from penstock.kernel.operation import Start
+from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
-from penstock.kernel.replay import replay
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,31 +110,21 @@ def run_workflow(
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
     if cancel_after is not None:
         memory.plan(seconds_of(cancel_after), Record(at=0, kind=Kind.CANCEL))
-    memory.run()
-    outcome = memory.kernel.result
-    assert outcome is not None
-    memory.check_replay()
+    outcome = memory.run()
+    memory.check_replay(outcome)
     return WorkflowRun(
         value=outcome.value,
         error=outcome.error,
-        took=timedelta(seconds=memory.kernel.now - memory.began),
+        took=timedelta(seconds=memory.now() - memory.began),
         journal=memory.journal,
-        calls=memory.calls,
+        calls=memory.attempts,
         stopped=memory.stopped,
-        view=memory.info.view,
+        view=memory.activation.info.view,
     )
 
 
-class _Attempt(msgspec.Struct):
-    """One try at a step, as planned. ``begun`` is when its first one began."""
-
-    start: Start
-    number: int
-    begun: float
-
-
 class _Memory:
-    """An executor on a virtual clock: a heap of what will come."""
+    """The host of one activation on a virtual clock: a heap of what will come."""
 
     def __init__(
         self,
@@ -146,113 +136,114 @@ class _Memory:
         started_at: datetime,
         limits: Limits | None,
     ) -> None:
-        self.workflow, self.limits = workflow, limits
         self.fakes = {step.name: fake for step, fake in fakes.items()}
-        self.arguments = workflow.encode_arguments(args, kwargs)
-        self.began = started_at.timestamp()
-        self.run_id, self.started_at = run_id, started_at
-        self.info = self._info()
-        self.kernel = Kernel(self.began, self.info, limits)
+        self.began = self._at = started_at.timestamp()
+        arguments = workflow.encode_arguments(args, kwargs)
+        self._activate: Callable[[], Activation] = partial(
+            Activation, workflow, run_id, arguments, self.began, self, limits
+        )
+        self.activation = self._activate()
         self.journal: list[Record] = []
-        self.calls: list[Called] = []
+        self.attempts: list[Called] = []
         self.stopped: list[str] = []
-        self.running: dict[str, _Attempt] = {}
-        self._coming: list[tuple[float, int, Record | _Attempt]] = []
+        self._written: deque[Record] = deque()
+        self._coming: list[tuple[float, int, Record | OpenCall]] = []
+        self._running: dict[str, int] = {}  # by path the number of the planned end
         self._planned = 0
-        self._at = self.began  # retries move the time, too, but are no records here
 
-    def _info(self) -> RunInfo:
-        return RunInfo(self.run_id, self.workflow.name, self.workflow.version, self.started_at)
-
-    def plan(self, after_s: float, what: Record | _Attempt) -> None:
-        """Comes that many seconds after the time of now."""
+    def plan(self, after_s: float, what: Record | OpenCall) -> None:
+        """Comes that many seconds after now."""
         self._planned += 1
-        heapq.heappush(self._coming, (max(self._at, self.kernel.now) + after_s, self._planned, what))
+        heapq.heappush(self._coming, (self._at + after_s, self._planned, what))
 
-    def run(self) -> None:
-        self.kernel.start(self.workflow.body(self.arguments))
-        self._obey()
-        while self.kernel.result is None:
+    def run(self) -> Outcome:
+        """To the end of the body."""
+        run = self.activation
+        run.start()
+        run.settle()
+        while (outcome := run.result) is None:
             if len(self.journal) >= MAX_RECORDS:
                 raise StuckWorkflow(f"{MAX_RECORDS:,} records and no end")
-            due = self.kernel.next_due()
+            if self._written:
+                self._deliver(self._written.popleft())
+                continue
+            due = run.next_due()
             coming = self._coming[0][0] if self._coming else inf
             if min(due, coming) == inf:
                 self._stuck()
+            self._at = max(self._at, min(due, coming))
             if due <= coming:
-                self._deliver(Record(at=due, kind=Kind.CLOCK))
+                run.wake()
                 continue
-            at, _, what = heapq.heappop(self._coming)
-            self._at = at
+            _, number, what = heapq.heappop(self._coming)
             if isinstance(what, Record):
-                self._deliver(msgspec.structs.replace(what, at=at))
-            elif self.running.get(what.start.path) is what:
-                self._end(what, at)
-
-    def check_replay(self) -> None:
-        """The same body, the same records: the same result, view and calls."""
-        info = self._info()
-        kernel = Kernel(self.began, info, self.limits)
-        replay(kernel, self.workflow.body(self.arguments), self.journal)
-        if kernel.result is None:
-            kernel.discard()
-            raise NotDeterministic("replayed from its journal the run did not end")
-        first, second = self.kernel.result, kernel.result
-        assert first is not None
-        if (repr(first.value), repr(first.error), self.info.view) != (
-            repr(second.value),
-            repr(second.error),
-            info.view,
-        ):
-            raise NotDeterministic(f"first {first}, replayed from its journal {second}")
+                self._deliver(what)
+            elif self._running.get(what.path) == number:
+                del self._running[what.path]
+                self._end(what)
+        return outcome
 
     def _deliver(self, record: Record) -> None:
-        record = msgspec.structs.replace(record, pos=len(self.journal) + 1)
+        record = msgspec.structs.replace(record, at=self._at, pos=len(self.journal) + 1)
         self.journal.append(record)
-        self.kernel.deliver(record)
-        self._obey()
+        self.activation.feed(record)
+        self.activation.settle()
 
-    def _obey(self) -> None:
-        for command in self.kernel.take_commands():
-            if isinstance(command, Start):
-                self._begin(_Attempt(command, 1, self.kernel.now))
-            else:
-                attempt = self.running.pop(command.path)
-                self.stopped.append(command.path)
-                self.plan(0.0, Record(at=0, kind=Kind.STOPPED, path=command.path, name=attempt.start.call.name))
+    def check_replay(self, first: Outcome) -> None:
+        """The same body, the same records: the same result and view."""
+        again = self._activate()
+        again.start(replaying=True)
+        for record in self.journal:
+            again.feed(record, replaying=True)
+        second = again.result
+        if second is None:
+            again.discard()
+            raise NotDeterministic("replayed from its journal the run did not end")
+        before, now = (
+            (repr(o.value), repr(o.error), r.info.view) for o, r in ((first, self.activation), (second, again))
+        )
+        if before != now:
+            raise NotDeterministic(f"first {first}, replayed from its journal {second}")
 
-    def _begin(self, attempt: _Attempt, pause_s: float = 0.0) -> None:
-        call = _step_call(attempt.start)
-        fake = self.fakes.get(call.step.name)
-        takes = seconds_of(fake.duration) if isinstance(fake, Takes) else 0.0
-        if call.options.timeout_s is not None:
-            takes = min(takes, call.options.timeout_s)
-        self.running[attempt.start.path] = attempt
-        self.plan(pause_s + takes, attempt)
+    # -- for the activation
 
-    def _end(self, attempt: _Attempt, at: float) -> None:
-        call, path = _step_call(attempt.start), attempt.start.path
-        options, fake = call.options, self.fakes.get(call.step.name)
-        self.calls.append(Called(call.name, path, attempt.number, timedelta(seconds=at - self.began)))
-        try:
-            takes = seconds_of(fake.duration) if isinstance(fake, Takes) else 0.0
-            if options.timeout_s is not None and takes > options.timeout_s:
-                raise TooSlow(f"{call.name} took longer than {options.timeout_s:g} s")
+    def now(self) -> float:
+        """Of the virtual clock."""
+        return self._at
+
+    def write(self, run: Activation, record: Record) -> None:
+        """Delivered before the clock moves on."""
+        self._written.append(record)
+
+    def begin(self, run: Activation, call: OpenCall) -> None:
+        """Its end comes when the step's time is over."""
+        limit_s = call.step.options.timeout_s
+        self.plan(min(self._takes_s(call), inf if limit_s is None else limit_s), call)
+        self._running[call.path] = self._planned
+
+    def stop(self, run: Activation, call: OpenCall) -> None:
+        """It ends at once."""
+        del self._running[call.path]
+        self.stopped.append(call.path)
+        run.attempt_stopped(call)
+
+    def _takes_s(self, call: OpenCall) -> float:
+        fake = self.fakes.get(call.step.step.name)
+        return seconds_of(fake.duration) if isinstance(fake, Takes) else 0.0
+
+    def _end(self, call: OpenCall) -> None:
+        step, fake = call.step, self.fakes.get(call.step.step.name)
+        self.attempts.append(Called(step.name, call.path, call.attempt, timedelta(seconds=self._at - self.began)))
+        limit_s = step.options.timeout_s
+        if limit_s is not None and self._takes_s(call) > limit_s:
+            outcome = Outcome(error=TooSlow(f"{step.name} took longer than {limit_s:g} s"))
+        else:
             function = fake.function if isinstance(fake, Takes) else fake
-            value = self._call(
-                function or call.step.function, call, StepInfo(f"{self.run_id}{path}", attempt.number, self.run_id)
-            )
-            payload = encode(value, f"{call.name} at {path} returned a value that")
-            record = Record(at, Kind.DONE, path, call.name, payload, call.digest, attempt.number)
-        except Exception as error:
-            pause = options.pause_s(attempt.number)
-            final = attempt.number > options.retries or isinstance(error, (NonRetryable, *options.raises))
-            if not final and (options.within_s is None or at + pause - attempt.begun <= options.within_s):
-                self._begin(_Attempt(attempt.start, attempt.number + 1, attempt.begun), pause)
-                return
-            record = Record(at, Kind.FAILED, path, call.name, encode_error(error), call.digest, attempt.number)
-        del self.running[path]
-        self._deliver(record)
+            try:
+                outcome = Outcome(self._call(function or step.step.function, step, self.activation.step_info(call)))
+            except Exception as error:
+                outcome = Outcome(error=error)
+        self.activation.attempt_ended(call, outcome)
 
     @staticmethod
     def _call(function: Callable[..., Any], call: StepCall, info: StepInfo) -> Any:
@@ -264,19 +255,19 @@ class _Memory:
         finally:
             current_step.reset(token)
 
-    def _stuck(self) -> None:
+    def _stuck(self) -> NoReturn:
+        kernel = self.activation.kernel
         waiting = [
             f"{branch.path or 'the body'} at {branch.where()}"
-            for branch in self.kernel.open_branches()
+            for branch in kernel.open_branches()
             if branch.operation is not None
         ]
-        self.kernel.discard()
+        self.activation.discard()
         raise StuckWorkflow("nothing is due and nothing will come; waiting: " + ", ".join(waiting))
 
 
-def _step_call(start: Start) -> StepCall:
-    assert isinstance(start.call, StepCall)
-    return start.call
+def _seen(outcome: Outcome, run: Activation) -> tuple[str, str, str | None]:
+    return repr(outcome.value), repr(outcome.error), run.info.view
 
 
 def _waited(coroutine: Awaitable[Any]) -> Any:

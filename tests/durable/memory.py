@@ -1,0 +1,197 @@
+"""Journals in memory, with the rules of the real ones: fences, mail, leases. For tests of the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import msgspec
+import trio
+
+from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored
+from penstock.durable.workflow import Workflow
+from penstock.kernel.record import Kind, Record
+
+BASE = 1_900_000_000.0
+
+
+@dataclass
+class Row:
+    """A run as it stands in the database."""
+
+    id: str
+    workflow: str
+    version: int
+    arguments: str
+    state: str = "ready"
+    attempt: int = 0
+    holder: int = -1
+    lease_until: float = 0.0
+    mail: int = 0
+    due: float | None = None
+    ending: Ending | None = None
+    blocked: str | None = None
+    shown: Shown = field(default_factory=Shown)
+    records: list[Record] = field(default_factory=list)
+
+
+class Database:
+    """What several executors share."""
+
+    def __init__(self, lease_s: float = 30.0) -> None:
+        self.runs: dict[str, Row] = {}
+        self.lease_s = lease_s
+        self.pos = 0
+        self.changed = trio.Event()
+        self.backends: list[MemoryBackend] = []
+
+    @staticmethod
+    def now() -> float:
+        return BASE + trio.current_time()
+
+    def next_change_s(self) -> float:
+        times = [row.due for row in self.runs.values() if row.state == "parked" and row.due is not None]
+        times += [row.lease_until for row in self.runs.values() if row.state == "held"]
+        return max(min(times, default=inf) - self.now(), 0.001)
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def start(self, workflow: Workflow[..., Any], *args: Any, id: str = "r") -> Row:
+        row = self.runs[id] = Row(id, workflow.name, workflow.version, workflow.encode_arguments(args, {}))
+        self.wake()
+        return row
+
+    def write(self, row: Row, record: Record) -> Stored:
+        self.pos += 1
+        row.records.append(msgspec.structs.replace(record, pos=self.pos, at=self.now()))
+        return Stored(self.pos, self.now())
+
+    def tell(self, id: str, record: Record) -> None:
+        row = self.runs[id]
+        self.write(row, record)
+        row.mail += 1
+        if row.state == "parked":
+            row.state = "ready"
+            self.wake()
+        elif row.state == "held":
+            self.backends[row.holder].mail.append(id)
+            self.backends[row.holder].mailed.set()
+
+    async def wait_state(self, id: str, *states: str) -> Row:
+        while self.runs[id].state not in states:
+            await self.changed.wait()
+        return self.runs[id]
+
+
+class MemoryBackend:
+    """One executor's view."""
+
+    def __init__(self, database: Database) -> None:
+        self.db = database
+        self.number = len(database.backends)
+        database.backends.append(self)
+        self.mail: list[str] = []
+        self.mailed = trio.Event()
+        self.away = 0  # so many calls fail; negative: after they took effect
+        self.appends: list[int] = []
+
+    def _row(self, held: Held) -> Row:
+        row = self.db.runs[held.key]
+        if row.state != "held" or row.attempt != held.attempt or row.holder != self.number:
+            raise LeaseLost
+        return row
+
+    async def _reach(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.away > 0:
+            self.away -= 1
+            raise Away("gone for a while")
+
+    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+        with trio.move_on_after(max_wait_s):
+            while True:
+                found: list[Held] = []
+                for row in self.db.runs.values():
+                    if row.state == "held" and row.lease_until <= self.db.now():
+                        row.state = "ready"
+                    if row.state == "parked" and row.due is not None and row.due <= self.db.now():
+                        row.state = "ready"
+                    if row.state == "ready" and len(found) < max_runs:
+                        row.state, row.attempt, row.holder = "held", row.attempt + 1, self.number
+                        row.lease_until = self.db.now() + self.db.lease_s
+                        fresh = row.attempt == 1 and row.mail == 0
+                        name, version, arguments, lease_s = row.workflow, row.version, row.arguments, self.db.lease_s
+                        held = Held(
+                            row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh
+                        )
+                        found.append(held)
+                if found:
+                    self.db.wake()
+                    return found
+                with trio.move_on_after(self.db.next_change_s()):
+                    await self.db.changed.wait()
+        return []
+
+    async def wait_mail(self) -> list[str]:
+        await self.mailed.wait()
+        self.mailed = trio.Event()
+        found, self.mail = self.mail, []
+        return found
+
+    async def read(self, held: Held, after: int) -> Page:
+        await self._reach()
+        row = self._row(held)
+        return Page([record for record in row.records if record.pos > after], row.mail)
+
+    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        await self._reach()
+        row = self._row(held)
+        stored = [self.db.write(row, record) for record in records]
+        self.appends.append(len(records))
+        return stored if row.mail == mail else None
+
+    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+        await self._reach()
+        row = self._row(held)
+        if row.mail != mail:
+            return False
+        row.state, row.due, row.shown = "parked", due, shown
+        self.db.wake()
+        return True
+
+    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+        await self._reach()
+        row = self._row(held)
+        if row.mail != mail:
+            return False
+        row.state, row.ending = "ended", ending
+        self.db.wake()
+        return True
+
+    async def block(self, held: Held, reason: str) -> float:
+        row = self._row(held)
+        row.state, row.blocked = "blocked", reason
+        self.db.wake()
+        return 5.0
+
+    async def give_back(self, held: Held) -> None:
+        self._row(held).state = "ready"
+        self.db.wake()
+
+    async def extend(self, held: Held, shown: Shown) -> Beat:
+        await self._reach()
+        row = self._row(held)
+        row.lease_until, row.shown = self.db.now() + self.db.lease_s, shown
+        return Beat(self.db.lease_s, row.mail)
+
+
+def kinds(row: Row) -> list[str]:
+    return [f"{record.kind.name} {record.path} {record.name or ''}".strip() for record in row.records]
+
+
+def message(name: str, payload: str) -> Record:
+    return Record(0, Kind.MESSAGE, name=name, payload=payload)

@@ -1,0 +1,153 @@
+"""What a body may not touch while it runs: the scopes, nurseries and tasks of the Trio that is installed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+import trio.lowlevel
+
+from penstock.durable import isolation, step, workflow
+from penstock.durable.isolation import Watch, body_runs, mute_replayed_logs
+from penstock.kernel.errors import Endless, ForeignAwait
+from penstock.testing import run_workflow
+
+nursery_of_the_test: trio.Nursery
+
+
+async def opens_a_scope() -> None:
+    with trio.move_on_after(5):  # noqa: ASYNC100 - opened, and that is refused
+        pass
+
+
+async def opens_a_nursery() -> None:
+    async with trio.open_nursery():
+        pass
+
+
+async def spawns() -> None:
+    nursery_of_the_test.start_soon(trio.sleep, 0)
+
+
+async def sleeps() -> None:
+    await trio.sleep(1)
+
+
+async def looks_at_the_clock() -> None:
+    trio.current_time()
+
+
+async def waits_for_a_thread() -> None:
+    await trio.to_thread.run_sync(time.time)
+
+
+async def opens_anyios_scope() -> None:
+    with anyio.move_on_after(5):  # noqa: ASYNC100 - opened, and that is refused
+        pass
+
+
+async def opens_anyios_task_group() -> None:
+    async with anyio.create_task_group():
+        pass
+
+
+async def waits_for_anyios_thread() -> None:
+    await anyio.to_thread.run_sync(time.time)
+
+
+REFUSED = [
+    (opens_a_scope, "penstock.durable.move_on_after"),
+    (opens_a_nursery, "penstock.durable.open_nursery"),
+    (spawns, "penstock.durable.open_nursery"),
+    (sleeps, "penstock.durable.sleep"),
+    (looks_at_the_clock, "penstock.durable.now"),
+    (waits_for_a_thread, "a step"),
+    (opens_anyios_scope, "penstock.durable.move_on_after"),
+    (opens_anyios_task_group, "penstock.durable.open_nursery"),
+    (waits_for_anyios_thread, "a step"),
+]
+
+
+@pytest.mark.parametrize(("forbidden", "ours"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
+async def test_what_would_attach_itself_to_the_loop_is_refused_at_its_line(
+    forbidden: Callable[[], Awaitable[None]], ours: str
+):
+    global nursery_of_the_test
+
+    @workflow
+    async def body() -> None:
+        await forbidden()
+
+    async with trio.open_nursery() as nursery_of_the_test:
+        with pytest.raises(ForeignAwait) as refusal:
+            run_workflow(body).result()
+    assert str(refusal.value).startswith("test_isolation.py:")
+    assert ours in str(refusal.value)
+    await trio.lowlevel.checkpoint()  # this task is its own again
+
+
+def test_a_step_has_its_loop():
+    @step
+    async def uses_trio() -> str:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+        return "slept"
+
+    @workflow
+    async def body() -> str:
+        return await uses_trio()
+
+    assert run_workflow(body).result() == "slept"
+
+
+async def test_afterwards_all_is_as_it_was():
+    task = trio.lowlevel.current_task()
+    with body_runs(), pytest.raises(ForeignAwait):
+        trio.lowlevel.current_task().parent_nursery  # noqa: B018 - the look is what is refused
+    assert trio.lowlevel.current_task() is task
+
+
+def test_a_body_that_never_waits_is_warned_of_and_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(isolation, "WARN_AFTER_S", 0.05)
+    monkeypatch.setattr(isolation, "END_AFTER_S", 0.3)
+    monkeypatch.setattr(isolation, "LOOK_INTERVAL_S", 0.02)
+
+    @workflow
+    async def endless() -> None:
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:  # a body that does not want to end: it is told again
+                if time.monotonic() > ends_at:
+                    raise
+
+    ends_at = time.monotonic() + 0.5
+    with Watch(), pytest.raises(Endless, match=r"test_isolation.py:\d+ ran for more than 0.3 s without an await"):
+        run_workflow(endless)
+    assert any("without an await" in record.message for record in caplog.records)
+    for _ in range(1_000):  # nothing comes late
+        time.monotonic()
+
+
+def test_what_is_replayed_is_not_logged_again(caplog: pytest.LogCaptureFixture):
+    mute_replayed_logs()
+    mute_replayed_logs()
+    caplog.set_level(logging.INFO)
+    log = logging.getLogger("a body")
+    with body_runs(muted=True):
+        log.info("said before")
+        other = threading.Thread(target=log.info, args=("of another thread",))
+        other.start()
+        other.join()
+    with body_runs():
+        log.info("new")
+    assert [record.message for record in caplog.records] == ["of another thread", "new"]
