@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 import trio
-import trio.testing
 
 from penstock.durable import fail_after, move_on_after, open_nursery, receive, set_view, sleep, step, workflow
+from penstock.durable.backend import Held, Shown
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
@@ -22,15 +22,10 @@ from tests.durable.memory import Database, MemoryBackend, kinds, message
 PARKS_AFTER_S = 2.0
 
 
-@pytest.fixture
-def clock(autojump_clock: trio.testing.MockClock) -> trio.testing.MockClock:
-    return autojump_clock
-
-
 @asynccontextmanager
 async def executing(
     database: Database, *workflows: Workflow[..., Any], limits: ExecutorLimits | None = None, grace_s: float = 0.0
-) -> AsyncIterator[tuple[Executor, MemoryBackend]]:
+) -> AsyncGenerator[tuple[Executor, MemoryBackend]]:
     backend = MemoryBackend(database)
     executor = Executor(backend, {(each.name, each.version): each for each in workflows}, limits)
     async with trio.open_nursery() as nursery:
@@ -40,7 +35,7 @@ async def executing(
         nursery.cancel_scope.cancel()
 
 
-def running(function: Callable[..., Awaitable[Any]], **options: Any) -> Workflow[..., Any]:
+def running(function: Callable[..., Any], **options: Any) -> Workflow[..., Any]:
     """A workflow of one step that does that."""
     the_step = step(name="s", **options)(function)
 
@@ -51,7 +46,7 @@ def running(function: Callable[..., Awaitable[Any]], **options: Any) -> Workflow
     return body
 
 
-async def test_a_run_ends_with_its_result(clock):
+async def test_a_run_ends_with_its_result(autojump_clock):
     @step
     async def greet(name: str) -> str:
         return f"Hello, {name}!"
@@ -72,7 +67,7 @@ async def test_a_run_ends_with_its_result(clock):
     assert row.attempt == 1
 
 
-async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_another_attempt(clock):
+async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_another_attempt(autojump_clock):
     @workflow
     async def late() -> None:
         await sleep("3 days")
@@ -89,7 +84,7 @@ async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_an
     assert row.attempt == 2
 
 
-async def test_a_short_pause_between_attempts_is_no_record_and_a_long_one_is(clock):
+async def test_a_short_pause_between_attempts_is_no_record_and_a_long_one_is(autojump_clock):
     times: list[float] = []
 
     async def fails() -> str:
@@ -112,7 +107,7 @@ async def test_a_short_pause_between_attempts_is_no_record_and_a_long_one_is(clo
     assert row.attempt == 2, "the long pause was waited for in the database"
 
 
-async def test_attempts_end_with_the_retries_and_the_body_meets_the_error(clock):
+async def test_attempts_end_with_the_retries_and_the_body_meets_the_error(autojump_clock):
     async def fails() -> None:
         raise OSError("down")
 
@@ -127,7 +122,7 @@ async def test_attempts_end_with_the_retries_and_the_body_meets_the_error(clock)
     assert row.records[-1].attempt == 3
 
 
-async def test_a_step_in_time_trouble_is_cancelled_and_the_run_waits_for_its_real_end(clock):
+async def test_a_step_in_time_trouble_is_cancelled_and_the_run_waits_for_its_real_end(autojump_clock):
     ended: list[float] = []
 
     async def lingers() -> None:
@@ -156,7 +151,7 @@ async def test_a_step_in_time_trouble_is_cancelled_and_the_run_waits_for_its_rea
     assert ended == [pytest.approx(15, abs=1)]
 
 
-async def test_an_attempt_is_bounded_by_its_time_limit(clock):
+async def test_an_attempt_is_bounded_by_its_time_limit(autojump_clock):
     body = running(trio.sleep_forever, timeout="10 s")
     database = Database()
     async with executing(database, body):
@@ -181,7 +176,7 @@ async def test_a_plain_function_runs_in_a_thread_and_an_exit_from_it_fails_the_s
     assert "StepFailed: SystemExit: 3" in row.ending.failure
 
 
-async def test_a_message_wakes_a_parked_run_and_one_that_is_held(clock):
+async def test_a_message_wakes_a_parked_run_and_one_that_is_held(autojump_clock):
     @workflow
     async def talks() -> list[int]:
         return [await receive("n", int), await receive("n", int)]
@@ -201,7 +196,7 @@ async def test_a_message_wakes_a_parked_run_and_one_that_is_held(clock):
     assert row.attempt == 2
 
 
-async def test_a_message_that_comes_while_it_parks_is_not_slept_over(clock):
+async def test_a_message_that_comes_while_it_parks_is_not_slept_over(autojump_clock):
     @workflow
     async def talks() -> int:
         return await receive("n", int)
@@ -211,11 +206,11 @@ async def test_a_message_that_comes_while_it_parks_is_not_slept_over(clock):
         row = database.start(talks)
         park = backend.park
 
-        async def told_before(*args: Any) -> bool:
+        async def told_before(held: Held, mail: int, due: float | None, shown: Shown) -> bool:
             database.tell("r", message("n", "7"))
             backend.mail.clear()
             backend.park = park  # type: ignore[method-assign]  # once
-            return await park(*args)
+            return await park(held, mail, due, shown)
 
         backend.park = told_before  # type: ignore[method-assign]  # a race
         await database.wait_state("r", "ended")
@@ -223,7 +218,7 @@ async def test_a_message_that_comes_while_it_parks_is_not_slept_over(clock):
     assert row.ending.result == "7"
 
 
-async def test_a_cancelled_run_cleans_up_and_ends_as_cancelled(clock):
+async def test_a_cancelled_run_cleans_up_and_ends_as_cancelled(autojump_clock):
     cleaned: list[str] = []
 
     @step
@@ -250,7 +245,7 @@ async def test_a_cancelled_run_cleans_up_and_ends_as_cancelled(clock):
     assert row.ending.cancelled
 
 
-async def test_all_that_ends_together_is_appended_together(clock):
+async def test_all_that_ends_together_is_appended_together(autojump_clock):
     @step
     async def quick(n: int) -> int:
         await trio.sleep(1)
@@ -277,7 +272,7 @@ async def test_all_that_ends_together_is_appended_together(clock):
     assert row.ending.result == str(sum(range(1_000)))
 
 
-async def test_an_outage_of_the_journal_is_waited_out(clock):
+async def test_an_outage_of_the_journal_is_waited_out(autojump_clock):
     began: list[int] = []
 
     async def once() -> str:
@@ -294,7 +289,7 @@ async def test_an_outage_of_the_journal_is_waited_out(clock):
     assert kinds(row) == ["DONE /0 s"]
 
 
-async def test_who_lost_the_lease_stops_its_steps_and_writes_nothing(clock):
+async def test_who_lost_the_lease_stops_its_steps_and_writes_nothing(autojump_clock):
     cancelled: list[int] = []
     began: list[int] = []
 
@@ -323,7 +318,7 @@ async def test_who_lost_the_lease_stops_its_steps_and_writes_nothing(clock):
     assert kinds(row) == ["DONE /0 s"]
 
 
-async def test_a_long_step_keeps_its_lease(clock):
+async def test_a_long_step_keeps_its_lease(autojump_clock):
     async def long() -> str:
         await trio.sleep(300)
         return "done"
@@ -337,7 +332,7 @@ async def test_a_long_step_keeps_its_lease(clock):
     assert row.attempt == 1
 
 
-async def test_other_code_blocks_the_run_with_path_names_and_line(clock):
+async def test_other_code_blocks_the_run_with_path_names_and_line(autojump_clock):
     @step
     async def charge() -> None: ...
 
@@ -372,7 +367,7 @@ async def test_other_code_blocks_the_run_with_path_names_and_line(clock):
         await database.wait_state("r", "ended")
 
 
-async def test_arguments_that_the_code_does_not_take_any_more_block(clock):
+async def test_arguments_that_the_code_does_not_take_any_more_block(autojump_clock):
     @workflow(name="w")
     async def body(n: int) -> None: ...
 
@@ -384,7 +379,7 @@ async def test_arguments_that_the_code_does_not_take_any_more_block(clock):
     assert row.blocked == "w does not take the arguments of its start: n: Expected `int`, got `str`"
 
 
-async def test_a_step_that_ran_in_a_cancelled_scope_when_the_process_died_is_not_begun_again(clock):
+async def test_a_step_that_ran_in_a_cancelled_scope_when_the_process_died_is_not_begun_again(autojump_clock):
     began: list[int] = []
 
     async def never() -> None:
@@ -410,7 +405,7 @@ async def test_a_step_that_ran_in_a_cancelled_scope_when_the_process_died_is_not
     assert kinds(row) == ["CLOCK", "STOPPED /1 slow"]
 
 
-async def test_drained_runs_that_wait_are_parked_and_others_given_back_after_the_grace(clock):
+async def test_drained_runs_that_wait_are_parked_and_others_given_back_after_the_grace(autojump_clock):
     async def long() -> None:
         await trio.sleep(100)
 
@@ -431,7 +426,7 @@ async def test_drained_runs_that_wait_are_parked_and_others_given_back_after_the
     assert database.runs["waits"].state == "parked"
 
 
-async def test_what_a_run_shows_is_seen_while_it_works(clock):
+async def test_what_a_run_shows_is_seen_while_it_works(autojump_clock):
     async def long() -> None:
         await trio.sleep(20)
 
@@ -454,7 +449,7 @@ async def test_what_a_run_shows_is_seen_while_it_works(clock):
         await database.wait_state("r", "ended")
 
 
-async def test_a_journal_that_grows_too_long_ends_the_run(clock):
+async def test_a_journal_that_grows_too_long_ends_the_run(autojump_clock):
     @step
     async def nothing() -> None: ...
 

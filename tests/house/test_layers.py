@@ -49,7 +49,7 @@ def test_the_layers_hold():
         ("cli/app.py", "import psycopg", "penstock.cli is not allowed to import psycopg"),
         ("kernel/drive.py", "import time", "penstock.kernel is not allowed to import time"),
         ("kernel/drive.py", "import penstock.errors", "penstock.kernel is not allowed to import penstock.errors"),
-        ("durable/step.py", "import trio", "penstock.durable is not allowed to import trio"),
+        ("durable/step.py", "import trio", "penstock.durable.step is not allowed to import trio"),
         ("engine/engine.py", "import penstock.kernel", "penstock.engine is not allowed to import penstock.kernel"),
         ("store/schema.py", "import penstock.testing", "penstock.store is not allowed to import penstock.testing"),
     ],

@@ -20,7 +20,7 @@ class Overrun(BaseException):
 
 
 class ForeignAwait(RuntimeError):
-    """A body awaited something that is no durable operation, or used a scope or nursery of the loop that it is not in."""
+    """A body awaited something that is no durable operation, or used a scope or nursery of a loop."""
 
 
 class CancelSwallowed(RuntimeError):

@@ -199,10 +199,7 @@ class _Memory:
         if second is None:
             again.discard()
             raise NotDeterministic("replayed from its journal the run did not end")
-        before, now = (
-            (repr(o.value), repr(o.error), r.info.view) for o, r in ((first, self.activation), (second, again))
-        )
-        if before != now:
+        if _seen(first, self.activation) != _seen(second, again):
             raise NotDeterministic(f"first {first}, replayed from its journal {second}")
 
     # -- for the activation
