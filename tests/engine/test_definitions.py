@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import psycopg
+import pytest
 import trio
 import trio.testing
 
 from penstock.core.parsing import parse_definition
+from penstock.store import definitions as store
 from penstock.testing.definitions import Json, definition, end, service, step
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, number
 from tests.engine.test_long_advances import no_turn
+from tests.shapes import task, user
+from tests.waiting import wait_until
 
 
-def large(name: str, steps: int = 40) -> Json:
+def large(name: str, *before: Json, steps: int = 40) -> Json:
     tasks = [service(f"s{n}", f"s{n + 1}" if n + 1 < steps else "end") for n in range(steps)]
-    return definition(*tasks, end(), definition_id=name)
+    return definition(*before, *tasks, end(), definition_id=name)
 
 
 async def test_others_are_served_while_a_definition_is_parsed_again(make_driver: MakeDriver) -> None:
@@ -80,3 +85,81 @@ async def test_one_that_is_larger_than_the_cache_is_used_all_the_same(make_drive
     await driver.upload(large("large"))
     for name in ("huge", "large", "huge"):
         assert (await driver.start(name)).status == "ACTIVE"
+
+
+async def test_no_lock_is_held_and_nobody_waits_while_a_definition_is_parsed_for_an_instance(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_driver()
+    await first.upload(large("large", user("u", "s0")))
+    instance = (await first.start("large")).id
+    driver = make_driver()
+    await driver.upload(definition(user("u", "end"), end(), definition_id="small"))
+    small = (await driver.start("small")).id
+    asked = _noted(monkeypatch, "by_key")
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery, no_turn():
+            nursery.start_soon(driver.finish_task, instance, "u")
+            await asked.wait()
+            await wait_until(lambda: _is_free(driver, instance))
+            await driver.finish_task(small, "u")
+            assert driver.engine.definitions.cached(1) is None
+    assert (await driver.view(instance)).current_step_ids == ["s0"]
+
+
+async def test_no_lock_is_held_while_a_definition_is_parsed_that_is_chained_into(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_driver()
+    await first.upload(large("following"))
+    chained = {"autoStartNextWorkflow": True, "nextWorkflowId": "following"}
+    driver = make_driver()
+    await driver.upload({**definition(task("x"), end(), definition_id="chain"), **chained})
+    instance = (await driver.start("chain")).id
+    asked = _noted(monkeypatch, "find")
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery, no_turn():
+            nursery.start_soon(driver.complete, await driver.one("x"))
+            await asked.wait()
+            await wait_until(lambda: _is_free(driver, instance))
+            assert not driver.engine.wide.long.batcher.statistics().idle  # it waits there for its turn to be evaluated
+            assert driver.engine.definitions.cached(1) is None
+    (child,) = (await driver.engine.instances.list("following", None, None, 0, 10)).items
+    assert (child.parent_instance_id, child.current_step_ids) == (instance, ["s0"])
+
+
+async def test_a_chain_of_definitions_larger_than_the_cache_comes_to_its_end(make_driver: MakeDriver) -> None:
+    driver = make_driver(definition_cache_max_bytes=1_048_576)
+    names = [f"d{n}" for n in range(4)]
+    for name, following in zip(names, [*names[1:], None], strict=True):
+        first = step("d", "DECISION", conditionalNextSteps={"n == 0": "s0", "true": "end"})
+        body = large(name, first, steps=400)
+        await driver.upload({**body, "autoStartNextWorkflow": following is not None, "nextWorkflowId": following or ""})
+    with trio.fail_after(30):
+        assert (await driver.start("d0", {"n": 1})).status == "COMPLETED"
+    (last,) = (await driver.engine.instances.list("d3", None, None, 0, 10)).items
+    assert last.status == "COMPLETED"
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch, name: str) -> trio.Event:
+    """Set once a definition has been asked for in this way."""
+    ask, event = getattr(store, name), trio.Event()
+
+    async def noted(*args: object) -> object:
+        found = await ask(*args)
+        event.set()
+        return found
+
+    monkeypatch.setattr(store, name, noted)
+    return event
+
+
+async def _is_free(driver: Driver, instance: str) -> bool:
+    """Whether nobody has locked the instance."""
+
+    def look() -> bool:
+        with psycopg.connect(driver.dsn) as connection:
+            sql = "SELECT id FROM token WHERE instance_id = %s FOR UPDATE SKIP LOCKED"
+            return connection.execute(sql, (number(instance),)).fetchall() != []
+
+    return await trio.to_thread.run_sync(look)

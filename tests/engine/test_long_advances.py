@@ -322,10 +322,10 @@ async def test_a_database_that_is_away_while_something_long_is_evaluated_is_wait
     find = driver.engine.definitions.find
     failures = [psycopg.OperationalError("away"), Unavailable("away")]
 
-    async def away(connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
+    async def away(connection: TrioConnection, id: str, version: int, **where: bool) -> LoadedDefinition | None:
         if id == "nowhere" and failures:
             raise failures.pop()
-        return await find(connection, id, version)
+        return await find(connection, id, version, **where)
 
     monkeypatch.setattr(driver.engine.definitions, "find", away)
     view = await driver.start("long", {"n": 1})

@@ -176,7 +176,7 @@ class Advancer:
         chained: list[int | None] = []
 
         async def find(id: str) -> LoadedDefinition | None:
-            found = await self._definitions.find(connection, id, 0)
+            found = await self._definitions.find(connection, id, 0, locks=not item.stays)
             chained.append(None if found is None else found.key)
             if ahead is not None and chained != ahead.found[: len(chained)]:
                 raise LongWork  # a newer version came meanwhile

@@ -14,6 +14,7 @@ from penstock.core.definition import Definition, InvalidDefinition, Problem, Ste
 from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
 from penstock.core.parsing import STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
+from penstock.core.work import LongWork
 from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
@@ -165,8 +166,13 @@ class Definitions:
 
     # -- the cache
 
-    async def find(self, connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
-        """A version by id, 0 for the latest (which is asked of the database: another engine may have a newer one)."""
+    async def find(
+        self, connection: TrioConnection, id: str, version: int, *, locks: bool = False
+    ) -> LoadedDefinition | None:
+        """A version by id, 0 for the latest (which is asked of the database: another engine may have a newer one).
+
+        ``locks``: the connection holds some. Raises LongWork instead of parsing what is not in memory then.
+        """
         if version:
             key = self._by_version.get((id, version))
             if key is not None and key in self._by_key:
@@ -174,6 +180,8 @@ class Definitions:
         if not 0 <= version < 1 << 31:
             return None
         row = await store.find(connection, id, version)
+        if locks and row is not None and row.key not in self._by_key:
+            raise LongWork
         return None if row is None else await self._load(connection, row)
 
     async def by_key(self, connection: TrioConnection, key: int) -> LoadedDefinition:

@@ -103,11 +103,13 @@ class WideLane:
             if not items:
                 return
         with self._metrics.db_transaction_seconds["wide"].time():
-            await self._transaction(connection, items)
+            await self._transaction(connection, items, again)
 
-    async def _transaction(self, connection: TrioConnection, items: list[WideItem]) -> None:
-        scene, known = await self._open(connection, items)
-        loaded, variables = await self._read(connection, scene)
+    async def _transaction(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
+        items, scene, known, loaded = await self._open_defined(connection, items, again)
+        if not items:
+            return
+        variables = await self._read(connection, loaded)
         effects = Effects()
         decided: list[WideItem] = []
         undecided: list[tuple[WideItem, Settled | PenstockError | LongWork]] = []
@@ -147,6 +149,35 @@ class WideLane:
             else:
                 item.refuse(reason)
         undecided.clear()
+
+    async def _open_defined(
+        self, connection: TrioConnection, items: list[WideItem], again: bool
+    ) -> tuple[list[WideItem], store.Scene, dict[int, Known], dict[int, LoadedDefinition]]:
+        """As `_open`, for the items whose definitions are known; with the definition of each instance.
+
+        A definition that is not in memory may take seconds to parse: not under locks, and not while the queue waits.
+        Its items stand aside first; those that did wait for it here.
+        """
+        own: dict[int, LoadedDefinition] = {}
+        while True:
+            scene, known = await self._open(connection, items)
+            found = {
+                instance: own.get(locked.definition) or self._definitions.cached(locked.definition)
+                for instance, locked in scene.instances.items()
+            }
+            loaded = {instance: definition for instance, definition in found.items() if definition is not None}
+            if len(loaded) == len(found):
+                return items, scene, known, loaded
+            await connection.rollback()
+            missing = found.keys() - loaded.keys()
+            self.batcher.set_aside(
+                [item for item in items if item.instance in missing and not item.was_aside], unheard=again
+            )
+            items = [item for item in items if not item.aside]
+            if not items:
+                return items, scene, known, loaded
+            for key in {scene.instances[item.instance].definition for item in items if item.instance in missing}:
+                own[key] = await self._definitions.by_key(connection, key)
 
     async def _open(self, connection: TrioConnection, items: list[WideItem]) -> tuple[store.Scene, dict[int, Known]]:
         """The scene, and by the item's `id()` what is known of its job."""
@@ -193,16 +224,10 @@ class WideLane:
         change = await self.decide(connection, effects, item, case, scene.positions)
         item.planned = item.after(change.outcome, about)
 
-    async def _read(
-        self, connection: TrioConnection, scene: store.Scene
-    ) -> tuple[dict[int, LoadedDefinition], dict[int, str]]:
-        """The definitions of the locked instances, and the variables of those that need them."""
-        loaded = {
-            locked.instance.id: await self._definitions.by_key(connection, locked.definition)
-            for locked in scene.instances.values()
-        }
+    async def _read(self, connection: TrioConnection, loaded: dict[int, LoadedDefinition]) -> dict[int, str]:
+        """The variables of the instances whose definitions need them."""
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
-        return loaded, await variable_store.read(connection, needing) if needing else {}
+        return await variable_store.read(connection, needing) if needing else {}
 
     def _collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
         """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
