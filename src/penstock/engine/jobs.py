@@ -14,7 +14,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.flush import Flush
 from penstock.engine.items import CompleteItem, FailItem
-from penstock.engine.leases import GrantedLease
+from penstock.engine.lease_book import GrantedLease
 from penstock.engine.narrow import NarrowCompletion, NarrowLane
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text

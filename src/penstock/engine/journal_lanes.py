@@ -17,7 +17,7 @@ import trio
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine.flush import BUSY_REASON, Flush
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
-from penstock.engine.leases import LeaseBook
+from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
 from penstock.metrics import Metrics

@@ -18,7 +18,7 @@ from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions
 from penstock.engine.flush import Flush
 from penstock.engine.job_sizes import JobSizes
-from penstock.engine.leases import GrantedLease, LeaseBook
+from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem, groups_by_types
 from penstock.engine.queue_counts import QueueCounts

@@ -1,6 +1,6 @@
 """Leases that end: this engine's own at once, those of engines that died by a scan; deadlines of dispatched jobs.
 
-The engine keeps the leases it granted in memory (`engine.leases`) and returns the jobs of ended ones. The scan finds
+The engine keeps the leases it granted in memory (`engine.lease_book`) and returns the jobs of ended ones. The scan finds
 leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine disappears.
 The scan costs a walk over all tokens, so its interval grows with what it took.
 
@@ -18,7 +18,7 @@ import trio
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_job
 from penstock.engine.items import DeadLetterItem
-from penstock.engine.leases import GrantedLease
+from penstock.engine.lease_book import GrantedLease
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import get_logger
 from penstock.store import jobs as store

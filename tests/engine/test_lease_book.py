@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from penstock.engine import ids
-from penstock.engine.leases import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
+from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.vocabulary import Job
 from penstock.engine.wide import WideLane
