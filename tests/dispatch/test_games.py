@@ -15,6 +15,7 @@ import trio
 from penstock.engine.vocabulary import Job, raw
 from penstock.kafka.record import Record, Result
 from penstock.kafka.relay import Relay
+from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import Leading, MakeKafka
@@ -110,7 +111,7 @@ class PlayedThroughKafka(Played):
         if passed:
             to_outbox = self.source.random() < 0.5
             async with self.engine.engine.database.connection() as connection:
-                await outbox_store.end_dispatches(connection, passed, to_outbox=to_outbox)
+                await job_store.expire(connection, passed, 1_000, to_outbox=to_outbox)
 
     async def expire(self) -> None:
         await self.pass_deadlines()

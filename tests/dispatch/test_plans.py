@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import psycopg
 import pytest
 
-from penstock.store import outbox
+from penstock.store import jobs, outbox
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
 from penstock.store.outbox import Published
@@ -57,7 +57,7 @@ async def take(connection: TrioConnection, types: dict[int, int], per_type: int)
 
 async def end_dispatches(connection: TrioConnection) -> int:
     keys = [(BASE + 4 * k, k + 1, 1) for k in range(9, 1000, 10)]
-    return len(await outbox.end_dispatches(connection, keys, to_outbox=True))
+    return len(await jobs.expire(connection, keys, 10, to_outbox=True))
 
 
 def moving(*, to_outbox: bool) -> Callable[[TrioConnection], Awaitable[Any]]:

@@ -12,7 +12,6 @@ from penstock.core.definition import Definition
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.engine import Engine
-from penstock.engine.items import DeadLetterItem
 from penstock.engine.vocabulary import (
     Completion,
     Failure,
@@ -27,8 +26,6 @@ from penstock.engine.vocabulary import (
     UserTaskCompletion,
 )
 from penstock.errors import Conflict
-from penstock.store import jobs as job_store
-from penstock.store.jobs import JobKey
 from penstock.testing.clock import DatabaseClock
 
 
@@ -120,17 +117,10 @@ class Driver:
         """Let so much time pass, then do with every lease that ended what the lease service does; how many ended."""
         if seconds:
             self.clock.advance(seconds)
-        limit = self.engine.settings.lease_expiry_limit if limit is None else limit
+        leases = self.engine.leases
+        leases.expiry_limit = self.engine.settings.lease_expiry_limit if limit is None else limit
         leased = self.rows("SELECT id, seq, attempt FROM token WHERE state = 1")
-        if not leased:
-            return 0
-        async with self.engine.database.connection() as connection:
-            ended = await job_store.expire(connection, leased, limit)
-        for row in ended:
-            if row.dead:
-                key = JobKey(row.instance, row.token, row.seq)
-                await self.engine.wide.submit(DeadLetterItem(key, row.attempt, limit))
-        return len(ended)
+        return len(await leases.expire(leased)) if leased else 0
 
     async def history(self, instance: str) -> list[HistoryItem]:
         return await self.engine.instances.history(instance)

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from penstock.engine.items import DeadLetterItem, FoldItem, TimerItem
+from penstock.engine.items import FoldItem, TimerItem
 from penstock.engine.vocabulary import Job
 from penstock.errors import PenstockError
-from penstock.store import jobs as job_store
-from penstock.store.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end, timer
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -99,12 +97,8 @@ async def expire(driver: Driver, about: Round, limit: int = 10) -> None:
     instance = number(about.instance)
     leased = driver.rows("SELECT id, seq, attempt FROM token WHERE state = 1 AND instance_id = %s", instance)
     if leased:
-        async with driver.engine.database.connection() as connection:
-            ended = await job_store.expire(connection, leased, limit)
-        for row in ended:
-            if row.dead:
-                key = JobKey(row.instance, row.token, row.seq)
-                await driver.engine.wide.submit(DeadLetterItem(key, row.attempt, limit))
+        driver.engine.leases.expiry_limit = limit
+        await driver.engine.leases.expire(leased)
 
 
 async def bury(driver: Driver, about: Round) -> None:

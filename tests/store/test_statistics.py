@@ -39,7 +39,7 @@ HOT = (
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
     "reopen_instances", "forget_keys", "forget_signals", "forget_notes", "update_tokens", "delete_tokens",
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
-    "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published", "end_dispatches",
+    "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"
 FILL_REST = """

@@ -21,6 +21,7 @@ from penstock.engine.instances import Instances
 from penstock.engine.items import FoldItem, TimerItem
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
+from penstock.engine.leases import Leases
 from penstock.engine.narrow import NarrowLane
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
@@ -65,6 +66,7 @@ class Engine:
         )
         self.narrow = NarrowLane(database, settings, metrics, self.polls, cache, self._fold)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
+        self.leases = Leases(database, settings, metrics, self.definitions, self.wide, self.aside, self.polls.queued)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
         self.runs = Runs(database, settings, self.definitions, self.journal)

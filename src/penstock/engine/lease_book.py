@@ -38,7 +38,6 @@ class GrantedLease(msgspec.Struct):
     worker: str
     ends_at: float
     looks: int = 0  # how often the sweep found it neither over nor gone
-    dispatched: bool = False  # through Kafka: nobody's lease, but a deadline
 
 
 class LeaseBook:
@@ -94,7 +93,7 @@ class LeaseBook:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
         lease = self.find(token, seq)
         if lease is not None and lease.attempt <= attempt:
-            lease.ends_at, lease.looks, lease.attempt, lease.dispatched = ends_at, 0, attempt, False
+            lease.ends_at, lease.looks, lease.attempt = ends_at, 0, attempt
             self._watch(lease)
 
     def take_due(self, now: float, limit: int) -> list[GrantedLease]:

@@ -1,12 +1,9 @@
 """Leases that end: this engine's own at once, those of engines that died by a scan; deadlines of dispatched jobs.
 
-The engine keeps the leases it granted in memory (`engine.lease_book`) and returns the jobs of ended ones. The scan finds
-leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine disappears.
-The scan costs a walk over all tokens, so its interval grows with what it took.
-
-Jobs that were dispatched through Kafka have a deadline instead; only the scan finds those (there may be a million, for
-half an hour each). Past it they are dispatched anew, or queued when the mode was switched. In Kafka mode a lease that a
-heartbeat began ends the same way. None of this counts towards dead-lettering.
+The engine keeps the leases it granted in memory (`engine.lease_book`); what happens to ended ones is `engine.leases`.
+The scan finds leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine
+disappears. It costs a walk over all tokens, so its interval grows with what it took. Only the scan finds the deadlines
+of jobs that were dispatched through Kafka: there may be a million, for half an hour each.
 """
 
 from __future__ import annotations
@@ -17,24 +14,18 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_job
-from penstock.engine.items import DeadLetterItem
 from penstock.engine.lease_book import GrantedLease
-from penstock.errors import PenstockError, TooManyRequests, Unavailable
-from penstock.log import get_logger
+from penstock.engine.leases import SERVICE
 from penstock.store import jobs as store
-from penstock.store import outbox as outbox_store
 from penstock.store.database import DatabaseError
-from penstock.store.jobs import JobKey
+from penstock.store.jobs import Expired, JobKey
 
-SERVICE = "lease sweeper"
 TICK_S = 0.25
 BATCH_MAX = 500
 LOOKS_MAX = 3
 """A lease that is due here but not in the database (extended elsewhere, or its row is locked) is looked at so often."""
 SCAN_SHARE = 50
 """The scan may take a fiftieth of the time."""
-
-log = get_logger(__name__)
 
 
 class LeaseSweeper:
@@ -77,14 +68,13 @@ class LeaseSweeper:
             if book.find(lease.token, lease.seq) is None and key not in waiting:
                 ends_at = now + max(lease.left_s, 0)
                 watched = GrantedLease(lease.instance, lease.token, lease.seq, lease.attempt, 0, None, "", ends_at)
-                watched.dispatched = lease.dispatched
                 book.grant(watched, scanned=True)
         self._next_scan_at = now + max(interval_s, SCAN_SHARE * (now - started))
         return len(found)
 
     async def _expire(self, due: list[GrantedLease], now: float) -> int:
         engine = self._engine
-        limit = engine.settings.lease_expiry_limit
+        book, leases = engine.polls.leases, engine.leases
         bad: list[GrantedLease] = []
 
         def leave(lease: GrantedLease, error: DatabaseError) -> None:
@@ -92,64 +82,22 @@ class LeaseSweeper:
             lease.ends_at = now + engine.aside.set_aside(SERVICE, key, f"job {show_job(*key)}", error)
             bad.append(lease)
 
+        async def end(part: Sequence[GrantedLease]) -> list[Expired]:
+            return await leases.end([(lease.token, lease.seq, lease.attempt) for lease in part])
+
         try:
-            rows = await engine.aside.each(due, lambda leases: self._end(leases, limit), leave)
+            rows = await engine.aside.each(due, end, leave)
         except BaseException:
             for lease in due:  # still ours to watch
-                engine.polls.leases.put_back(lease)
+                book.put_back(lease)
             raise
         for lease in bad:
-            engine.polls.leases.put_back(lease)
+            book.put_back(lease)
         settled = {(row.token, row.seq) for row in rows} | {(lease.token, lease.seq) for lease in bad}
-        for row in rows:
-            engine.metrics.job_timeouts.inc()
-            if not row.dead:
-                engine.aside.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
-            if not row.dead and (name := engine.definitions.job_type_name(row.job_type)) is not None:
-                engine.polls.queued(name)
         for lease in due:
             if (lease.token, lease.seq) not in settled and lease.looks < LOOKS_MAX:
                 lease.looks += 1
                 lease.ends_at = now + 2 * TICK_S * lease.looks
-                engine.polls.leases.put_back(lease)
-        await self._dead_letter([row for row in rows if row.dead], limit)
+                book.put_back(lease)
+        await leases.dead_letter(rows)
         return len(rows)
-
-    async def _end(self, due: Sequence[GrantedLease], limit: int) -> list[store.Expired]:
-        to_outbox = self._engine.settings.through_kafka
-        dispatches = [lease for lease in due if lease.dispatched or to_outbox]
-        leases = [lease for lease in due if not (lease.dispatched or to_outbox)]
-        rows: list[store.Expired] = []
-        async with self._engine.database.connection() as connection:
-            if dispatches:
-                rows += await outbox_store.end_dispatches(connection, _keys(dispatches), to_outbox=to_outbox)
-            if leases:
-                rows += await store.expire(connection, _keys(leases), limit)
-        return rows
-
-    async def _dead_letter(self, rows: list[store.Expired], expiries: int) -> None:
-        """All at once: one after another they would hold up the leases that end meanwhile, as would one whose instance
-        somebody holds. What is refused in an outage is found again by the scan."""
-        aside = self._engine.aside
-        later: PenstockError | None = None
-        items: list[DeadLetterItem] = []
-        for row in rows:
-            key = JobKey(row.instance, row.token, row.seq)
-            log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
-            items.append(DeadLetterItem(key, row.attempt, expiries))
-            self._engine.wide.submit_nowait(items[-1])
-        for item in items:
-            try:
-                if await item.wait_tried():
-                    await item.wait_answer()
-                    aside.forget(SERVICE, item.key)
-            except (Unavailable, TooManyRequests) as error:
-                later = error
-            except PenstockError as error:
-                aside.set_aside(SERVICE, item.key, f"job {show_job(*item.key)}", error)
-        if later is not None:
-            raise later
-
-
-def _keys(leases: list[GrantedLease]) -> list[tuple[int, int, int]]:
-    return [(lease.token, lease.seq, lease.attempt) for lease in leases]

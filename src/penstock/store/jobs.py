@@ -159,14 +159,13 @@ class Expired(NamedTuple):
 
 
 class LiveLease(NamedTuple):
-    """A lease found by the scan; ``left_s`` until its end, negative when it is over. ``dispatched``: through Kafka."""
+    """A lease, or the deadline of a dispatch, found by the scan; ``left_s`` until its end, negative when it is over."""
 
     token: int
     seq: int
     attempt: int
     instance: int
     left_s: float
-    dispatched: bool
 
 
 class Known(NamedTuple):
@@ -296,11 +295,11 @@ async def give_back(
 
 
 async def expire(
-    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], expiry_limit: int
+    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], expiry_limit: int, *, to_outbox: bool = False
 ) -> list[Expired]:
-    """Return jobs whose lease ended to the queue; (token, seq, attempt) each."""
+    """Return jobs whose lease or dispatch ended to the queue, or to the outbox; (token, seq, attempt) each."""
     columns = list(zip(*leases, strict=True))
-    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), expiry_limit)
+    params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), expiry_limit, to_outbox)
     return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["expire"], params)]
 
 

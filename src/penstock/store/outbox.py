@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import TryAgain
-from penstock.store.jobs import Expired
 from penstock.store.statements import SQL
 from penstock.store.variables import opened
 
@@ -115,15 +114,6 @@ async def types_with_rows(connection: TrioConnection) -> list[int]:
 async def depth(connection: TrioConnection) -> list[tuple[str, int, float | None]]:
     """Per job type: how many rows wait, and the age in seconds of the oldest."""
     return [cast(tuple[str, int, float | None], row) for row in await connection.fetch(SQL["outbox_depth"])]
-
-
-async def end_dispatches(
-    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], *, to_outbox: bool
-) -> list[Expired]:
-    """End dispatches whose deadline has come; (token, seq, attempt) each. ``to_outbox``: leases that ended too."""
-    columns = list(zip(*leases, strict=True))
-    params = (*(arrays.ints(column) for column in columns), to_outbox)
-    return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["end_dispatches"], params)]
 
 
 async def requeue_dispatched(

@@ -16,9 +16,7 @@ import psycopg
 from penstock.core.state import TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
-from penstock.engine.items import DeadLetterItem, TimerItem
-from penstock.store import jobs as job_store
-from penstock.store.jobs import JobKey
+from penstock.engine.items import TimerItem
 
 SLOW_JOB, LEASE, TIMER = 0, 1, 2
 """Kinds of due things. A job that ends at the moment of a timer was in time."""
@@ -107,15 +105,7 @@ async def fire(engine: Engine, timer: Due) -> None:
 
 async def end_lease(engine: Engine, lease: Due) -> None:
     """Do what the lease sweeper does at the end of a lease."""
-    limit = engine.settings.lease_expiry_limit
-    async with engine.database.connection() as connection:
-        ended = await job_store.expire(connection, [(lease.token, lease.seq, lease.attempt)], limit)
-    for row in ended:
-        if row.dead:
-            key = JobKey(row.instance, row.token, row.seq)
-            await engine.wide.submit(DeadLetterItem(key, row.attempt, limit))
-        elif (name := engine.definitions.job_type_name(row.job_type)) is not None:
-            engine.polls.queued(name)
+    await engine.leases.expire([(lease.token, lease.seq, lease.attempt)])
 
 
 def _open_step(

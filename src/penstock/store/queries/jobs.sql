@@ -212,26 +212,36 @@ noted AS (
 SELECT id, seq, job_type, attempt FROM freed
 
 -- name: expire
--- Leases that ended: $1 token $2 seq $3 attempt $4 expiry limit. The job goes to the end of the queue and keeps its last
--- holder, who may still complete it until it is claimed. One expiry short of the limit nothing is changed here: the
--- row is returned with `dead` true and goes through `advance`.
+-- Leases that ended, and dispatches whose deadline has come: $1 token $2 seq $3 attempt $4 expiry limit $5 whether to the
+-- outbox instead (Kafka mode). The job goes to the end of the queue and keeps its last holder, who may still complete it
+-- until it is claimed; in Kafka mode it is dispatched anew under a new row. One expiry short of the limit nothing is
+-- changed here: the row is returned with `dead` true and goes through `advance`. Of a dispatch no expiry is counted, nor of
+-- a lease in Kafka mode.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
 due AS MATERIALIZED (
-  SELECT t.* FROM item i CROSS JOIN LATERAL (
-    SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries + 1 >= $4::int AS dead FROM token t
-    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */ AND t.lease_until <= penstock_now()
+  SELECT t.*, t.counts AND t.expiries + 1 >= $4::int AS dead FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries, t.state,
+      t.state = 1 /* LOCKED */ AND NOT $5::boolean AS counts
+    FROM token t
+    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */)
+      AND t.lease_until <= penstock_now()
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), expiries = t.expiries + 1 FROM due d
-  WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */ AND NOT d.dead
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), expiries = t.expiries + d.counts::int
+  FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = d.state AND NOT d.dead
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    t.claimed_at, t.claimed_by),
+    t.claimed_at, t.claimed_by, d.state AS old_state),
 queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed),
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 11 /* ATTEMPT_EXPIRED */, claimed_by
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,
+    CASE old_state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END, claimed_by
   FROM freed)
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 UNION ALL
@@ -240,7 +250,7 @@ SELECT id, seq, attempt, job_type, instance_id, true FROM due WHERE dead
 -- name: scan_leases
 -- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000
 -- tokens). Those first that ended first: nobody watches them, and 10,000 that are watched must not hide them.
-SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8, state = 5 /* DISPATCHED */
+SELECT id, seq, attempt, instance_id, extract(epoch FROM lease_until - penstock_now())::float8
 FROM token WHERE state IN (1 /* LOCKED */, 5 /* DISPATCHED */) AND lease_until < penstock_now() + $1::float8 * interval '1 s' ORDER BY lease_until LIMIT 10000
 
 -- name: checkpoints

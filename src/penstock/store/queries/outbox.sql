@@ -78,36 +78,8 @@ SELECT j.name, (SELECT count(*) FROM (SELECT 1 FROM dispatch_outbox o WHERE o.jo
    WHERE o.job_type = j.id ORDER BY o.id LIMIT 1)
 FROM job_type j
 
--- name: end_dispatches
--- Dispatched jobs whose deadline has come ($1 token $2 seq $3 attempt), in Kafka mode ($4) leases that ended too: they
--- are dispatched anew under a new row, or go to the queue. Neither a retry nor an expiry is counted. The last holder is
--- kept, if there was one.
-WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
-due AS MATERIALIZED (
-  SELECT t.* FROM item i CROSS JOIN LATERAL (
-    SELECT t.ctid, t.seq, t.state FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt
-      AND (t.state = 5 /* DISPATCHED */ OR t.state = 1 /* LOCKED */ AND $4::boolean) AND t.lease_until <= penstock_now()
-    FOR NO KEY UPDATE SKIP LOCKED) t),
-freed AS (
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq
-  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
-    t.claimed_by, d.state AS old_state),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $4::boolean),
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
-noted AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,
-    CASE old_state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END, claimed_by
-  FROM freed)
-SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
-
 -- name: requeue_dispatched
--- As `end_dispatches`, before their deadline: of the types $1 (null: all) up to $3 jobs of tokens above $2, on the word of
+-- As `expire`, before their deadline: of the types $1 (null: all) up to $3 jobs of tokens above $2, on the word of
 -- $5, with a record of the batch when $6. Those that others hold at the moment are about to change: they are left. How many
 -- came back, and the last token that was looked at. Walks over the tokens (132 ms for 1,000,000), for an operator only.
 WITH due AS MATERIALIZED (

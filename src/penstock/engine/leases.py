@@ -1,0 +1,105 @@
+"""Leases that ended: their jobs go back to the queue, or are dead-lettered. One verb, `Leases.expire`.
+
+Jobs that were dispatched through Kafka have a deadline instead; past it they are dispatched anew, or queued when the
+mode was switched. In Kafka mode a lease that a heartbeat began ends the same way. None of this counts towards
+dead-lettering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.engine.aside import Aside
+from penstock.engine.definitions import Definitions
+from penstock.engine.ids import show_job
+from penstock.engine.items import DeadLetterItem
+from penstock.engine.wide import WideLane
+from penstock.errors import PenstockError, TooManyRequests, Unavailable
+from penstock.log import get_logger
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.database import Database
+from penstock.store.jobs import Expired, JobKey
+
+SERVICE = "lease sweeper"
+"""What puts jobs aside that can't be dead-lettered."""
+
+log = get_logger(__name__)
+
+LeaseKey = tuple[int, int, int]
+"""Token, seq and attempt."""
+
+
+class Leases:
+    """Ends leases. Any engine may end any lease: the database's own time decides whether it is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        wide: WideLane,
+        aside: Aside,
+        queued: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._to_outbox = settings.through_kafka
+        self.expiry_limit = settings.lease_expiry_limit
+        """A job whose lease ends so often is dead-lettered."""
+        self._metrics = metrics
+        self._definitions = definitions
+        self._wide = wide
+        self._aside = aside
+        self._queued = queued
+
+    async def expire(self, leases: Sequence[LeaseKey]) -> list[Expired]:
+        """End those of the leases that are over, and dead-letter jobs whose leases ended too often.
+
+        Those not in the answer are not over (a heartbeat came), closed, or held by another transaction.
+        """
+        rows = await self.end(leases)
+        await self.dead_letter(rows)
+        return rows
+
+    async def end(self, leases: Sequence[LeaseKey]) -> list[Expired]:
+        """One statement. ``dead`` ones are left as they are, for `dead_letter`."""
+        async with self._database.connection() as connection:
+            rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
+        for row in rows:
+            self._metrics.job_timeouts.inc()
+            if row.dead:
+                continue
+            self._aside.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
+            name = self._definitions.job_type_name(row.job_type)
+            if name is not None:
+                self._queued(name)
+        return rows
+
+    async def dead_letter(self, rows: Sequence[Expired]) -> None:
+        """Fail the ``dead`` ones of these, and their instances.
+
+        All at once: one after another they would hold up the leases that end meanwhile, as would one whose instance
+        somebody holds. What is refused in an outage is found again by the scan.
+        """
+        later: PenstockError | None = None
+        items: list[DeadLetterItem] = []
+        expiries = self.expiry_limit
+        for row in rows:
+            if row.dead:
+                key = JobKey(row.instance, row.token, row.seq)
+                log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
+                items.append(DeadLetterItem(key, row.attempt, expiries))
+                self._wide.submit_nowait(items[-1])
+        for item in items:
+            try:
+                if await item.wait_tried():
+                    await item.wait_answer()
+                    self._aside.forget(SERVICE, item.key)
+            except (Unavailable, TooManyRequests) as error:
+                later = error
+            except PenstockError as error:
+                self._aside.set_aside(SERVICE, item.key, f"job {show_job(*item.key)}", error)
+        if later is not None:
+            raise later
