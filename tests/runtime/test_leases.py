@@ -188,7 +188,7 @@ async def test_leases_are_kept_while_the_database_is_away(
     await engine.run(linear(1))
     await engine.one("work")
 
-    async def away(*_: object) -> None:
+    async def away(*_: object, **__: object) -> None:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patch:
