@@ -338,10 +338,10 @@ class Gate:
         self.go = trio.Event()
         commit = driver.engine.wide.commit
 
-        async def held(*args: Any) -> None:
+        async def held(*args: Any, **named: Any) -> None:
             self.reached.set()
             await self.go.wait()
-            await commit(*args)
+            await commit(*args, **named)
 
         driver.engine.wide.commit = held  # type: ignore[method-assign]
 

@@ -103,6 +103,7 @@ async def test_a_heartbeat_moves_the_end(start_local: StartLocal) -> None:
 async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(start_local: StartLocal) -> None:
     engine = await start_local(services=False, lease_expiry_limit=3)
     instance = await engine.run(linear(1, retry_count=5))
+    job = None
     for attempt in range(1, 4):
         job = await engine.one("work", worker=f"w{attempt}")
         assert job.attempt == attempt
@@ -114,6 +115,7 @@ async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(start_local:
     assert (item.status, item.failure_reason) == ("FAILED", "lease expired 3 times")
     assert await engine.poll("work") == []
     (dead,) = (await engine.engine.jobs.failed(0, 20)).items
+    assert job is not None
     assert (dead.id, dead.worker_id) == (job.id, "w3")
 
 
