@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console docs lock clean
+.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console docs lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ docs: $(INSTALLED) ## the pages and sources that are written from others
 
 lock: $(INSTALLED) ## locks/ anew: newer versions of what is installed, by their hashes
 	@$(BIN)/python tools/lock.py
+
+psycopg: $(INSTALLED) ## the cancellation suites over psycopg's versions that the engine may run on
+	@$(BIN)/python tools/psycopg_versions.py
+
+sizes: $(INSTALLED) ## docs/installation.md: what an installation costs
+	@$(BIN)/python tools/sizes.py
 
 clean: ## what the other targets made, .venv included
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

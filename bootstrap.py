@@ -35,7 +35,7 @@ def main(words):
     if sys.version_info < NEEDED:
         run_with_newer_python(["--unlocked"] + words if unlocked else words)
     make_venv()
-    install("" if words[0] == "demo" else "[dev]", unlocked)
+    install("[engine]" if words[0] == "demo" else "[dev]", unlocked)
     if words[0] == "demo":
         become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
     if words[0] == "test":
@@ -81,7 +81,7 @@ def install(extra, unlocked):
     """Installs this folder, editable, unless that was done for the same pyproject.toml and lock."""
     lock = None if unlocked else find_lock(extra)
     state = state_of([os.path.join(TOP, "pyproject.toml")] + ([lock] if lock else []))
-    done = [os.path.join(VENV, "installed" + name) for name in ("", "[dev]") if name.startswith(extra)]
+    done = [os.path.join(VENV, "installed" + name) for name in (extra, "[dev]")]  # dev has all that others have
     if any(content(path) == state for path in done):
         return
     print("Installing Penstock and what it needs into .venv (the first time takes a minute)", flush=True)
@@ -103,7 +103,7 @@ def install(extra, unlocked):
 
 def lock_path(extra):
     """Where the lock for this kind of machine is, if there is one."""
-    name = "%s-%s%s.txt" % (sys.platform, platform.machine(), "-dev" if extra else "")
+    name = "%s-%s%s.txt" % (sys.platform, platform.machine(), "-dev" if extra == "[dev]" else "")
     return os.path.join("locks", name)
 
 

@@ -13,7 +13,7 @@ import resource
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
@@ -54,6 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEFT_OUT].update(f"{marker}: {reasons[marker]}" for marker in left_out.values())
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture
+def leave_out(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Ends a test that finds only while it runs that this machine can't do it; told at the end like the others."""
+
+    def end(reason: str) -> None:
+        request.config.stash[LEFT_OUT].update([reason])
+        pytest.skip(reason)
+
+    return end
 
 
 def open_to_nobody() -> bool:

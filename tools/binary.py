@@ -53,6 +53,7 @@ def build(dist: Path) -> Path:
             f"--add-data={TOP / 'examples'}:penstock/examples",
             "--collect-submodules=penstock",
             "--collect-data=penstock",
+            "--copy-metadata=psycopg",  # penstock.store asks it for its version
             *(f"--hidden-import={name}" for name in HIDDEN),
             *(f"--exclude-module={name}" for name in EXCLUDED),
             str(TOP / "src" / "penstock" / "__main__.py"),

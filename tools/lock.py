@@ -33,9 +33,10 @@ Files = dict[tuple[str, str], dict[str, set[str]]]
 def main(pythons: list[str]) -> None:
     bootstrap = load_bootstrap()
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
-    plain = [*project["build-system"]["requires"], *EDITABLE, *project["project"]["dependencies"]]
-    full = [*plain, *project["project"]["optional-dependencies"]["dev"]]
-    found: dict[str, Files] = {"": {}, "[dev]": {}}
+    builds = [*project["build-system"]["requires"], *EDITABLE]
+    plain = [*builds, *requirements(project["project"], "engine")]
+    full = [*builds, *requirements(project["project"], "engine", "dev")]
+    found: dict[str, Files] = {"[engine]": {}, "[dev]": {}}
     versions: set[str] = set()
     glibc = (0, 0)
     for python in pythons:
@@ -47,13 +48,26 @@ def main(pythons: list[str]) -> None:
             few = {name for name, _, _, _ in resolve(pip, plain, Path(directory), constraints)}
         for name, number, sha256, file in every:
             glibc = max(glibc, glibc_of(file))
-            for extra in ("[dev]", "") if name in few else ("[dev]",):
+            for extra in ("[dev]", "[engine]") if name in few else ("[dev]",):
                 found[extra].setdefault((name, number), {}).setdefault(version, set()).add(sha256)
     for extra, files in found.items():
         path = TOP / bootstrap.lock_path(extra)
         path.parent.mkdir(exist_ok=True)
         path.write_text(text_of(files, sorted(versions, key=number_of), glibc, bootstrap.dependencies_state()))
         print(f"{path.relative_to(TOP)}: {len(files)} packages for Python {', '.join(sorted(versions, key=number_of))}")
+
+
+def requirements(project: dict[str, Any], *extras: str) -> list[str]:
+    """What a table `[project]` asks for with these extras, those that name others of its own resolved."""
+    found = dict.fromkeys(project["dependencies"])
+    waiting = list(extras)
+    for extra in waiting:
+        for text in project["optional-dependencies"][extra]:
+            if own := re.fullmatch(rf"{project['name']}\[(.+)\]", text):
+                waiting += [name for name in own[1].split(",") if name not in waiting]
+            else:
+                found[text] = None
+    return list(found)
 
 
 def load_bootstrap() -> ModuleType:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from tests.house.sources import TOP
 from tools.lock import load_bootstrap
+from tools.lock import requirements as asked_for
 
 LOCKS = sorted((TOP / "locks").glob("*.txt"))
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>\S+)(?: ; python_version [^\\]+)? \\")
@@ -33,9 +34,7 @@ def pins(path) -> dict[str, set[str]]:
 
 def requirements(extra: str) -> list[Requirement]:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
-    asked = project["build-system"]["requires"] + project["project"]["dependencies"]
-    if extra:
-        asked += project["project"]["optional-dependencies"][extra]
+    asked = [*project["build-system"]["requires"], *asked_for(project["project"], extra)]
     return [Requirement(text) for text in asked]
 
 
@@ -48,7 +47,7 @@ def test_a_lock_is_not_older_than_pyproject(path):
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 def test_a_lock_has_every_requirement_in_a_version_that_fits_and_no_address(path):
     found = pins(path)
-    for requirement in requirements("dev" if path.stem.endswith("-dev") else ""):
+    for requirement in requirements("dev" if path.stem.endswith("-dev") else "engine"):
         versions = found[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
     assert "://" not in path.read_text()
@@ -73,7 +72,7 @@ def here(monkeypatch):
 
 
 def test_a_lock_is_used_where_it_fits(here):
-    assert bootstrap.find_lock("") == str(TOP / "locks" / "linux-x86_64.txt")
+    assert bootstrap.find_lock("[engine]") == str(TOP / "locks" / "linux-x86_64.txt")
     assert bootstrap.find_lock("[dev]") == str(TOP / "locks" / "linux-x86_64-dev.txt")
 
 
@@ -89,10 +88,10 @@ def test_a_lock_is_used_where_it_fits(here):
 )
 def test_a_lock_is_not_used_where_its_files_would_not_fit(here, owner, name, value):
     here.setattr(owner, name, value)
-    assert bootstrap.find_lock("") is None
+    assert bootstrap.find_lock("[engine]") is None
 
 
 def test_a_lock_that_is_stale_is_not_used_and_that_is_told(here, capsys):
     here.setattr(bootstrap, "dependencies_state", lambda: "other")
-    assert bootstrap.find_lock("") is None
+    assert bootstrap.find_lock("[engine]") is None
     assert "older than pyproject.toml" in capsys.readouterr().out

@@ -5,15 +5,25 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
 
+import psycopg
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+from penstock import __version__
+from penstock.store import PSYCOPG_FROM, check_psycopg, psycopg_range
 from tests.house.sources import PACKAGE, TOP
+from tools.psycopg_versions import NOT_INSTALLED
+from tools.sizes import needed_by
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def built(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     for folder in ("src", "examples", "benchmarks"):
         shutil.copytree(TOP / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -31,6 +41,11 @@ def wheel(tmp_path_factory):
     ]
     subprocess.run(command, check=True, capture_output=True)
     [built] = (source / "dist").glob("penstock-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(built, tmp_path_factory):
     unpacked = tmp_path_factory.mktemp("wheel")
     with zipfile.ZipFile(built) as archive:
         archive.extractall(unpacked)
@@ -85,3 +100,142 @@ def test_the_wheel_has_the_command_and_the_licence(wheel):
     [metadata] = wheel.glob("penstock-*.dist-info")
     assert "penstock = penstock.cli:main" in (metadata / "entry_points.txt").read_text()
     assert "Apache License" in (metadata / "licenses" / "LICENSE").read_text()
+
+
+@pytest.fixture(scope="module")
+def plain(built, wheel, tmp_path_factory) -> Path:
+    """The `bin` of a new virtual environment after `pip install penstock`, without a network: what the wheel says that
+    it needs is linked from the environment of this test run, where it is in the versions of the lock."""
+    venv = tmp_path_factory.mktemp("plain") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    [site] = (venv / "lib").glob("python3*/site-packages")
+    [metadata] = wheel.glob("penstock-*.dist-info")
+    wanted = [
+        line.removeprefix("Requires-Dist: ")
+        for line in (metadata / "METADATA").read_text().splitlines()
+        if line.startswith("Requires-Dist: ")
+    ]
+    needed = needed_by(wanted)
+    assert len(needed) <= 15, needed
+    for name in needed:
+        files = distribution(name).files or []
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            (site / top).symlink_to(distribution(name).locate_file(top))
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
+    # --no-deps would hide a requirement that is not there: --no-index makes pip fail on it instead.
+    subprocess.run([*pip, "install", "-q", "--no-index", str(built)], check=True, capture_output=True, env={})
+    subprocess.run([*pip, "check"], check=True, capture_output=True, env={})
+    return venv / "bin"
+
+
+def run_plain(plain: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [plain / words[0], *words[1:]], capture_output=True, text=True, cwd="/", env={}, timeout=120, check=False
+    )
+
+
+@pytest.mark.slow
+def test_a_plain_installation_brings_the_client_and_the_worker_and_nothing_of_the_engine(plain):
+    code = """
+import importlib.util, json
+from penstock.client import BadRequest, ConnectionFailed, SyncClient, validate_definition
+from penstock.client.builder import WorkflowBuilder
+from penstock.worker import JobContext, Worker
+
+for url in ("http://127.0.0.1:9", "grpc://127.0.0.1:9"):
+    Worker(url)
+    with SyncClient(url) as client:
+        try:
+            client.get_instance("1")
+        except ConnectionFailed:
+            print("no engine at", url)
+definition = {"id": "d", "name": "d", "steps": [
+    {"id": "a", "name": "a", "type": "DECISION", "conditionalNextSteps": {"x matches '^[ab]+$'": "b"}},
+    {"id": "b", "name": "b", "type": "END"}]}
+validate_definition(definition)
+definition["steps"][0]["conditionalNextSteps"] = {"x matches": "nowhere"}
+try:
+    validate_definition(definition)
+except BadRequest as error:
+    print("refused:", error.problems[0].path)
+engine = ("trio", "psycopg", "quart", "hypercorn", "grpclib", "typer", "re2", "aiokafka", "pytest", "yaml")
+print([name for name in engine if importlib.util.find_spec(name)])
+"""
+    run = run_plain(plain, "python", "-W", "error", "-c", code)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines() == [
+        "no engine at http://127.0.0.1:9",
+        "no engine at grpc://127.0.0.1:9",
+        "refused: steps[0].conditionalNextSteps",
+        "[]",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["serve"], ["demo"], ["--help"], ["bench", "list"], []])
+def test_the_command_of_a_plain_installation_says_in_one_line_what_to_install(plain, words):
+    run = run_plain(plain, "penstock", *words)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == (
+        "penstock: typer is not installed; this needs more than the client and the worker: "
+        "pip install 'penstock[engine]'\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_the_command_of_a_plain_installation_knows_its_version(plain, word):
+    run = run_plain(plain, "penstock", word)
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"penstock {__version__}\n", "")
+
+
+def test_no_requirement_of_users_is_exact():
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    extras = {name: asked for name, asked in project["optional-dependencies"].items() if name != "dev"}
+    every = [*project["dependencies"], *(text for asked in extras.values() for text in asked)]
+    assert [text for text in every if "==" in text] == []
+    assert [text for text in every if "<" not in text and not text.startswith("penstock[")] == []
+    assert set(extras) >= {"engine", "kafka", "testing"}
+
+
+def test_psycopg_is_refused_outside_of_the_versions_that_were_tested():
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    [asked] = [Requirement(text) for text in project["optional-dependencies"]["engine"] if text.startswith("psycopg[")]
+    assert asked.specifier == SpecifierSet(psycopg_range())
+    for version in ("3.2.13", "3.3.1", psycopg.__version__):
+        check_psycopg(version)
+        assert asked.specifier.contains(version)
+    for version in ("2.9", "3.2.12", "3.3.0", "3.4", "3.4.0.dev1", "4.0"):
+        with pytest.raises(ImportError, match=f"psycopg {psycopg_range()}, this is {version}: pip install") as raised:
+            check_psycopg(version)
+        assert raised.value.name == "psycopg"
+        assert not asked.specifier.contains(version)
+
+
+def test_another_psycopg_ends_the_command_with_a_sentence(tmp_path):
+    other = tmp_path / "psycopg"
+    other.mkdir()
+    (other / "__init__.py").write_text("__version__ = '3.9.1'\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "penstock", "serve"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}:{TOP / 'src'}"},
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("penstock: the engine runs on psycopg >=")
+    assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_oldest_psycopg_that_is_allowed_keeps_the_contract(leave_out):
+    """A slice of `make psycopg`, which runs all suites over every minor version."""
+    oldest = ".".join(map(str, PSYCOPG_FROM))
+    run = subprocess.run(
+        [sys.executable, TOP / "tools" / "psycopg_versions.py", "--slice", oldest],
+        capture_output=True, text=True, check=False, timeout=150,
+    )  # fmt: skip
+    if run.returncode == NOT_INSTALLED:
+        leave_out(f"network: pip could not get psycopg {oldest}; make psycopg needs it")
+    assert (run.returncode, f"psycopg {oldest}\n" in run.stdout) == (0, True), run.stdout[-4000:] + run.stderr[-1000:]

@@ -32,8 +32,7 @@ async def running(other: TrioConnection, connection: TrioConnection) -> bool:
 # ------------------------------------------------------------------------------------------------------- connecting
 
 
-async def test_it_runs_the_version_of_psycopg_that_it_was_tested_with() -> None:
-    assert psycopg.__version__ == "3.3.9"
+async def test_a_cancel_does_not_block_the_event_loop() -> None:
     assert psycopg.capabilities.has_cancel_safe(), "libpq 17 or newer: cancelling must not block"
 
 
@@ -236,6 +235,7 @@ async def test_a_notification_that_comes_while_nobody_listens_is_kept(
     assert [notify.payload async for notify in connection.notifies(timeout=0)] == ["early"]
 
 
+@pytest.mark.skipif(not hasattr(pg_errors, "_WaitTimeout"), reason="psycopg < 3.3.6 has no such time-out; nor have we")
 async def test_listening_ends_at_its_timeout(connection: TrioConnection) -> None:
     await connection.fetch("LISTEN channel")
     assert [notify async for notify in connection.notifies(timeout=0.01)] == []

@@ -33,4 +33,6 @@ def _parent_of_harness() -> Path:
     for directory in (package / "harness", package.parents[1]):
         if (directory / "benchmarks" / "command.py").is_file():
             return directory
-    raise HarnessMissing("the standalone binary measures nothing; `pip install penstock` brings the harness with it")
+    raise HarnessMissing(
+        "the standalone binary measures nothing; `pip install 'penstock[engine]'` brings the harness with it"
+    )

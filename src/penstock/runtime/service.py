@@ -7,6 +7,7 @@ second signal cut the stop short, 2 for settings that can't be served.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -54,6 +55,8 @@ def purposes(settings: Settings) -> Sequence[str]:
 def wrong_settings(settings: Settings) -> list[str]:
     """What only its reader can judge: tokens, networks, roles, keys. Told before a port or the database is touched."""
     wrong: list[str] = []
+    if settings.through_kafka and importlib.util.find_spec("aiokafka") is None:
+        wrong.append("dispatch_mode: kafka_outbox needs aiokafka: pip install 'penstock[engine,kafka]'")
     for read in (make_gate, _read_keys):
         try:
             read(settings)

@@ -1,7 +1,7 @@
 """A PostgreSQL connection that lives on Trio: psycopg 3's `AsyncConnection` with everything of asyncio replaced.
 
-Relies on psycopg **3.3.9** exactly: all that psycopg does passes through `wait` and `lock`, which is private to it
-(tests/store/test_connection.py is the contract test to run before any other version is allowed). Figures of the
+Relies on psycopg within the range of `penstock.store`: all that it does passes through `wait` and `lock`, which is
+private to it (tools/psycopg_versions.py runs what has to pass before another version is allowed). Figures of the
 alternatives, CPU per SELECT 1: this 145 µs, asyncio 205, worker threads 397, trio-asyncio 623 (spikes/runtime.md A).
 
 Cancellation at any point leaves the connection usable or closed, never in between:
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 import trio
 from psycopg import errors as pg_errors
-from psycopg import pq
+from psycopg import generators, pq
 from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_attempts, make_conninfo, timeout_from_conninfo
 from psycopg.rows import TupleRow, tuple_row
@@ -207,7 +207,9 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             return
         with trio.move_on_after(timeout) as scope:
             if psycopg.capabilities.has_cancel_safe():
-                await drive_connecting(self._cancel_gen())
+                connection = self.pgconn.cancel_conn()
+                connection.start()
+                await drive_connecting(generators.cancel(connection))
             else:  # libpq < 17 can only block
                 await trio.to_thread.run_sync(self.cancel, abandon_on_cancel=True)
         if scope.cancelled_caught:

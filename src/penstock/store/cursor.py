@@ -1,6 +1,6 @@
 """Cursors of `TrioConnection`: PostgreSQL's own placeholders (``$1``), and the queue of one round trip.
 
-Relies on psycopg 3.3.9 exactly (see `connection.py`). Must not wait: that is the connection's part.
+Relies on psycopg's private methods, as `connection.py` does. Must not wait: that is the connection's part.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
 
     def committed(self) -> bool:
         """Whether it was a COMMIT that the server answered with COMMIT."""
-        return self._statusmessage == b"COMMIT"
+        return self.statusmessage == "COMMIT"
 
     def _check_results(self, results: list[PGresult]) -> None:
         try:
@@ -63,7 +63,7 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
 
     def committed_nothing(self) -> bool:
         """Whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed before."""
-        return self._statusmessage == b"ROLLBACK" and not self._converted.query.lstrip().upper().startswith(b"ROLLBACK")
+        return self.statusmessage == "ROLLBACK" and not self._converted.query.lstrip().upper().startswith(b"ROLLBACK")
 
     def rows_nowait(self) -> list[TupleRow]:
         """All rows of a result that is here already; none for a statement that returns none."""

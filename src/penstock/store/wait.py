@@ -1,9 +1,9 @@
 """How psycopg's generators are driven by Trio, and the lock around them.
 
 psycopg keeps the protocol in generators: one yields what it waits for (readable, writable) and is sent what came
-true. psycopg's own drivers are threads and asyncio; these two are Trio's. Relies on psycopg 3.3.9 (pinned: the
-generators' signatures are private and changed within 3.3). Must not know what a statement is: what becomes of an
-interrupted generator is for `connection.py` to decide.
+true. psycopg's own drivers are threads and asyncio; these two are Trio's. Relies on psycopg within the range of
+`penstock.store` (the generators' signatures are private and changed within 3.3). Must not know what a statement is:
+what becomes of an interrupted generator is for `connection.py` to decide.
 """
 
 from __future__ import annotations

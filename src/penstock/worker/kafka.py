@@ -82,7 +82,7 @@ class KafkaWork(EngineReports, PullTransport):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if importlib.util.find_spec("aiokafka") is None:
-            raise ImportError("a worker that takes its jobs from Kafka needs aiokafka: pip install 'aiokafka>=0.12'")
+            raise ImportError("a worker that takes its jobs from Kafka needs aiokafka: pip install 'penstock[kafka]'")
         if not isinstance(engine, str) and (token is not None or ssl_context is not None):
             raise ValueError("token and ssl_context go with an engine's URL: give them to the client")
         client = Client(engine, token=token, ssl_context=ssl_context) if isinstance(engine, str) else engine

@@ -1,7 +1,8 @@
 """Regular expressions for `matches`: RE2's syntax, which is Go's, in linear time.
 
-Relies on the google-re2 wheel. Python's `re` lost because it backtracks: `(x+x+)+y` against 30 characters takes it
-seconds. Must not hand out anything that can run without a budget.
+Relies on the google-re2 wheel, which the engine has and the client alone need not: without it the client's validator
+leaves patterns for the engine to judge, and none can be searched for. Python's `re` lost because it backtracks:
+`(x+x+)+y` against 30 characters takes it seconds. Must not hand out anything that can run without a budget.
 
 RE2 is linear in text times program, and the worst of both still adds up (measured: 5.2 ns per byte and instruction
 when its cache of states thrashes), so that product is paid for in steps, and the program is bounded by memory.
@@ -12,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-import re2 as _re2  # type: ignore[import-untyped]  # the wheel ships neither stubs nor py.typed
+try:
+    import re2 as _re2  # type: ignore[import-untyped]  # the wheel ships neither stubs nor py.typed
+except ModuleNotFoundError:
+    _re2 = None
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
@@ -42,7 +46,18 @@ class Pattern(Protocol):
     def search(self, text: bytes) -> object: ...
 
 
+class _Unread:
+    """Stands for a pattern where there is no RE2: a definition with it can be read, not run."""
+
+    programsize = 0
+
+    def search(self, text: bytes) -> object:
+        raise ModuleNotFoundError("`matches` needs google-re2: pip install 'penstock[engine]'", name="re2")
+
+
 def _options() -> object:
+    if re2 is None:
+        return None
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY_BYTES
     options.log_errors = False
@@ -62,6 +77,8 @@ def compile_pattern(pattern: str, limits: Limits, charge: Callable[[int], None])
     if len(pattern) > limits.pattern_chars:
         raise Fault(f"the regular expression is longer than {limits.pattern_chars} characters")
     charge(PATTERN_STEPS)
+    if re2 is None:
+        return _Unread()
     try:
         compiled = cast(Pattern, re2.compile(pattern, _OPTIONS))
     except re2.error as error:
