@@ -166,7 +166,7 @@ print([name for name in engine if importlib.util.find_spec(name)])
     assert run.stdout.splitlines() == [
         "no engine at http://127.0.0.1:9",
         "no engine at grpc://127.0.0.1:9",
-        "refused: steps[0].conditionalNextSteps",
+        'refused: steps[0].conditionalNextSteps["x matches"]',
         "[]",
     ]
 
