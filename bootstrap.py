@@ -12,6 +12,9 @@ Where locks/ has a lock for this kind of machine, exactly its versions are insta
 (tools/lock.py writes it). `python3 bootstrap.py --unlocked dev` takes whatever versions pyproject.toml allows instead.
 """
 
+# Without annotations: older Pythons can't parse them.
+# pyright: basic
+
 import hashlib
 import os
 import platform
@@ -31,7 +34,7 @@ def main(words):
     unlocked = words[:1] == ["--unlocked"]
     words = words[1:] if unlocked else words
     if not words or words[0] not in ("demo", "test", "dev"):
-        sys.exit(__doc__.strip())
+        sys.exit((__doc__ or "").strip())
     if sys.version_info < NEEDED:
         run_with_newer_python(["--unlocked"] + words if unlocked else words)
     make_venv()

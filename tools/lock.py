@@ -140,7 +140,7 @@ def text_of(files: Files, versions: list[str], glibc: tuple[int, int], state: st
     for (name, version), by_python in sorted(files.items()):
         some = [f'python_version == "{python}"' for python in versions if python in by_python]
         marker = "" if len(some) == len(versions) else f" ; {' or '.join(some)}"
-        hashes = sorted(set.union(*by_python.values()))
+        hashes = sorted({sha256 for every in by_python.values() for sha256 in every})
         lines.append(f"{name}=={version}{marker} \\")
         lines.append(" \\\n".join(f"    --hash=sha256:{sha256}" for sha256 in hashes))
     return "\n".join(lines) + "\n"

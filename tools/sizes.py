@@ -28,7 +28,7 @@ PAGE = TOP / "docs" / "installation.md"
 BEGIN = "<!-- sizes: written by `make sizes` -->\n"
 END = "<!-- sizes end -->\n"
 
-INSTALLATIONS = {
+INSTALLATIONS: dict[str, tuple[str, list[str]]] = {
     "penstock": ("import penstock.client, penstock.worker", []),
     "penstock[engine]": ("import penstock.runtime.service", ["engine"]),
     "penstock[engine,kafka]": ("import penstock.runtime.service, aiokafka", ["engine", "kafka"]),

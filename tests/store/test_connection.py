@@ -9,6 +9,7 @@ import pytest
 import trio
 from psycopg import errors as pg_errors
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from penstock.store.connection import COMMIT_TIMEOUT_S, TrioConnection
@@ -50,7 +51,7 @@ async def test_it_connects_by_host_name_trying_its_addresses_in_turn(proxy: Prox
 
 
 async def test_it_goes_on_to_the_next_host_when_one_refuses(empty_database_dsn: str) -> None:
-    host = psycopg.conninfo.conninfo_to_dict(empty_database_dsn)["host"]
+    host = conninfo_to_dict(empty_database_dsn)["host"]
     async with await TrioConnection.connect(empty_database_dsn, host=f"/nonexistent,{host}") as connection:
         assert await connection.fetch("SELECT 1") == [(1,)]
 
@@ -327,8 +328,9 @@ async def test_a_backend_killed_within_a_transaction_does_not_hang_its_exit(
 
 
 async def test_a_connection_whose_block_cannot_be_left_in_order_is_closed(empty_database_dsn: str) -> None:
+    connection = await TrioConnection.connect(empty_database_dsn)
     with pytest.raises(psycopg.OperationalError, match="in progress"):
-        async with await TrioConnection.connect(empty_database_dsn) as connection:
+        async with connection:
             connection.pgconn.send_query(b"SELECT 1")
     assert connection.closed
 
