@@ -278,6 +278,23 @@ CREATE TABLE api_token (               -- who may call, with authentication; `se
   revoked_at  timestamptz
 );
 
+CREATE TABLE sample (                  -- what an engine counted in a span of time: 10 s for an hour, 60 s for a day, 600 s for a week
+  span_s      int NOT NULL,
+  at          timestamptz NOT NULL,    -- the span's beginning; of those of 10 s its end
+  engine      int NOT NULL,
+  counts      jsonb NOT NULL,          -- {"started": 12, "completed": 11, …}
+  workers     jsonb NOT NULL,          -- how many poll for each job type; kept in those of 10 s only
+  PRIMARY KEY (span_s, at, engine)
+);
+
+CREATE TABLE worker_seen (             -- workers by their own names, for a day
+  worker      text COLLATE "C" NOT NULL,
+  engine      int NOT NULL,            -- that saw them
+  job_types   jsonb NOT NULL,
+  polled_at   timestamptz NOT NULL,
+  PRIMARY KEY (worker, engine)
+);
+
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (
@@ -314,4 +331,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (4);
+INSERT INTO penstock_schema (version) VALUES (5);

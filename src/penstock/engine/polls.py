@@ -14,6 +14,7 @@ from contextlib import suppress
 import trio
 
 from penstock.engine import ids
+from penstock.engine.activity import Activity
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions
 from penstock.engine.flush import Flush
@@ -78,6 +79,7 @@ class Polls:
         self.draining = False
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
         self.on_queued: Callable[[str], None] = lambda job_type: None
+        self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.floors = QueueFloors(trio.current_time)
         self._wake = trio.Event()
@@ -105,6 +107,7 @@ class Polls:
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
+        self.activity.note_poll(waiter.worker, waiter.types)
         if not self._memory.fits(self._sizes.largest(waiter.types)):
             raise Overloaded("too many large answers at once; poll again later")
         try:

@@ -7,6 +7,7 @@ given up. `poll` in `polls.py` parks here; hand-off at birth and the probe of th
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import Final
 
 import trio
@@ -146,6 +147,10 @@ class Waiters:
         waiter.hold.add(COPIES * memoryview(job.variables).nbytes)
         waiter.note_settled()
         return True
+
+    def by_type(self, limit: int) -> list[tuple[str, set[str]]]:
+        """(job type, workers that wait for it), of ``limit`` types at most."""
+        return [(name, {waiter.worker for waiter in parked}) for name, parked in islice(self._parked.items(), limit)]
 
     def types(self) -> list[str]:
         """The job types somebody waits for."""

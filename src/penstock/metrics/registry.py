@@ -209,6 +209,15 @@ class Metrics:
                 self._ended_definitions.add(definition_id)
         self._instances_ended[definition_id, outcome].inc()
 
+    def instance_totals(self) -> dict[str, int]:
+        """How many instances were started, and how many ended by outcome in lower case, since this process began."""
+        (started,) = self.instances_started.collect()
+        (ended,) = self.instances_completed.metric.collect()
+        totals = {"started": sum(int(sample.value) for sample in started.samples)}
+        for sample in ended.samples:
+            totals[sample.labels["outcome"].lower()] = int(sample.value)
+        return totals
+
     def set_queue(self, rows: Iterable[tuple[str, int, float]]) -> None:
         """Replaces the gauges of the queue by (job type, ready jobs, age of the oldest in seconds)."""
         ordered = sorted(rows, key=lambda row: row[1], reverse=True)

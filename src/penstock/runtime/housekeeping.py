@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.store import activity as activity_store
 from penstock.store import idempotency
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
+from penstock.store.connection import TrioConnection
 
 INTERVAL_S = 10.0
 LAG_INTERVAL_S = 1.0
 PURGE_MAX_ROWS = 1_000
 """Old keys that one transaction forgets: some ten milliseconds."""
+ROLL_UP_ROUNDS = 6
+"""Samples of the console are summed up once a minute."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
 
@@ -22,6 +28,8 @@ class Housekeeping:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._round = 0
+        self._workers_after = ""
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -38,10 +46,25 @@ class Housekeeping:
                     break
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)
+            await self._write_activity(connection, [(name, count, age_s or 0.0) for name, count, age_s in depths])
         engine.metrics.set_queue([(name, count, age_s or 0.0) for name, count, age_s in depths])
         if engine.settings.through_kafka:
             engine.metrics.outbox_backlog.set(sum(count for _, count, _ in depths))
         return len(depths)
+
+    async def _write_activity(self, connection: TrioConnection, depths: Sequence[tuple[str, int, float]]) -> None:
+        """What the console shows of the last rounds; an engine without work and workers writes nothing."""
+        engine, activity = self._engine, self._engine.polls.activity
+        activity.note_depths(depths)
+        counts, workers, seen = activity.take_counts(), activity.workers(), activity.take_workers()
+        if counts or workers:
+            await activity_store.write_sample(connection, engine.ids.number, counts, workers)
+        if seen:
+            await activity_store.write_workers(connection, engine.ids.number, seen)
+        self._round += 1
+        if self._round % ROLL_UP_ROUNDS == 0:
+            await activity_store.roll_up(connection)
+            self._workers_after = await activity_store.purge_workers(connection, self._workers_after)
 
     async def measure_lag(self) -> None:
         """How late a task wakes that slept: what blocks the loop shows here."""

@@ -1,0 +1,80 @@
+"""What this engine did lately, in memory: instances counted, workers seen, queues as they were measured.
+
+Pure bookkeeping, no I/O. The counts are differences of the metrics, so that nothing is added where jobs are served; of
+a poll its worker is noted (0.2 us). Bounded: of more workers than fit, those that came later are not told apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.engine.waiters import Waiters
+from penstock.metrics import Metrics
+
+WORKERS_MAX: Final = 2_000
+TYPES_MAX: Final = 50
+"""Job types noted of one worker."""
+SEEN_FOR_S: Final = 90.0
+"""A worker that polled within this time is there: a long poll takes 60 s at most."""
+DEPTHS_MAX_TYPES: Final = 500
+DEPTHS_KEPT: Final = 90
+"""Of the queues: 15 minutes of measurements every ten seconds."""
+
+
+class Depth(NamedTuple):
+    """A queue as it was measured."""
+
+    waiting: int
+    oldest_s: float
+
+
+class Activity:
+    """See the module."""
+
+    def __init__(self, metrics: Metrics, waiters: Waiters, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds."""
+        self._metrics = metrics
+        self._waiters = waiters
+        self._clock = clock
+        self._seen: dict[str, tuple[float, Sequence[str]]] = {}
+        self._written_at = clock()
+        self._before = metrics.instance_totals()
+        self.depths: deque[Mapping[str, Depth]] = deque(maxlen=DEPTHS_KEPT)
+        """By job type; the latest last."""
+
+    def note_poll(self, worker: str, types: Sequence[str]) -> None:
+        """A worker asks for jobs."""
+        if worker in self._seen or len(self._seen) < WORKERS_MAX:
+            self._seen[worker] = (self._clock(), types)
+
+    def note_depths(self, depths: Sequence[tuple[str, int, float]]) -> None:
+        """(job type, waiting, age of the oldest in seconds) of all queues with jobs."""
+        longest = sorted(depths, key=lambda row: row[1], reverse=True)[:DEPTHS_MAX_TYPES]
+        self.depths.append({name: Depth(waiting, oldest_s) for name, waiting, oldest_s in longest})
+
+    def take_counts(self) -> dict[str, int]:
+        """What was counted since this was asked for before; nothing where nothing was."""
+        now, before = self._metrics.instance_totals(), self._before
+        self._before = now
+        return {name: total - before.get(name, 0) for name, total in now.items() if total > before.get(name, 0)}
+
+    def take_workers(self) -> list[tuple[str, list[str], float]]:
+        """(worker, job types, seconds ago) of those that polled since this was asked for before."""
+        now, since = self._clock(), self._written_at
+        self._written_at = now
+        self._seen = {name: seen for name, seen in self._seen.items() if seen[0] > now - SEEN_FOR_S}
+        return [(name, list(types[:TYPES_MAX]), now - at) for name, (at, types) in self._seen.items() if at >= since]
+
+    def workers(self) -> dict[str, int]:
+        """How many workers are there for each job type: those that polled lately or wait."""
+        oldest = self._clock() - SEEN_FOR_S
+        found: dict[str, set[str]] = {}
+        for worker, (at, types) in self._seen.items():
+            if at > oldest:
+                for name in types[:TYPES_MAX]:
+                    found.setdefault(name, set()).add(worker)
+        for name, parked in self._waiters.by_type(DEPTHS_MAX_TYPES):
+            found.setdefault(name, set()).update(parked)
+        return {name: len(workers) for name, workers in found.items()}

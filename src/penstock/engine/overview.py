@@ -1,0 +1,324 @@
+"""The console's first page: what happens, and what needs somebody, in words.
+
+Reads samples and small tables, never counts rows; one reading serves all who ask within a second or two. Must not
+decide anything: what it says is told, not acted on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from penstock.engine.activity import Activity, Depth
+from penstock.engine.instances import Instances
+from penstock.engine.vocabulary import InstanceSummary
+from penstock.errors import BadRequest
+from penstock.store import activity as store
+from penstock.store.database import Database
+
+RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "15m": (900, 10),
+    "1h": (3_600, 60),
+    "24h": (86_400, 900),
+    "7d": (604_800, 7_200),
+}
+"""(seconds, seconds of a step) by name."""
+KEPT_S: Final = 2.0
+"""So old an answer may be."""
+OPEN_MAX: Final = 10_000
+FAILURES_MAX: Final = 200
+"""The newest of them are looked at for common causes."""
+QUEUES_MAX: Final = 100
+WORKERS_MAX: Final = 200
+_GROWS_OVER: Final = 30
+"""Measurements: five minutes."""
+_GROWS_FROM_JOBS: Final = 100
+_GROWS_AGE_S: Final = 60.0
+_NO_WORKER_AGE_S: Final = 15.0
+_VARYING: Final = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
+_CAUSE_MAX_CHARS: Final = 200
+
+
+class Rate(msgspec.Struct, frozen=True, rename="camel"):
+    """How many within the range, and per second."""
+
+    in_range: int
+    per_second: float
+
+
+class OpenCount(msgspec.Struct, frozen=True):
+    """Open instances; not exact beyond `OPEN_MAX`."""
+
+    count: int
+    exact: bool
+
+
+class Series(msgspec.Struct, frozen=True, rename="camel"):
+    """Counts per step of time, beginning at ``since``."""
+
+    step_seconds: int
+    since: datetime
+    started: list[int]
+    completed: list[int]
+    failed: list[int]
+
+
+class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A job type with jobs that wait, or with workers. ``waiting`` is exact to 100,000; ``series`` its last 15 minutes."""
+
+    job_type: str
+    waiting: int
+    oldest_seconds: float
+    workers: int
+    series: list[int]
+
+
+class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Something that needs somebody. ``query`` leads to it in the list of instances."""
+
+    kind: str
+    severity: str
+    text: str
+    detail: str = ""
+    count: int = 0
+    since: datetime | None = None
+    job_type: str | None = None
+    query: dict[str, str] = {}
+
+
+class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer of `GET /v1/overview`."""
+
+    at: datetime
+    started: Rate
+    completed: Rate
+    failed: Rate
+    cancelled: Rate
+    open: OpenCount
+    series: Series
+    queues: list[QueueRow]
+    attention: list[Attention]
+    engines: int
+
+
+class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
+    """A worker that an engine has seen within a day."""
+
+    id: str
+    job_types: list[str]
+    last_poll_at: datetime
+    engine: int
+
+
+class WorkerSlice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some workers by name. ``next`` is the cursor of those after them."""
+
+    items: list[WorkerView]
+    next: str | None = None
+
+
+class EngineView(msgspec.Struct, frozen=True, rename="camel"):
+    """An engine that lives, or did within a day."""
+
+    number: int
+    host: str
+    mode: str
+    schema_version: int
+    alive: bool
+
+
+class EngineList(msgspec.Struct, frozen=True):
+    """All engines on the database."""
+
+    items: list[EngineView]
+
+
+class _Kept(NamedTuple):
+    until: float
+    answer: OverviewView
+
+
+class Overview:
+    """Reads for people."""
+
+    def __init__(self, database: Database, instances: Instances, activity: Activity) -> None:
+        self._database = database
+        self._instances = instances
+        self._activity = activity
+        self._kept: dict[str, _Kept] = {}
+        self._reading = trio.Lock()
+
+    async def read(self, range_name: str) -> OverviewView:
+        """Raises BadRequest for a range that there is not."""
+        if range_name not in RANGES:
+            raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
+        async with self._reading:  # the second one in line finds the first one's answer
+            kept = self._kept.get(range_name)
+            if kept is None or trio.current_time() >= kept.until:
+                answer = await self._read(*RANGES[range_name])
+                kept = self._kept[range_name] = _Kept(trio.current_time() + KEPT_S, answer)
+            return kept.answer
+
+    async def workers(self, after: str | None, limit: int) -> WorkerSlice:
+        """By name, after a cursor."""
+        limit = min(max(limit, 1), WORKERS_MAX)
+        async with self._database.connection() as connection:
+            found = await store.read_workers(connection, after or "", limit)
+        items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
+        return WorkerSlice(items, items[-1].id if len(items) == limit else None)
+
+    async def engines(self) -> EngineList:
+        """By number."""
+        async with self._database.connection() as connection:
+            found = await store.read_engines(connection)
+        return EngineList(
+            [
+                EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
+                for row in found
+            ]
+        )
+
+    async def _read(self, range_s: int, step_s: int) -> OverviewView:
+        async with self._database.connection() as connection:
+            steps = await store.read_steps(connection, range_s, step_s)
+            workers = await store.read_worker_counts(connection)
+            open_count = await store.count_open(connection, OPEN_MAX + 1)
+            engines = await store.read_engines(connection)
+        failures = await self._failures(range_s)
+        depths = self._activity.depths[-1] if self._activity.depths else {}
+        attention = [
+            *_causes(failures),
+            *self._queues_in_need(depths, workers),
+            *(_gone(engine) for engine in engines if engine.left_s <= 0),
+        ]
+        return OverviewView(
+            at=datetime.now(UTC),
+            started=_rate(steps, "started", range_s),
+            completed=_rate(steps, "completed", range_s),
+            failed=_rate(steps, "failed", range_s),
+            cancelled=_rate(steps, "cancelled", range_s),
+            open=OpenCount(min(open_count, OPEN_MAX), open_count <= OPEN_MAX),
+            series=_series(steps, range_s, step_s),
+            queues=self._queues(depths, workers),
+            attention=attention,
+            engines=sum(engine.left_s > 0 for engine in engines),
+        )
+
+    async def _failures(self, range_s: int) -> list[InstanceSummary]:
+        """The newest failed instances of the range."""
+        found = await self._instances.find_slice(None, "FAILED", None, None, FAILURES_MAX, None)
+        oldest = datetime.now(UTC) - timedelta(seconds=range_s)
+        summaries = await self._instances.summarize(found.ids)
+        return [one for one in summaries if one.completed_at is not None and _aware(one.completed_at) >= oldest]
+
+    def _queues(self, depths: Mapping[str, Depth], workers: Mapping[str, int]) -> list[QueueRow]:
+        """Those that wait longest first."""
+        names = sorted({*depths, *workers}, key=lambda name: (-depths.get(name, _EMPTY).oldest_s, name))[:QUEUES_MAX]
+        return [
+            QueueRow(
+                name,
+                depths.get(name, _EMPTY).waiting,
+                depths.get(name, _EMPTY).oldest_s,
+                workers.get(name, 0),
+                [measured.get(name, _EMPTY).waiting for measured in self._activity.depths],
+            )
+            for name in names
+        ]
+
+    def _queues_in_need(self, depths: Mapping[str, Depth], workers: Mapping[str, int]) -> list[Attention]:
+        found: list[Attention] = []
+        for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):
+            jobs = f"{depth.waiting:,} {'job waits' if depth.waiting == 1 else 'jobs wait'}"
+            if not workers.get(name) and depth.oldest_s >= _NO_WORKER_AGE_S:
+                text = f"Nobody polls for {name}"
+                detail = f"{jobs}, the oldest for {_in_words(depth.oldest_s)}"
+                found.append(Attention("no-worker", "critical", text, detail, depth.waiting, job_type=name))
+            elif self._grows(name, depth):
+                before = self._activity.depths[-_GROWS_OVER].get(name, _EMPTY).waiting
+                detail = f"{jobs}, {before:,} five minutes ago; the oldest for {_in_words(depth.oldest_s)}"
+                text = f"{name} falls behind"
+                found.append(Attention("queue-grows", "warning", text, detail, depth.waiting, job_type=name))
+        return found[:QUEUES_MAX]
+
+    def _grows(self, name: str, depth: Depth) -> bool:
+        measured = self._activity.depths
+        if len(measured) < _GROWS_OVER or depth.waiting < _GROWS_FROM_JOBS or depth.oldest_s < _GROWS_AGE_S:
+            return False
+        return depth.waiting > 1.2 * measured[-_GROWS_OVER].get(name, _EMPTY).waiting
+
+
+_EMPTY: Final = Depth(0, 0.0)
+
+
+def cause_of(reason: str) -> str:
+    """What failures of one cause have in common: the reason without its numbers and quoted parts."""
+    return _VARYING.sub("…", reason)[:_CAUSE_MAX_CHARS]
+
+
+def _causes(failures: Sequence[InstanceSummary]) -> list[Attention]:
+    """One for each cause, the most frequent first."""
+    groups: dict[tuple[str, int, str], list[InstanceSummary]] = {}
+    for one in failures:
+        key = one.definition_id, one.definition_version, cause_of(one.failure_reason or "")
+        groups.setdefault(key, []).append(one)
+    found: list[Attention] = []
+    counts = Counter({key: len(group) for key, group in groups.items()})
+    for (definition, version, _), count in counts.most_common(10):
+        group = groups[definition, version, _]
+        ends = [_aware(one.completed_at) for one in group if one.completed_at is not None]
+        noun = "1 instance" if count == 1 else f"{count} instances"
+        found.append(
+            Attention(
+                "failures",
+                "critical",
+                f"{noun} of {definition} v{version} failed",
+                group[0].failure_reason or "",
+                count,
+                min(ends),
+                query={"status": "FAILED", "definitionId": definition},
+            )
+        )
+    return found
+
+
+def _gone(engine: store.KnownEngine) -> Attention:
+    detail = f"{engine.description}, {_in_words(-engine.left_s)} ago. Others go on with its work."
+    return Attention("engine-gone", "warning", f"Engine {engine.number} went away without a word", detail)
+
+
+def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Rate:
+    total = sum(getattr(step, name) for step in steps)
+    return Rate(total, round(total / range_s, 3))
+
+
+def _series(steps: Sequence[store.Step], range_s: int, step_s: int) -> Series:
+    """Every step of the range, those without a sample as 0."""
+    now = datetime.now(UTC).timestamp()
+    last = int(now // step_s) * step_s
+    times = range(last - range_s + step_s, last + step_s, step_s)
+    by_time = {int(step.since.timestamp()) // step_s * step_s: step for step in steps}
+    found = [by_time.get(at) for at in times]
+    return Series(
+        step_s,
+        datetime.fromtimestamp(times[0], UTC),
+        [0 if step is None else step.started for step in found],
+        [0 if step is None else step.completed for step in found],
+        [0 if step is None else step.failed for step in found],
+    )
+
+
+def _aware(at: datetime | str) -> datetime:
+    return datetime.fromisoformat(at) if isinstance(at, str) else at
+
+
+def _in_words(seconds: float) -> str:
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {name}"
+    return f"{int(seconds)} s"

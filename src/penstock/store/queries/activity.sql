@@ -1,0 +1,74 @@
+-- What engines counted, and which workers they saw: for the console. Written every ten seconds by engines that have work;
+-- the paths that serve jobs write nothing here.
+
+-- name: write_sample
+-- Of the engine $1: counts since its last one $2, workers by job type $3.
+INSERT INTO sample (span_s, at, engine, counts, workers) VALUES (10, penstock_now(), $1::int, $2::jsonb, $3::jsonb)
+ON CONFLICT DO NOTHING
+
+-- name: roll_up_samples
+-- Samples of $1 seconds that are older than $3 seconds become sums over $2 seconds, of whole spans only. By the primary key.
+WITH old AS MATERIALIZED (
+  SELECT span_s, at, engine FROM sample
+  WHERE span_s = $1::int AND at < date_bin($2::int * interval '1 s', penstock_now() - $3::int * interval '1 s', timestamptz '2025-01-01Z')
+  ORDER BY at, engine LIMIT 10000 FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM sample s USING old o WHERE s.span_s = o.span_s AND s.at = o.at AND s.engine = o.engine
+  RETURNING s.at, s.engine, s.counts),
+sums AS (
+  SELECT date_bin($2::int * interval '1 s', at, timestamptz '2025-01-01Z') AS since, engine, c.key, sum(c.value::bigint) AS total
+  FROM gone, jsonb_each_text(counts) c GROUP BY 1, 2, 3)
+INSERT INTO sample (span_s, at, engine, counts, workers)
+SELECT $2::int, since, engine, jsonb_object_agg(key, total), '{}' FROM sums GROUP BY since, engine
+ON CONFLICT DO NOTHING
+
+-- name: purge_samples
+DELETE FROM sample WHERE span_s = $1::int AND at < penstock_now() - $2::int * interval '1 s'
+
+-- name: read_samples
+-- Sums of all engines over the last $1 seconds, in steps of $2 seconds: (since, started, completed, failed, cancelled).
+SELECT date_bin($2::int * interval '1 s', s.at, timestamptz '2025-01-01Z') AS since,
+  sum(coalesce((s.counts ->> 'started')::bigint, 0))::bigint, sum(coalesce((s.counts ->> 'completed')::bigint, 0))::bigint,
+  sum(coalesce((s.counts ->> 'failed')::bigint, 0))::bigint, sum(coalesce((s.counts ->> 'cancelled')::bigint, 0))::bigint
+FROM (VALUES (10), (60), (600)) AS spans(seconds)
+CROSS JOIN LATERAL (
+  SELECT at, counts FROM sample
+  WHERE span_s = spans.seconds AND at >= penstock_now() - $1::int * interval '1 s' ORDER BY at OFFSET 0) s
+GROUP BY 1 ORDER BY 1
+
+-- name: read_worker_counts
+-- (job type, workers that poll for it) by what each engine said last, within 30 seconds.
+SELECT w.key, sum(w.value::bigint)::bigint FROM (
+  SELECT DISTINCT ON (engine) engine, workers FROM (
+    SELECT at, engine, workers FROM sample WHERE span_s = 10 AND at > penstock_now() - interval '30 s' ORDER BY at OFFSET 0) s
+  ORDER BY engine, at DESC) latest, jsonb_each_text(latest.workers) w
+GROUP BY 1
+
+-- name: write_workers
+-- Seen by the engine $1: workers $2 with the job types $3 (JSON), $4 seconds ago.
+INSERT INTO worker_seen (worker, engine, job_types, polled_at)
+SELECT w.worker, $1::int, w.job_types::jsonb, penstock_now() - w.ago * interval '1 s'
+FROM unnest($2::text[], $3::text[], $4::float8[]) AS w(worker, job_types, ago)
+ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polled_at = excluded.polled_at
+
+-- name: read_workers
+-- After the worker $1, at most $2: (worker, engine, job types, polled at). By the primary key.
+SELECT worker, engine, job_types::text, polled_at FROM worker_seen WHERE worker > $1::text ORDER BY worker, engine LIMIT $2::int
+
+-- name: purge_workers
+-- Those not seen for $1 seconds, of the first $3 after $2; the last one looked at.
+WITH some AS MATERIALIZED (SELECT worker, engine, polled_at FROM worker_seen WHERE worker > $2::text ORDER BY worker, engine LIMIT $3::int),
+gone AS (
+  DELETE FROM worker_seen w USING some s
+  WHERE w.worker = s.worker AND w.engine = s.engine AND s.polled_at < penstock_now() - $1::int * interval '1 s')
+SELECT max(worker) FROM some
+
+-- name: count_open
+-- Instances that are open, to $1: their root tokens, by the primary key.
+SELECT count(*) FROM (SELECT 1 FROM (SELECT id, instance_id FROM token ORDER BY id LIMIT 10 * $1::int) t WHERE id = instance_id LIMIT $1::int) n
+
+-- name: all_engines
+-- (number, mode, description, schema version, seconds that its lease lasts, negative when it is over), without those that are over
+-- for a day. A thousand rows at most.
+SELECT number, dispatch_mode, description, schema_version, extract(epoch FROM leased_until - penstock_now())::float8
+FROM engine WHERE leased_until > penstock_now() - interval '1 day' ORDER BY number
