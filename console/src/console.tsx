@@ -5,6 +5,7 @@ import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 import { EngineError, engine, signIn } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { DefinitionsPage } from "./pages/definitions";
+import { EnginesPage } from "./pages/engines";
 import { FailedJobsPage } from "./pages/jobs";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
@@ -22,6 +23,7 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/instances", name: "Instances", icon: "instances", key: "g i" },
   { path: "/jobs", name: "Failed jobs", icon: "jobs", key: "g j" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
+  { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
 ];
 const LIVE_MS = 2_000;
 
@@ -69,6 +71,7 @@ export function Console() {
             <Route path="/definitions" component={DefinitionsPage} />
             <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/jobs" component={FailedJobsPage} />
+            <Route path="/engines" component={EnginesPage} />
             <Route path="/search" component={SearchPage} />
             <Route path="/index.html">
               <Redirect to="/" />

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text()  # axe-core 4.14.1, MPL-2.0
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21aa"]
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 40_000
 GATEWAY_AWAY = "card gateway: 503 service unavailable"
 
 
@@ -198,6 +198,22 @@ def test_new_instances_are_told_of_and_come_in_on_request(visitor: Visitor, engi
     visitor.page.wait_for_function("count => document.querySelectorAll('tr').length > count", arg=before)
 
 
+def test_the_overview_says_in_words_what_is_wrong(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="lonely", job_type="lonely"))
+    start(engine, "lonely", "O-1")
+    visitor.go().see("Nobody polls for lonely")
+    visitor.see("1 instance of shop v1 failed")
+    visitor.see(GATEWAY_AWAY)
+    take(engine, "lonely")
+    visitor.page.get_by_text("Nobody polls for lonely").wait_for(state="detached", timeout=40_000)
+    visitor.click("link", "Show 1")
+    visitor.see_role("row", re.compile("A-1"))
+    assert visitor.page.url.endswith("instances?status=FAILED&definitionId=shop")
+    visitor.go("engines").see("Alive")
+    visitor.see("w-1")
+    assert visitor.clicks == 1
+
+
 def test_a_refusal_shows_the_engines_reason(visitor: Visitor) -> None:
     visitor.go("instances?instanceKey=k").see("needs a definitionId")
     assert visitor.page.get_by_role("button", name="Try again").count() == 1
@@ -218,7 +234,8 @@ def violations(page: Any) -> list[str]:
 def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str) -> None:
     (failed,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
     places = {
-        "": "Failed lately",
+        "": "Needs attention",
+        "engines": "Workers seen within a day",
         "instances": "newest first",
         f"instances/{failed['id']}?step=task-1": "Attempt 1",
         f"instances/{failed['id']}?tab=variables": "amount",

@@ -10,6 +10,9 @@ export type Definition = Schemas["Definition"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
 export type FailedJob = Schemas["DeadJob"];
+export type Overview = Schemas["OverviewView"];
+export type Attention = Schemas["Attention"];
+export type QueueRow = Schemas["QueueRow"];
 export type InstanceStatus = Instance["status"];
 
 /** An answer that is no success, with the engine's own reason. `status` 0: nothing answered. */
@@ -94,6 +97,9 @@ type Variables = Record<string, unknown>;
 export const engine = {
   me: (signal?: AbortSignal) => get<Schemas["Me"]>("/v1/me", s(signal)),
   ready: (signal?: AbortSignal) => get<Schemas["Readiness"]>("/readyz", s(signal)),
+  overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
+  workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerSlice"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<InstanceSlice>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),

@@ -500,6 +500,60 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What happens, and what needs somebody (addition)
+         * @description Rates from samples of all engines; queues as this engine measured them in the last ten seconds.
+         */
+        get: operations["overview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List workers seen within a day, by name (addition) */
+        get: operations["listWorkers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/engines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List engines, also those gone within a day (addition) */
+        get: operations["listEngines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/openapi.json": {
         parameters: {
             query?: never;
@@ -552,6 +606,22 @@ export interface components {
             endedAt?: string;
             worker?: string;
             reason?: string;
+        };
+        /**
+         * Attention
+         * @description Something that needs somebody. `query` leads to it in the list of instances.
+         */
+        Attention: {
+            kind: string;
+            severity: string;
+            text: string;
+            detail?: string;
+            count?: number;
+            since?: string;
+            jobType?: string;
+            query?: {
+                [key: string]: string;
+            };
         };
         /**
          * AuditRecord
@@ -700,6 +770,24 @@ export interface components {
             /** Format: date-time */
             uploadedAt: string;
             description?: string;
+        };
+        /**
+         * EngineList
+         * @description All engines on the database.
+         */
+        EngineList: {
+            items: components["schemas"]["EngineView"][];
+        };
+        /**
+         * EngineView
+         * @description An engine that lives, or did within a day.
+         */
+        EngineView: {
+            number: number;
+            host: string;
+            mode: string;
+            schemaVersion: number;
+            alive: boolean;
         };
         /**
          * ErrorObject
@@ -901,6 +989,31 @@ export interface components {
             name?: string;
             jobTypes?: string[];
         };
+        /**
+         * OpenCount
+         * @description Open instances; not exact beyond `OPEN_MAX`.
+         */
+        OpenCount: {
+            count: number;
+            exact: boolean;
+        };
+        /**
+         * OverviewView
+         * @description The answer of `GET /v1/overview`.
+         */
+        OverviewView: {
+            /** Format: date-time */
+            at: string;
+            started: components["schemas"]["Rate"];
+            completed: components["schemas"]["Rate"];
+            failed: components["schemas"]["Rate"];
+            cancelled: components["schemas"]["Rate"];
+            open: components["schemas"]["OpenCount"];
+            series: components["schemas"]["Series"];
+            queues: components["schemas"]["QueueRow"][];
+            attention: components["schemas"]["Attention"][];
+            engines: number;
+        };
         /** PollBody */
         PollBody: {
             workerId: string;
@@ -921,6 +1034,25 @@ export interface components {
             reason: string;
         };
         /**
+         * QueueRow
+         * @description A job type with jobs that wait (exact to 100,000), or with workers. `series`: 15 minutes of what waited.
+         */
+        QueueRow: {
+            jobType: string;
+            waiting: number;
+            oldestSeconds: number;
+            workers: number;
+            series: number[];
+        };
+        /**
+         * Rate
+         * @description How many within the range, and per second.
+         */
+        Rate: {
+            inRange: number;
+            perSecond: number;
+        };
+        /**
          * Readiness
          * @description The body of `/readyz` when it is 200.
          */
@@ -935,6 +1067,17 @@ export interface components {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
+        };
+        /**
+         * Series
+         * @description Counts per step of time, beginning at `since`.
+         */
+        Series: {
+            stepSeconds: number;
+            since: string;
+            started: number[];
+            completed: number[];
+            failed: number[];
         };
         /** StartBody */
         StartBody: {
@@ -1039,6 +1182,25 @@ export interface components {
             workerId: string;
             /** @description 0 to 60, clamped; by default 0 (addition). */
             waitSeconds?: number;
+        };
+        /**
+         * WorkerSlice
+         * @description Some workers by name. `next` is the cursor of those after them.
+         */
+        WorkerSlice: {
+            items: components["schemas"]["WorkerView"][];
+            next?: string;
+        };
+        /**
+         * WorkerView
+         * @description A worker that an engine has seen within a day.
+         */
+        WorkerView: {
+            id: string;
+            jobTypes: string[];
+            /** Format: date-time */
+            lastPollAt: string;
+            engine: number;
         };
     };
     responses: never;
@@ -3040,6 +3202,137 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    overview: {
+        parameters: {
+            query?: {
+                /** @description `15m` (the default), `1h`, `24h` or `7d`. */
+                range?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listWorkers: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerSlice"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listEngines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EngineList"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */

@@ -1,40 +1,66 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
-import { engine, type InstanceStatus } from "../api/client";
+import { useAddress } from "../address";
+import { type Attention, engine, type Overview, type QueueRow } from "../api/client";
+import { RateChart, Spark } from "../parts/chart";
+import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
-import { InstanceStatusBadge } from "../parts/status";
-import { Ago } from "../parts/time";
+import { Ago, bothZones, duration } from "../parts/time";
 
-const NEWEST = 8;
 const REFRESH_MS = 2_000;
+const RANGES = [
+  ["15m", "15 minutes"],
+  ["1h", "1 hour"],
+  ["24h", "24 hours"],
+  ["7d", "7 days"],
+] as const;
+const OLD_CRITICAL_S = 300;
+const OLD_WARNING_S = 30;
 
 export function OverviewPage() {
+  const [params, change] = useAddress();
+  const range = RANGES.find(([name]) => name === params.get("range"))?.[0] ?? "15m";
+  const found = useQuery({ queryKey: ["overview", range], queryFn: ({ signal }) => engine.overview(range, signal), refetchInterval: REFRESH_MS });
+  const words = RANGES.find(([name]) => name === range)![1];
   return (
     <>
       <div className="head">
         <h1>Overview</h1>
+        <label className="act version">
+          Last{" "}
+          <select className="in" value={range} onChange={(event) => change({ range: event.target.value === "15m" ? undefined : event.target.value })}>
+            {RANGES.map(([name, text]) => (
+              <option key={name} value={name}>
+                {text}
+              </option>
+            ))}
+          </select>
+        </label>
       </div>
-      <Engine />
-      <div className="grid">
-        <Newest title="Failed lately" status="FAILED" empty="Nothing has failed">
-          <p>Instances that failed for good are shown here, newest first.</p>
-        </Newest>
-        <Newest title="Started lately" empty="Nothing was started yet">
-          <p>
-            Upload a <Link href="/definitions">definition</Link>, then start an instance of it.
-          </p>
-        </Newest>
-      </div>
+      <EngineState />
+      {found.error && !found.data ? (
+        <Problem error={found.error} retry={() => found.refetch()} />
+      ) : !found.data ? (
+        <Skeleton />
+      ) : (
+        <>
+          <Numbers overview={found.data} words={words} />
+          <div className="grid rates">
+            <Rates overview={found.data} />
+            <Needs attention={found.data.attention} />
+          </div>
+          <Queues rows={found.data.queues} />
+        </>
+      )}
     </>
   );
 }
 
 /** What is wrong with the engine itself, in words; nothing when all is well. */
-function Engine() {
+function EngineState() {
   const ready = useQuery({ queryKey: ["ready"], queryFn: ({ signal }) => engine.ready(signal), refetchInterval: REFRESH_MS, retry: false });
   if (ready.error) return <Problem error={ready.error} retry={() => ready.refetch()} />;
-  if (!ready.data) return null;
-  const { degraded = [], insecure } = ready.data;
+  const { degraded = [], insecure = false } = ready.data ?? {};
   return (
     <>
       {degraded.map((what) => (
@@ -51,56 +77,165 @@ function Engine() {
   );
 }
 
-function Newest({ title, status, empty, children }: { title: string; status?: InstanceStatus; empty: string; children: React.ReactNode }) {
-  const filter = status ? { status } : {};
-  const found = useQuery({
-    queryKey: ["instances", "newest", status],
-    queryFn: ({ signal }) => engine.instances(filter, "", NEWEST, signal),
-    refetchInterval: REFRESH_MS,
-  });
+function count(value: number): string {
+  return value.toLocaleString("en");
+}
+
+function perSecond(value: number): string {
+  return value >= 100 ? count(Math.round(value)) : String(Number(value.toPrecision(2)));
+}
+
+function Numbers({ overview, words }: { overview: Overview; words: string }) {
+  const oldest = overview.queues.reduce<QueueRow | undefined>((before, row) => (row.waiting > 0 && row.oldestSeconds > (before?.oldestSeconds ?? -1) ? row : before), undefined);
   return (
-    <section className="card" aria-label={title}>
+    <dl className="card kp" title={`as of ${bothZones(overview.at)}`}>
+      <div>
+        <dt>Started</dt>
+        <dd>
+          {perSecond(overview.started.perSecond)} <small>/s</small>
+        </dd>
+        <dd className="d">
+          {count(overview.started.inRange)} in {words}
+        </dd>
+      </div>
+      <div>
+        <dt>Completed</dt>
+        <dd>
+          {perSecond(overview.completed.perSecond)} <small>/s</small>
+        </dd>
+        <dd className="d">
+          {count(overview.completed.inRange)} in {words}
+        </dd>
+      </div>
+      <div>
+        <dt>Failed</dt>
+        <dd className={overview.failed.inRange ? "bad" : ""}>{count(overview.failed.inRange)}</dd>
+        <dd className="d">{overview.cancelled.inRange ? `${count(overview.cancelled.inRange)} cancelled` : `in ${words}`}</dd>
+      </div>
+      <div>
+        <dt>Open now</dt>
+        <dd>
+          {overview.open.exact ? "" : "> "}
+          {count(overview.open.count)}
+        </dd>
+        <dd className="d">
+          {overview.engines} {overview.engines === 1 ? "engine" : "engines"}
+        </dd>
+      </div>
+      <div>
+        <dt>Oldest waiting job</dt>
+        <dd className={oldest && oldest.oldestSeconds > OLD_CRITICAL_S ? "bad" : ""}>{oldest ? duration(oldest.oldestSeconds * 1_000) : "–"}</dd>
+        <dd className="d">{oldest?.jobType ?? "nothing waits"}</dd>
+      </div>
+    </dl>
+  );
+}
+
+function Rates({ overview }: { overview: Overview }) {
+  const { started, completed, failed, since, stepSeconds } = overview.series;
+  return (
+    <section className="card" aria-label="Instances per second">
       <h2>
-        {title}
-        <span className="more">
-          <Link href={status ? `/instances?status=${status}` : "/instances"}>Show all</Link>
+        Instances per second
+        <span className="leg" aria-hidden="true">
+          <i className="started" /> started <i className="completed" /> completed <i className="failed" /> failed
         </span>
       </h2>
-      {found.error ? (
-        <Problem error={found.error} retry={() => found.refetch()} />
-      ) : found.isPending ? (
-        <Skeleton rows={4} />
-      ) : found.data.items.length === 0 ? (
-        <Empty title={empty}>{children}</Empty>
+      <RateChart
+        since={since}
+        stepSeconds={stepSeconds}
+        lines={[
+          { name: "started", look: "started", values: started },
+          { name: "completed", look: "completed", values: completed },
+          { name: "failed", look: "failed", values: failed },
+        ]}
+      />
+    </section>
+  );
+}
+
+function Needs({ attention }: { attention: Attention[] }) {
+  return (
+    <section className="card" aria-label="Needs attention">
+      <h2>Needs attention</h2>
+      {attention.length === 0 ? (
+        <Empty title="Nothing">
+          <p>No failures in this range, every queue has workers, all engines are there.</p>
+        </Empty>
       ) : (
-        <table>
-          <thead className="sr">
+        <ul className="att">
+          {attention.map((one) => (
+            <li key={`${one.kind} ${one.text} ${one.detail}`}>
+              <span className={`mark ${one.severity}`}>
+                <Icon name={one.kind === "failures" ? "close" : "alert"} />
+              </span>
+              <div>
+                <b>{one.text}</b>
+                {one.detail && <p className={one.kind === "failures" ? "mono" : ""}>{one.detail}</p>}
+                {one.since && (
+                  <p>
+                    the first <Ago at={one.since} />
+                  </p>
+                )}
+              </div>
+              {one.kind === "failures" && (
+                <Link className="btn sm" href={`/instances?${new URLSearchParams(one.query)}`}>
+                  Show {count(one.count ?? 0)}
+                </Link>
+              )}
+              {one.kind === "engine-gone" && (
+                <Link className="btn sm" href="/engines">
+                  Engines
+                </Link>
+              )}
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}
+
+function Queues({ rows }: { rows: QueueRow[] }) {
+  return (
+    <section className="card queues" aria-label="Queues">
+      <h2>Queues</h2>
+      {rows.length === 0 ? (
+        <Empty title="No job waits and no worker polls">
+          <p>
+            Start a worker: <code>python examples/order_worker.py</code> does the jobs of the example.
+          </p>
+        </Empty>
+      ) : (
+        <table className="wide">
+          <thead>
             <tr>
-              <th>Status</th>
-              <th>Instance</th>
-              <th>Definition</th>
-              <th>Started</th>
+              <th>Job type</th>
+              <th className="r">Waiting</th>
+              <th className="r">Oldest waits</th>
+              <th className="r">Workers</th>
+              <th>15 minutes</th>
             </tr>
           </thead>
           <tbody>
-            {found.data.items.map((row) => (
-              <tr key={row.id}>
-                <td>
-                  <InstanceStatusBadge status={row.status} />
-                </td>
-                <td>
-                  <Link href={`/instances/${encodeURIComponent(row.id)}`}>
-                    <code>{row.id}</code>
-                  </Link>
-                </td>
-                <td className="el" title={row.failureReason ?? row.definitionId}>
-                  {row.failureReason ?? row.definitionId}
-                </td>
-                <td className="r mute">
-                  <Ago at={row.startedAt} />
-                </td>
-              </tr>
-            ))}
+            {rows.map((row) => {
+              const age = row.waiting === 0 ? "" : row.oldestSeconds > OLD_CRITICAL_S ? "crit" : row.oldestSeconds > OLD_WARNING_S ? "warn" : "";
+              return (
+                <tr key={row.jobType}>
+                  <td>
+                    <code>{row.jobType}</code>
+                  </td>
+                  <td className="r">{row.waiting >= 100_000 ? `> ${count(row.waiting)}` : count(row.waiting)}</td>
+                  <td className="r">
+                    <span className={`age ${age}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span>
+                  </td>
+                  <td className="r">{row.workers || (row.waiting ? <span className="none">none</span> : "0")}</td>
+                  <td>
+                    <Spark values={row.series} bad={age === "crit"} />
+                  </td>
+                </tr>
+              );
+            })}
           </tbody>
         </table>
       )}

@@ -16,8 +16,10 @@ from penstock.metrics import Metrics
 WORKERS_MAX: Final = 2_000
 TYPES_MAX: Final = 50
 """Job types noted of one worker."""
-SEEN_FOR_S: Final = 90.0
-"""A worker that polled within this time is there: a long poll takes 60 s at most."""
+SEEN_MIN_S: Final = 10.0
+SEEN_MAX_S: Final = 90.0
+SEEN_GAPS: Final = 3.0
+"""A worker is there until it has stayed away for three times what it stays away between two polls, within these."""
 DEPTHS_MAX_TYPES: Final = 500
 DEPTHS_KEPT: Final = 90
 """Of the queues: 15 minutes of measurements every ten seconds."""
@@ -30,6 +32,19 @@ class Depth(NamedTuple):
     oldest_s: float
 
 
+class Seen(NamedTuple):
+    """A worker that is not in the middle of a poll."""
+
+    at: float
+    types: Sequence[str]
+    gap_s: float
+    """How long it stays away between two polls: its work, or its pause."""
+
+    def until(self) -> float:
+        """When it is taken for gone."""
+        return self.at + min(max(SEEN_GAPS * self.gap_s, SEEN_MIN_S), SEEN_MAX_S)
+
+
 class Activity:
     """See the module."""
 
@@ -38,7 +53,7 @@ class Activity:
         self._metrics = metrics
         self._waiters = waiters
         self._clock = clock
-        self._seen: dict[str, tuple[float, Sequence[str]]] = {}
+        self._seen: dict[str, Seen] = {}
         self._written_at = clock()
         self._before = metrics.instance_totals()
         self.depths: deque[Mapping[str, Depth]] = deque(maxlen=DEPTHS_KEPT)
@@ -46,8 +61,17 @@ class Activity:
 
     def note_poll(self, worker: str, types: Sequence[str]) -> None:
         """A worker asks for jobs."""
-        if worker in self._seen or len(self._seen) < WORKERS_MAX:
-            self._seen[worker] = (self._clock(), types)
+        now, before = self._clock(), self._seen.get(worker)
+        if before is not None:
+            self._seen[worker] = Seen(now, types, max(now - before.at, before.gap_s / 2))
+        elif len(self._seen) < WORKERS_MAX:
+            self._seen[worker] = Seen(now, types, 0.0)
+
+    def note_answered(self, worker: str) -> None:
+        """Its poll has ended."""
+        seen = self._seen.get(worker)
+        if seen is not None:
+            self._seen[worker] = seen._replace(at=self._clock())
 
     def note_depths(self, depths: Sequence[tuple[str, int, float]]) -> None:
         """(job type, waiting, age of the oldest in seconds) of all queues with jobs."""
@@ -64,16 +88,18 @@ class Activity:
         """(worker, job types, seconds ago) of those that polled since this was asked for before."""
         now, since = self._clock(), self._written_at
         self._written_at = now
-        self._seen = {name: seen for name, seen in self._seen.items() if seen[0] > now - SEEN_FOR_S}
-        return [(name, list(types[:TYPES_MAX]), now - at) for name, (at, types) in self._seen.items() if at >= since]
+        self._seen = {name: seen for name, seen in self._seen.items() if seen.at > now - SEEN_MAX_S}
+        return [
+            (name, list(seen.types[:TYPES_MAX]), now - seen.at) for name, seen in self._seen.items() if seen.at >= since
+        ]
 
     def workers(self) -> dict[str, int]:
         """How many workers are there for each job type: those that polled lately or wait."""
-        oldest = self._clock() - SEEN_FOR_S
+        now = self._clock()
         found: dict[str, set[str]] = {}
-        for worker, (at, types) in self._seen.items():
-            if at > oldest:
-                for name in types[:TYPES_MAX]:
+        for worker, seen in self._seen.items():
+            if seen.until() > now:
+                for name in seen.types[:TYPES_MAX]:
                     found.setdefault(name, set()).add(worker)
         for name, parked in self._waiters.by_type(DEPTHS_MAX_TYPES):
             found.setdefault(name, set()).update(parked)

@@ -23,6 +23,7 @@ from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
 from penstock.engine.leases import Leases
 from penstock.engine.narrow import NarrowLane
+from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
 from penstock.engine.runs import Runs
@@ -75,6 +76,7 @@ class Engine:
             database, self.definitions, self.instances, self.wide, self.runs, audit=settings.audit_log_enabled
         )
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
+        self.overview = Overview(database, self.instances, self.polls.activity)
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()

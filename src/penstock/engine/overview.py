@@ -40,7 +40,7 @@ _GROWS_OVER: Final = 30
 """Measurements: five minutes."""
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
-_NO_WORKER_AGE_S: Final = 15.0
+_NO_WORKER_AGE_S: Final = 5.0
 _VARYING: Final = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 _CAUSE_MAX_CHARS: Final = 200
 
@@ -70,7 +70,7 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A job type with jobs that wait, or with workers. ``waiting`` is exact to 100,000; ``series`` its last 15 minutes."""
+    """A job type with jobs that wait (exact to 100,000), or with workers. ``series``: 15 minutes of what waited."""
 
     job_type: str
     waiting: int
@@ -186,11 +186,12 @@ class Overview:
 
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
         async with self._database.connection() as connection:
+            now = await store.read_clock(connection)
             steps = await store.read_steps(connection, range_s, step_s)
             workers = await store.read_worker_counts(connection)
             open_count = await store.count_open(connection, OPEN_MAX + 1)
             engines = await store.read_engines(connection)
-        failures = await self._failures(range_s)
+        failures = await self._failures(now - timedelta(seconds=range_s))
         depths = self._activity.depths[-1] if self._activity.depths else {}
         attention = [
             *_causes(failures),
@@ -198,24 +199,23 @@ class Overview:
             *(_gone(engine) for engine in engines if engine.left_s <= 0),
         ]
         return OverviewView(
-            at=datetime.now(UTC),
+            at=now,
             started=_rate(steps, "started", range_s),
             completed=_rate(steps, "completed", range_s),
             failed=_rate(steps, "failed", range_s),
             cancelled=_rate(steps, "cancelled", range_s),
             open=OpenCount(min(open_count, OPEN_MAX), open_count <= OPEN_MAX),
-            series=_series(steps, range_s, step_s),
+            series=_series(steps, now, range_s, step_s),
             queues=self._queues(depths, workers),
             attention=attention,
             engines=sum(engine.left_s > 0 for engine in engines),
         )
 
-    async def _failures(self, range_s: int) -> list[InstanceSummary]:
-        """The newest failed instances of the range."""
+    async def _failures(self, since: datetime) -> list[InstanceSummary]:
+        """Of the newest failed instances those that ended later."""
         found = await self._instances.find_slice(None, "FAILED", None, None, FAILURES_MAX, None)
-        oldest = datetime.now(UTC) - timedelta(seconds=range_s)
         summaries = await self._instances.summarize(found.ids)
-        return [one for one in summaries if one.completed_at is not None and _aware(one.completed_at) >= oldest]
+        return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
 
     def _queues(self, depths: Mapping[str, Depth], workers: Mapping[str, int]) -> list[QueueRow]:
         """Those that wait longest first."""
@@ -271,7 +271,7 @@ def _causes(failures: Sequence[InstanceSummary]) -> list[Attention]:
     counts = Counter({key: len(group) for key, group in groups.items()})
     for (definition, version, _), count in counts.most_common(10):
         group = groups[definition, version, _]
-        ends = [_aware(one.completed_at) for one in group if one.completed_at is not None]
+        ends = [one.completed_at for one in group if one.completed_at is not None]
         noun = "1 instance" if count == 1 else f"{count} instances"
         found.append(
             Attention(
@@ -297,10 +297,9 @@ def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Rate:
     return Rate(total, round(total / range_s, 3))
 
 
-def _series(steps: Sequence[store.Step], range_s: int, step_s: int) -> Series:
+def _series(steps: Sequence[store.Step], now: datetime, range_s: int, step_s: int) -> Series:
     """Every step of the range, those without a sample as 0."""
-    now = datetime.now(UTC).timestamp()
-    last = int(now // step_s) * step_s
+    last = int(now.timestamp() // step_s) * step_s
     times = range(last - range_s + step_s, last + step_s, step_s)
     by_time = {int(step.since.timestamp()) // step_s * step_s: step for step in steps}
     found = [by_time.get(at) for at in times]
@@ -311,10 +310,6 @@ def _series(steps: Sequence[store.Step], range_s: int, step_s: int) -> Series:
         [0 if step is None else step.completed for step in found],
         [0 if step is None else step.failed for step in found],
     )
-
-
-def _aware(at: datetime | str) -> datetime:
-    return datetime.fromisoformat(at) if isinstance(at, str) else at
 
 
 def _in_words(seconds: float) -> str:

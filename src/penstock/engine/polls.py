@@ -127,6 +127,7 @@ class Polls:
                     await waiter.wait()
             finally:
                 self.waiters.leave(waiter)
+                self.activity.note_answered(waiter.worker)
         except BaseException:
             waiter.closed = True
             self.give_back(waiter.jobs)

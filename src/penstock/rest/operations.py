@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
 from penstock.engine.vocabulary import (
     AuditSlice,
     BufferedSignal,
@@ -174,6 +175,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
     AuditSlice, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
+    OverviewView, WorkerSlice, EngineList,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -335,6 +337,26 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/me", "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
+    ),
+    Operation(
+        "GET", "/v1/overview", "overview", "service", "What happens, and what needs somebody (addition)",
+        "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
+        parameters=(
+            Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),
+        ),
+        answer=struct(OverviewView), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/workers", "listWorkers", "service", "List workers seen within a day, by name (addition)",
+        parameters=(
+            Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
+            Parameter("cursor", "query", "The `next` of the slice before."),
+        ),
+        answer=struct(WorkerSlice),
+    ),
+    Operation(
+        "GET", "/v1/engines", "listEngines", "service", "List engines, also those gone within a day (addition)",
+        answer=struct(EngineList),
     ),
     Operation(
         "GET", "/openapi.json", "openapi", "service", "This document (addition)", answer={"type": "object"},

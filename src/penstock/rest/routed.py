@@ -26,6 +26,7 @@ from penstock.rest.exchange import App, Message, Scope, Send
 from penstock.rest.health import HealthRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.me import MeRoutes
+from penstock.rest.overview import OverviewRoutes
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import respond
 from penstock.rest.tasks import TaskRoutes
@@ -103,6 +104,7 @@ def _make_quart(
         TaskRoutes(engine),
         HealthRoutes(engine, degraded),
         MeRoutes(),
+        OverviewRoutes(engine),
     ):
         quart.register_blueprint(routes.blueprint())
     if engine.settings.docs_enabled:

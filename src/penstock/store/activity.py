@@ -48,6 +48,11 @@ class KnownEngine(NamedTuple):
     left_s: float
 
 
+async def read_clock(connection: TrioConnection) -> datetime:
+    """The database's time."""
+    return cast(datetime, (await connection.fetch(SQL["now"]))[0][0])
+
+
 async def write_sample(
     connection: TrioConnection, engine: int, counts: Mapping[str, int], workers: Mapping[str, int]
 ) -> None:

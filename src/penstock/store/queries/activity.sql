@@ -57,11 +57,11 @@ SELECT worker, engine, job_types::text, polled_at FROM worker_seen WHERE worker 
 
 -- name: purge_workers
 -- Those not seen for $1 seconds, of the first $3 after $2; the last one looked at.
-WITH some AS MATERIALIZED (SELECT worker, engine, polled_at FROM worker_seen WHERE worker > $2::text ORDER BY worker, engine LIMIT $3::int),
+WITH looked_at AS MATERIALIZED (SELECT worker, engine, polled_at FROM worker_seen WHERE worker > $2::text ORDER BY worker, engine LIMIT $3::int),
 gone AS (
-  DELETE FROM worker_seen w USING some s
+  DELETE FROM worker_seen w USING looked_at s
   WHERE w.worker = s.worker AND w.engine = s.engine AND s.polled_at < penstock_now() - $1::int * interval '1 s')
-SELECT max(worker) FROM some
+SELECT max(worker) FROM looked_at
 
 -- name: count_open
 -- Instances that are open, to $1: their root tokens, by the primary key.

@@ -1,0 +1,46 @@
+"""Routes for those who watch: the overview, workers, engines."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from penstock.engine.engine import Engine
+from penstock.engine.overview import WORKERS_MAX
+from penstock.rest.exchange import Reply
+from penstock.rest.reading import query_number, query_text, respond
+
+DEFAULT_RANGE: Final = "15m"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OverviewRoutes:
+    """They read, and change nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def blueprint(self) -> Blueprint:
+        """The routes."""
+        blueprint = Blueprint("overview", __name__)
+        blueprint.add_url_rule("/v1/overview", view_func=self.read, methods=["GET"])
+        blueprint.add_url_rule("/v1/workers", view_func=self.workers, methods=["GET"])
+        blueprint.add_url_rule("/v1/engines", view_func=self.engines, methods=["GET"])
+        return blueprint
+
+    async def read(self) -> Response:
+        """``GET /v1/overview``"""
+        found = await self._engine.overview.read(query_text(request, "range") or DEFAULT_RANGE)
+        return respond(Reply(200, _encode(found)))
+
+    async def workers(self) -> Response:
+        """``GET /v1/workers``"""
+        limit = query_number(request, "limit", WORKERS_MAX)
+        return respond(Reply(200, _encode(await self._engine.overview.workers(query_text(request, "cursor"), limit))))
+
+    async def engines(self) -> Response:
+        """``GET /v1/engines``"""
+        return respond(Reply(200, _encode(await self._engine.overview.engines())))

@@ -1,0 +1,196 @@
+"""The overview: what engines counted, whom they saw, and what it makes of that in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+import pytest
+
+from penstock.engine.activity import DEPTHS_KEPT, WORKERS_MAX, Activity
+from penstock.engine.answers import AnswerMemory
+from penstock.engine.overview import Attention, OverviewView, cause_of
+from penstock.engine.waiters import Waiters
+from penstock.errors import BadRequest
+from penstock.metrics import Metrics
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+
+HOUR = 3_600
+DAY = 24 * HOUR
+
+
+async def look(driver: Driver, chores: Housekeeping, range_name: str = "15m") -> OverviewView:
+    await chores.run_once()
+    driver.engine.overview._kept.clear()
+    return await driver.engine.overview.read(range_name)
+
+
+def kinds(view: OverviewView) -> dict[str, Attention]:
+    return {one.kind: one for one in view.attention}
+
+
+async def test_all_engines_counts_are_added_up(make_driver: MakeDriver) -> None:
+    one, other = make_driver(), make_driver()
+    await one.upload(linear(1, job_type="work"))
+    for driver in (one, other, other):
+        await driver.start("linear")
+    await one.complete(await one.one("work"))
+    await Housekeeping(other.engine).run_once()
+    view = await look(one, Housekeeping(one.engine))
+    assert (view.started.in_range, view.completed.in_range, view.failed.in_range) == (3, 1, 0)
+    assert view.started.per_second == round(3 / 900, 3)
+    assert (sum(view.series.started), sum(view.series.completed)) == (3, 1)
+    assert (len(view.series.started), view.series.step_seconds) == (90, 10)
+    assert (view.open.count, view.open.exact) == (2, True)
+    (queue,) = view.queues
+    assert (queue.job_type, queue.waiting, queue.workers, queue.series) == ("work", 2, 1, [2])
+
+
+async def test_an_engine_without_work_writes_nothing(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await Housekeeping(driver.engine).run_once()
+    with psycopg.connect(driver.dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM sample").fetchone() == (0,)
+
+
+async def test_samples_become_sums_with_age_and_go_after_a_week(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    await driver.upload(linear(1, job_type="work"))
+    driver.clock.stop()
+    seen: dict[str, list[int]] = {}
+    for _ in range(3):
+        await driver.start("linear")
+        await chores.run_once()
+        driver.clock.advance(20)
+    for name, later in (("15m", 0), ("24h", 2 * HOUR), ("7d", 2 * DAY)):
+        driver.clock.advance(later)
+        for _ in range(6):
+            await chores.run_once()
+        seen[name] = (await look(driver, chores, name)).series.started
+        assert sum(seen[name]) == 3, name
+    with psycopg.connect(driver.dsn) as connection:
+        spans = connection.execute("SELECT DISTINCT span_s FROM sample WHERE counts <> '{}'").fetchall()
+        assert spans == [(600,)]
+    driver.clock.advance(8 * DAY)
+    for _ in range(6):
+        await chores.run_once()
+    with psycopg.connect(driver.dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM sample WHERE counts <> '{}'").fetchone() == (0,)
+
+
+async def test_a_queue_without_workers_is_told_of_until_one_polls(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    await driver.upload(linear(1, job_type="work"))
+    await driver.start("linear")
+    assert kinds(await look(driver, chores)) == {}, "a job may wait for a moment"
+    driver.clock.advance(180)
+    told = kinds(await look(driver, chores))["no-worker"]
+    assert (told.text, told.job_type, told.count) == ("Nobody polls for work", "work", 1)
+    assert told.detail == "1 job waits, the oldest for 3 min"
+    await driver.poll("other", "work", worker="w-9", n=0)
+    assert "no-worker" not in kinds(await look(driver, chores))
+
+
+async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    activity = driver.engine.polls.activity
+    for number in range(DEPTHS_KEPT + 5):
+        activity.note_depths([("slow", 1_000 + 20 * number, 300.0), ("steady", 1_000, 300.0)])
+    activity.note_poll("w-1", ("slow", "steady"))
+    with psycopg.connect(driver.dsn) as connection:
+        connection.execute("""INSERT INTO sample VALUES (10, penstock_now(), 0, '{}', '{"slow": 1, "steady": 1}')""")
+    told = (await driver.engine.overview.read("15m")).attention
+    assert [(one.kind, one.text) for one in told] == [("queue-grows", "slow falls behind")]
+    assert len(activity.depths) == DEPTHS_KEPT
+
+
+async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1, definition_id="shop", job_type="charge"))
+    for number in range(5):
+        await driver.start("shop")
+        job = await driver.one("charge")
+        reason = "card declined" if number == 0 else f"gateway: 503, request '{number}'"
+        await driver.fail(job, reason, retryable=False)
+    view = await look(driver, Housekeeping(driver.engine))
+    most, least = view.attention
+    assert (most.text, most.count, least.count) == ("4 instances of shop v1 failed", 4, 1)
+    assert most.query == {"status": "FAILED", "definitionId": "shop"}
+    assert view.failed.in_range == 5
+    driver.clock.advance(HOUR)
+    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
+
+
+async def test_an_engine_that_went_away_is_told_of_for_a_day(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    row: Mapping[str, object] = {"mode": "polling", "description": "host-7, 4711"}
+    with psycopg.connect(driver.dsn) as connection:
+        connection.execute(
+            """INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version) VALUES
+            (7, gen_random_uuid(), penstock_now() - interval '5 min', %(mode)s, %(description)s, 5),
+            (8, gen_random_uuid(), penstock_now() - interval '2 days', %(mode)s, %(description)s, 5),
+            (9, gen_random_uuid(), penstock_now() + interval '1 min', %(mode)s, %(description)s, 5)""",
+            row,
+        )
+    view = await driver.engine.overview.read("15m")
+    assert [one.text for one in view.attention] == ["Engine 7 went away without a word"]
+    assert view.engines == 1
+    engines = (await driver.engine.overview.engines()).items
+    assert [(one.number, one.alive) for one in engines] == [(7, False), (9, True)]
+
+
+async def test_workers_are_listed_by_name_and_forgotten_after_a_day(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    for name in ("w-2", "w-1", "w-3"):
+        await driver.poll("pack", worker=name)
+    await chores.run_once()
+    first = await driver.engine.overview.workers(None, 2)
+    rest = await driver.engine.overview.workers(first.next, 2)
+    assert [one.id for one in (*first.items, *rest.items)] == ["w-1", "w-2", "w-3"]
+    assert (first.items[0].job_types, first.items[0].engine, rest.next) == (["pack"], driver.engine.ids.number, None)
+    driver.clock.advance(2 * DAY)
+    for _ in range(6):
+        await chores.run_once()
+    assert (await driver.engine.overview.workers(None, 10)).items == []
+
+
+async def test_workers_that_make_up_names_are_bounded(make_driver: MakeDriver) -> None:
+    activity = make_driver().engine.polls.activity
+    for number in range(WORKERS_MAX + 10):
+        activity.note_poll(f"w-{number}", ("t",))
+    assert activity.workers() == {"t": WORKERS_MAX}
+    assert len(activity.take_workers()) == WORKERS_MAX
+
+
+def test_a_worker_is_there_for_three_of_its_pauses() -> None:
+    clock = [0.0]
+    activity = Activity(Metrics("test"), Waiters(AnswerMemory(1_000_000), 1_000_000), lambda: clock[0])
+    for start, end in ((0.0, 30.0), (30.1, 60.0), (60.1, 90.0)):  # long polls, one after the other
+        clock[0] = start
+        activity.note_poll("eager", ("t",))
+        clock[0] = end
+        activity.note_answered("eager")
+    for start in (0.0, 25.0, 50.0, 75.0):
+        clock[0] = start
+        activity.note_poll("busy", ("t",))
+    gone = {}
+    for second in range(90, 200):
+        clock[0] = float(second)
+        gone.setdefault(activity.workers().get("t", 0), second)
+    assert gone == {2: 90, 1: 100, 0: 150}
+
+
+async def test_a_range_that_there_is_not_is_refused(make_driver: MakeDriver) -> None:
+    with pytest.raises(BadRequest, match="range: must be one of 15m, 1h, 24h, 7d"):
+        await make_driver().engine.overview.read("2h")
+
+
+def test_a_cause_is_its_reason_without_what_varies() -> None:
+    assert cause_of("gateway: 503 at 12:04:11 for 'A-7'") == cause_of("gateway: 502 at 9:01:02 for 'B'")
+    assert cause_of("card declined") != cause_of("card stolen")
