@@ -192,7 +192,7 @@ class Overview:
             open_count = await store.count_open(connection, OPEN_MAX + 1)
             engines = await store.read_engines(connection)
         failures = await self._failures(now - timedelta(seconds=range_s))
-        depths = self._activity.depths[-1] if self._activity.depths else {}
+        depths: Mapping[str, Depth] = self._activity.depths[-1] if self._activity.depths else {}
         attention = [
             *_causes(failures),
             *self._queues_in_need(depths, workers),
