@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -214,6 +216,22 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_behind(open_directory):
     assert "FAILED: the payment provider did not answer" in out
     assert '"parcel":"P00000001"' in out
     assert "WARNING" not in out.upper()
+    assert left_behind(open_directory) == []
+
+
+@pytest.mark.slow
+def test_an_open_demo_serves_the_console_until_it_is_interrupted(open_directory):
+    demo = start_demo(open_directory, "--instances", "5", "--open")
+    assert demo.stdout is not None
+    url = next(line for line in demo.stdout if "in the console" in line).split()[-1]
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert b'<div id="root">' in answer.read()
+    with urllib.request.urlopen(f"{url.removesuffix('console/')}v1/instances?status=COMPLETED", timeout=30) as answer:
+        assert json.loads(answer.read())["total"] == 5
+    demo.send_signal(signal.SIGINT)
+    out, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 0, out
+    assert "Stopped. Next:" in out
     assert left_behind(open_directory) == []
 
 

@@ -139,6 +139,9 @@ def demo(
         str | None,
         typer.Option(help="Directory of the embedded PostgreSQL, kept. [default: a temporary one]", metavar="DIR"),
     ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Keep the engine until Ctrl-C, for a look with the console in a browser.")
+    ] = False,
 ) -> None:
     """Show a whole run: an engine on its embedded PostgreSQL, a workflow, a worker, the history of one instance.
 
@@ -146,7 +149,7 @@ def demo(
     """
     from penstock.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(instances=instances, data_dir=data_dir))
+    raise typer.Exit(run_demo(instances=instances, data_dir=data_dir, keep_open=open_))
 
 
 @app.command(

@@ -31,6 +31,8 @@ READY_TIMEOUT_SECONDS = 60
 # No instance may take longer than this from when it is looked at; the whole run takes a few seconds.
 END_TIMEOUT_SECONDS = 120
 FAILURES_SHOWN = 5
+NEXT = """`penstock serve`, then http://127.0.0.1:8080/console/ in a browser (`penstock demo --open` keeps the engine
+for a look), and the README on how to write a worker."""
 
 
 class DemoFailed(Exception):
@@ -48,19 +50,26 @@ class _Definition(msgspec.Struct):
     steps: list[_Step]
 
 
-def run_demo(*, instances: int, data_dir: str | None = None) -> int:
-    """Exit code: 0 when every instance completed, 1 when something failed, 130 after Ctrl-C or SIGTERM."""
+def run_demo(*, instances: int, data_dir: str | None = None, keep_open: bool = False) -> int:
+    """Exit code: 0 when every instance completed, 1 when something failed, 130 after Ctrl-C or SIGTERM.
+
+    ``keep_open``: then the engine stays until one of these, which is the way it ends (0).
+    """
     console = make_console()
     code = 1
     try:
         with _work_directory() as directory:
             logging.basicConfig(filename=directory / "worker.log", level=logging.INFO)  # not among the bars
             data = Path(data_dir).expanduser().absolute() if data_dir else directory / "postgres"
-            show = partial(_demo, console, instances, data, directory / "engine.log")
-            code = 0 if trio.run(_until_interrupted, show) else 130
+            shown = trio.Event()
+            hold = shown if keep_open else None
+            show = partial(_demo, console, instances, data, directory / "engine.log", hold)
+            code = 0 if trio.run(_until_interrupted, show) or shown.is_set() else 130
     except* (DemoFailed, EngineFailed, ClientError, OSError) as failed:  # groups: the worker runs in a task group
         for error in _leaves(failed):
             console.print(f"The demo failed: {error}", markup=False)
+    if code == 0:
+        console.print(f"Stopped. Next: {NEXT}", markup=False)
     if code == 130:
         console.print("Interrupted; the engine was stopped.")
     return code
@@ -101,7 +110,8 @@ async def _until_interrupted(run: Callable[[], Awaitable[None]]) -> bool:
     return completed
 
 
-async def _demo(console: Console, count: int, data_dir: Path, log: Path) -> None:
+async def _demo(console: Console, count: int, data_dir: Path, log: Path, hold: trio.Event | None) -> None:
+    """With ``hold`` it sets that at its end, and stays until it is cancelled."""
     path = example("order-fulfilment.json")
     definition = msgspec.json.decode(path.read_bytes(), type=_Definition)
     titles = {step.id: step.name for step in definition.steps}
@@ -125,8 +135,11 @@ async def _demo(console: Console, count: int, data_dir: Path, log: Path) -> None
         jobs = count * (len(definition.steps) - 1)
         console.print(f"{count} instances completed, {jobs} jobs in {seconds:.1f} s\n")
         await _show_history(console, client, ended[0], titles)
+        if hold is not None:
+            console.print(f"Look at them in the console: {url}/console/\nCtrl-C stops the engine", markup=False)
+            hold.set()
+            await trio.sleep_forever()
         console.print("Stopping the engine")
-    console.print("Stopped. Next: `penstock serve`, and the README on how to write a worker.")
 
 
 async def _run_instances(client: Client, definition: _Definition, count: int, view: RunView) -> list[Instance]:
