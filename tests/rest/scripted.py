@@ -70,9 +70,9 @@ class Part:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operation = f"{self._noun}.{name}"
 
-        async def call(*args: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
             await trio.lowlevel.checkpoint()
-            self._engine.calls[operation].append(args)
+            self._engine.calls[operation].append((*args, options) if options else args)
             answer = self._engine.answers[operation]
             if isinstance(answer, BaseException):
                 raise answer
@@ -96,7 +96,7 @@ class ScriptedEngine:
         self.answers: dict[str, Any] = defaultdict(lambda: None)
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
-        self.jobs, self.tasks = Part(self, "jobs"), Part(self, "tasks")
+        self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", _read)
 

@@ -571,6 +571,11 @@ def test_every_operation_has_its_form_or_is_known_to_have_none() -> None:
             assert exchange_for(operation).path.startswith("/")
 
 
+def test_a_cancel_by_force_is_known_to_have_none() -> None:
+    with pytest.raises(NotOverGrpc, match="force"):
+        exchange_for(calls.CancelInstance(id="1", force=True))
+
+
 def test_a_definition_that_would_mean_something_else_is_refused_with_every_reason() -> None:
     builder = WorkflowBuilder("d").service_task("a", "a", timeout="PT5S").wait("b", duration="PT1S")
     document = (

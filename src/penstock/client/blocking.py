@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.model import AuditRecord, FailedJob, Instance
+from penstock.client.model import AuditRecord, FailedJob, Instance, JournalRecord
 from penstock.client.operation import Transport
 from penstock.client.token import Token
 
@@ -141,6 +141,10 @@ class SyncClient:
         """The whole audit trail of an instance, oldest first. See ``Client.iterate_audit``."""
         return self._each(self._client.iterate_audit(instance_id))
 
+    def iterate_journal(self, instance_id: str) -> Iterator[JournalRecord]:
+        """The whole journal of a run of code, oldest first. See ``Client.iterate_journal``."""
+        return self._each(self._client.iterate_journal(instance_id))
+
     def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
         async def next_one(_client: Client) -> T | None:
             return await anext(found, None)
@@ -182,6 +186,9 @@ class SyncClient:
     list_instances = _blocking(Client.list_instances)
     get_history = _blocking(Client.get_history)
     get_audit = _blocking(Client.get_audit)
+    get_journal = _blocking(Client.get_journal)
+    get_tree = _blocking(Client.get_tree)
+    send_message = _blocking(Client.send_message)
     list_signals = _blocking(Client.list_signals)
     cancel_instance = _blocking(Client.cancel_instance)
     wait_until_ended = _blocking(Client.wait_until_ended)

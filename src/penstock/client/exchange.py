@@ -19,11 +19,13 @@ from penstock.client.model import (
     Failure,
     Instance,
     Job,
+    JournalRecord,
     KeptSignal,
     Lease,
     LostJob,
     Outcome,
     Page,
+    RunTree,
     StartRequest,
     StartResult,
     StepExecution,
@@ -40,6 +42,8 @@ from penstock.client.operation import (
     GetDefinition,
     GetHistory,
     GetInstance,
+    GetJournal,
+    GetTree,
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
@@ -50,6 +54,7 @@ from penstock.client.operation import (
     PollJobs,
     ReleaseJobs,
     RetryInstance,
+    SendMessage,
     Signal,
     SignalByKey,
     StartInstance,
@@ -105,6 +110,8 @@ def _list_reader(field: str, kind: Any) -> Callable[[bytes], Any]:
 
 _read_history = _list_reader("items", StepExecution)
 _read_audit = _reader(Page[AuditRecord])
+_read_journal = _reader(Page[JournalRecord])
+_read_tree = _reader(RunTree)
 _read_signals = _list_reader("items", KeptSignal)
 _read_jobs = _list_reader("jobs", Job)
 _read_lost = _list_reader("lost", LostJob)
@@ -211,7 +218,22 @@ def _list_signals(operation: ListSignals) -> Exchange:
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:
     path = f"/v1/instances/{_quoted(operation.id)}/cancel"
-    return Exchange("POST", path, _read_instance, _given(reason=operation.reason))
+    return Exchange("POST", path, _read_instance, _given(reason=operation.reason, force=operation.force or None))
+
+
+def _get_journal(operation: GetJournal) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.instance_id)}/journal"
+    return Exchange("GET", path, _read_journal, query={"cursor": operation.cursor, "limit": operation.limit})
+
+
+def _get_tree(operation: GetTree) -> Exchange:
+    return Exchange("GET", f"/v1/instances/{_quoted(operation.instance_id)}/tree", _read_tree)
+
+
+def _send_message(operation: SendMessage) -> Exchange:
+    path = f"/v1/instances/{_quoted(operation.instance_id)}/messages"
+    body = {"name": operation.name, "payload": operation.payload}
+    return Exchange("POST", path, _nothing, body, idempotency_key=operation.idempotency_key)
 
 
 def _retry_instance(operation: RetryInstance) -> Exchange:
@@ -320,6 +342,9 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetAudit: _get_audit,
     ListSignals: _list_signals,
     CancelInstance: _cancel_instance,
+    GetJournal: _get_journal,
+    GetTree: _get_tree,
+    SendMessage: _send_message,
     RetryInstance: _retry_instance,
     CompleteUserTask: _complete_user_task,
     Signal: _signal,

@@ -218,17 +218,20 @@ class InstanceCalls(Caller):
         """
         return await self.call(ListSignals(instance_id=instance_id))
 
-    async def cancel_instance(self, instance_id: str, *, reason: str | None = None) -> Instance:
+    async def cancel_instance(self, instance_id: str, *, reason: str | None = None, force: bool = False) -> Instance:
         """Cancel an instance; its workers learn it at their next heartbeat.
 
         When the answer of an earlier try was lost and the instance turns out to be cancelled, that is success.
+
+        A run of code is asked to end: the clean-up of its body runs first, so what comes back may be open still.
+        ``force`` ends it at once, without. An engine that is reached by gRPC knows no force.
 
         Raises:
             NotFound: no such instance.
             Conflict: it has ended already.
         """
         try:
-            return await self.call(CancelInstance(id=instance_id, reason=reason))
+            return await self.call(CancelInstance(id=instance_id, reason=reason, force=force))
         except Unavailable as error:
             if not error.maybe_applied:
                 raise

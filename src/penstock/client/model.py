@@ -96,6 +96,57 @@ class AuditRecord(_Wire, frozen=True):
     detail: str | None = None
 
 
+class JournalRecord(_Wire, frozen=True):
+    """One record of the journal of a run of code: something that came into its body from outside.
+
+    ``kind``: done, failed, stopped, clock, message, cancel, …; ``path`` says which operation of the body it answers.
+    ``payload`` is the value, decoded from JSON; with a ``codec`` it is base64 text.
+    """
+
+    pos: str
+    at: datetime
+    kind: str
+    path: str = ""
+    name: str | None = None
+    attempt: int | None = None
+    took_ms: int | None = None
+    payload: Any = None
+    codec: str | None = None
+
+
+class Branch(_Wire, frozen=True):
+    """An operation or branch of a run of code, by path, and what is below it. ``status``: done, failed, stopped,
+    running (a step), waiting (a sleep, a message), open (a nursery or branch)."""
+
+    path: str
+    status: str
+    name: str | None = None
+    kind: str | None = None
+    attempt: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    where: str | None = None
+    children: list[Branch] = []
+
+
+class RunTree(_Wire, frozen=True):
+    """A run of code and its branches. ``view`` is what its body showed last, ``waits_for`` what it waits for, in words.
+
+    What is open is as of ``as_of``, when its executor last wrote it down.
+    """
+
+    id: str
+    status: str
+    workflow: str
+    version: int
+    branches: list[Branch] = []
+    view: Any = None
+    waits_for: str | None = None
+    as_of: datetime | None = None
+    mail: int = 0
+
+
 class KeptSignal(_Wire, frozen=True):
     """A signal that came before its wait was open and is kept for it."""
 

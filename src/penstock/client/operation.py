@@ -21,11 +21,13 @@ from penstock.client.model import (
     Instance,
     Job,
     JobRef,
+    JournalRecord,
     KeptSignal,
     Lease,
     LostJob,
     Outcome,
     Page,
+    RunTree,
     StartRequest,
     StartResult,
     StepExecution,
@@ -175,10 +177,14 @@ class ListSignals(Operation[list[KeptSignal]], frozen=True):
 
 
 class CancelInstance(Operation[Instance], frozen=True):
-    """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again."""
+    """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again.
+
+    ``force``: a run of code ends at once, without the clean-up of its body.
+    """
 
     id: str
     reason: str | None = None
+    force: bool = False
 
     @property
     def repeat(self) -> Repeat:
@@ -206,6 +212,29 @@ class CompleteUserTask(Operation[None], frozen=True):
     @property
     def repeat(self) -> Repeat:
         return Repeat.IF_NOT_APPLIED
+
+
+class GetJournal(Operation[Page[JournalRecord]], frozen=True):
+    """Read a part of the journal of a run of code, oldest first."""
+
+    instance_id: str
+    cursor: str | None = None
+    limit: int | None = None
+
+
+class GetTree(Operation[RunTree], frozen=True):
+    """Read the branches of a run of code."""
+
+    instance_id: str
+
+
+class SendMessage(Operation[None], frozen=True):
+    """Send a message to a run of code; repeatable because of the key."""
+
+    instance_id: str
+    name: str
+    payload: Any
+    idempotency_key: str
 
 
 class Signal(Operation[None], frozen=True):

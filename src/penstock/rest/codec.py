@@ -104,7 +104,17 @@ class StartItem(StartBody):
 
 
 class CancelBody(Body):
+    """``force``: a run of code ends at once, without the clean-up of its body."""
+
     reason: str | None = None
+    force: bool | None = None
+
+
+class MessageBody(Body):
+    """A message to a run of code. ``payload`` may be any JSON."""
+
+    name: str | None = None
+    payload: msgspec.Raw = field(default_factory=msgspec.Raw)
 
 
 class UserTaskBody(Body):

@@ -96,7 +96,7 @@ class InstanceRoutes:
     async def cancel(self, id: str) -> Response:
         """``POST /v1/instances/{id}/cancel``"""
         body = _read_cancel(await body_of(request))
-        return respond(Reply(200, _encode(await self._instances.cancel(id, body.reason))))
+        return respond(Reply(200, _encode(await self._instances.cancel(id, body.reason, force=bool(body.force)))))
 
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""

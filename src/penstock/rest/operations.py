@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
+from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
     AuditSlice,
     BufferedSignal,
@@ -37,6 +38,7 @@ from penstock.rest.codec import (
     FailureItem,
     HeartbeatBody,
     HeartbeatItem,
+    MessageBody,
     PollBody,
     ReleaseItem,
     StartBody,
@@ -156,6 +158,7 @@ SIGNAL: Final = (
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
+MESSAGE_KEY: Final = Parameter("Idempotency-Key", "header", "A message with the same key is the same message.")
 REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PollBody": ("workerId", "jobTypes"),
     "WatchBody": ("workerId",),
@@ -168,12 +171,13 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "ReleaseItem": ("jobId",),
     "StartBody": ("definitionId",),
     "StartItem": ("definitionId",),
+    "MessageBody": ("name",),
 }
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollBody, WatchBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem,
-    ReleaseItem, StartBody, StartItem, CancelBody, UserTaskBody,
+    ReleaseItem, StartBody, StartItem, CancelBody, MessageBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
-    AuditSlice, StartResult, Job, LostJob,
+    AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
     OverviewView, WorkerSlice, EngineList,
 )  # fmt: skip
@@ -248,12 +252,35 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "POST", "/v1/instances/{id}/cancel", "cancelInstance", "instances", "Cancel an instance",
+        "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
+        "runs first, so it may still be open in the answer. `force` ends it at once, without.",
         body=struct(CancelBody), body_required=False, answer=struct(InstanceView), errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/instances/{id}/retry", "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries.",
         answer=struct(InstanceView), errors=(404, 409),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/journal", "getJournal", "instances", "Read a run's journal, oldest first (addition)",
+        "Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where "
+        "the records are large.",
+        parameters=(
+            Parameter("cursor", "query", "The `next` of the slice before."),
+            Parameter("limit", "query", "1 to 1,000, clamped; by default 1,000.", INTEGER),
+        ),
+        answer=struct(JournalSlice), errors=(400, 404, 409),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/tree", "getTree", "instances", "Read the tree of a run's branches (addition)",
+        "What has ended is as the journal says, what is open as the executor said last (`asOf`).",
+        answer=struct(RunTree), errors=(404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/messages", "sendMessage", "instances", "Send a message to a run (addition)",
+        "What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes "
+        "once, however often it is sent, as long as the run is kept.",
+        parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 429),
     ),
     # -- jobs
     Operation(

@@ -29,6 +29,7 @@ from penstock.rest.me import MeRoutes
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import respond
+from penstock.rest.runs import RunRoutes
 from penstock.rest.tasks import TaskRoutes
 
 PATTERN: Final = "penstock.pattern"
@@ -102,6 +103,7 @@ def _make_quart(
         DefinitionRoutes(engine),
         InstanceRoutes(engine),
         TaskRoutes(engine),
+        RunRoutes(engine),
         HealthRoutes(engine, degraded),
         MeRoutes(),
         OverviewRoutes(engine),

@@ -35,6 +35,8 @@ from penstock.client.operation import (
     GetDefinition,
     GetHistory,
     GetInstance,
+    GetJournal,
+    GetTree,
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
@@ -45,6 +47,7 @@ from penstock.client.operation import (
     PollJobs,
     ReleaseJobs,
     RetryInstance,
+    SendMessage,
     Signal,
     SignalByKey,
     StartInstance,
@@ -246,6 +249,8 @@ def _read_history(answer: m.GetInstanceHistoryResponse) -> list[StepExecution]:
 
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:
+    if operation.force:
+        raise NotOverGrpc("CancelInstance has no `force` in gRPC: use a client over REST for it")
     request = m.CancelInstanceRequest(operation.id, operation.reason or "")
     return Exchange(f"{ENGINE}CancelInstance", request, m.CancelInstanceResponse, _read_instance)
 
@@ -307,4 +312,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ReleaseJobs: jobs.release_jobs,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
-WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (GetAudit, ListSignals, RetryInstance, ListFailedJobs, WaitLostJobs)
+WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
+    GetAudit, GetJournal, GetTree, ListFailedJobs, ListSignals, RetryInstance, SendMessage, WaitLostJobs,
+)  # fmt: skip

@@ -1,0 +1,68 @@
+"""The client's calls about runs of workflows written as code: messages, journal, tree.
+
+The rest of a run is an instance's: `get_instance`, `list_instances`, `get_history`, `cancel_instance`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from penstock.client.caller import Caller
+from penstock.client.encoding import to_json
+from penstock.client.model import JournalRecord, Page, RunTree
+from penstock.client.operation import GetJournal, GetTree, SendMessage
+
+
+class RunCalls(Caller):
+    """Send to runs, and look at them."""
+
+    async def send_message(
+        self, instance_id: str, name: str, payload: object = None, *, dedup: str | None = None
+    ) -> None:
+        """Send a message, which a ``receive(name)`` of the body gives. One that comes early is kept.
+
+        ``payload`` is anything with a JSON form. Repeated safely: without a ``dedup`` the client makes one for this
+        call. With your own, a message comes once however often it is sent, as long as the run is kept.
+
+        Raises:
+            NotFound: no such run.
+            Conflict: it has ended, or is an instance of a workflow that is no code.
+            TooManyRequests: it has as many unread messages as it may.
+            IdempotencyConflict: another message came with this ``dedup``.
+        """
+        operation = SendMessage(
+            instance_id=instance_id,
+            name=name,
+            payload=msgspec.Raw(to_json(payload)),
+            idempotency_key=dedup or uuid.uuid4().hex,
+        )
+        await self.call(operation)
+
+    async def get_journal(
+        self, instance_id: str, *, cursor: str | None = None, limit: int | None = None
+    ) -> Page[JournalRecord]:
+        """A part of a run's journal, oldest first; go on with ``cursor=page.next`` until that is None.
+
+        Raises:
+            NotFound: no such run.
+            Conflict: the instance is none of code.
+        """
+        return await self.call(GetJournal(instance_id=instance_id, cursor=cursor, limit=limit))
+
+    async def iterate_journal(self, instance_id: str) -> AsyncIterator[JournalRecord]:
+        """A run's whole journal, oldest first, read as you go. Raises as ``get_journal``."""
+        cursor: str | None = None
+        while True:
+            page = await self.get_journal(instance_id, cursor=cursor)
+            for record in page.items:
+                yield record
+            cursor = page.next
+            if cursor is None:
+                return
+
+    async def get_tree(self, instance_id: str) -> RunTree:
+        """A run's branches: what they did, what they wait for, and since when. Raises as ``get_journal``."""
+        return await self.call(GetTree(instance_id=instance_id))

@@ -1,0 +1,64 @@
+"""Routes on runs of workflows written as code: their journal, the tree of their branches, messages to them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from penstock.engine.engine import Engine
+from penstock.engine.payload import check_text
+from penstock.engine.runs import JOURNAL_PAGE_MAX
+from penstock.errors import BadRequest
+from penstock.offload import run_sized
+from penstock.rest.codec import MessageBody, decoder, given_value
+from penstock.rest.exchange import NO_CONTENT, Reply, text_header
+from penstock.rest.reading import body_of, query_number, query_text, respond
+from penstock.rest.starts import IDEMPOTENCY_KEY
+
+MESSAGE_NAME_MAX_CHARS: Final = 256
+
+_read_message = decoder(MessageBody)
+_encode = msgspec.json.Encoder().encode
+
+
+class RunRoutes:
+    """Journal, tree, messages. The rest of a run is an instance's: read, list, history, cancel."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._runs, self._limits = engine.runs, engine.limits
+
+    def blueprint(self) -> Blueprint:
+        """The routes."""
+        blueprint = Blueprint("runs", __name__)
+        blueprint.add_url_rule("/v1/instances/<id>/journal", view_func=self.journal, methods=["GET"])
+        blueprint.add_url_rule("/v1/instances/<id>/tree", view_func=self.tree, methods=["GET"])
+        blueprint.add_url_rule("/v1/instances/<id>/messages", view_func=self.send, methods=["POST"])
+        return blueprint
+
+    async def journal(self, id: str) -> Response:
+        """``GET /v1/instances/{id}/journal``"""
+        limit = min(max(query_number(request, "limit", JOURNAL_PAGE_MAX), 1), JOURNAL_PAGE_MAX)
+        found = await self._runs.journal(id, query_text(request, "cursor"), limit)
+        return respond(Reply(200, _encode(found)))
+
+    async def tree(self, id: str) -> Response:
+        """``GET /v1/instances/{id}/tree``"""
+        return respond(Reply(200, _encode(await self._runs.tree(id))))
+
+    async def send(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/messages``"""
+        body = await body_of(request)
+
+        def read() -> tuple[str, bytes]:
+            message = _read_message(body)
+            if not message.name:
+                raise BadRequest("name: is required")
+            name = check_text(message.name, "name", MESSAGE_NAME_MAX_CHARS)
+            return name, given_value(message.payload, self._limits, "payload") or b"null"
+
+        name, payload = await run_sized(len(body), read)
+        headers: dict[bytes, bytes] = dict(request.scope["headers"])
+        await self._runs.send(id, name, payload, dedup=text_header(headers, IDEMPOTENCY_KEY))
+        return respond(NO_CONTENT)
