@@ -8,6 +8,7 @@ import warnings
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 import trio
@@ -331,6 +332,64 @@ def test_arguments_that_can_not_be_stored_are_refused_where_they_are_passed(valu
 
     with pytest.raises(error, match="the arguments of takes"):
         run_workflow(body).result()
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1.0, float("-inf")], "a\0b", {"\0": 1}])
+def test_a_value_that_would_come_back_as_another_one_fails_its_step_and_blocks_nothing(value):
+    @step
+    async def gives() -> Any:
+        return value
+
+    @workflow
+    async def body() -> str:
+        try:
+            await gives()
+        except StepFailed as error:
+            return error.type_name
+        return "kept"
+
+    assert run_workflow(body).result() == "Unencodable"
+
+
+@pytest.mark.parametrize("value", [None, [None, "null"], "\\u0000", "\\\\u0000", 1e308])
+def test_what_looks_like_it_is_kept(value):
+    @step
+    async def gives() -> Any:
+        return value
+
+    @workflow
+    async def body() -> Any:
+        return await gives()
+
+    assert run_workflow(body).result() == value
+
+
+def mute() -> Exception:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("nothing to say")
+
+    return Mute()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("no such file: \udcff.txt"), "OSError: no such file: \\udcff.txt"),  # a name that is no UTF-8
+        (mute(), "mute.<locals>.Mute: <not told: RuntimeError>"),
+        (ValueError("x", object()), "ValueError: ('x', <object object at"),
+    ],
+)
+def test_an_error_that_can_not_be_told_in_full_is_told_as_far_as_can_be(error, said):
+    @step
+    async def fails() -> None:
+        raise error
+
+    @workflow
+    async def body() -> None:
+        await fails.using(raises=[])()
+
+    assert str(run_workflow(body).error).startswith(said)
 
 
 def changed(body):

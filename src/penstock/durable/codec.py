@@ -6,9 +6,12 @@ A stored name is never imported: an error comes back as a class that the step de
 
 from __future__ import annotations
 
+import json
+import re
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +20,7 @@ from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 120
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 MAX_TRACEBACK_CHARS = 8_000
 
 
@@ -37,6 +41,13 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
         text = msgspec.json.encode(value, enc_hook=_to_json)
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {error}") from None
+    if b"null" in text:  # what msgspec makes of NaN and the infinities: a value would come back as another one
+        try:
+            json.dumps(msgspec.to_builtins(value, enc_hook=_to_json, str_keys=True), allow_nan=False)
+        except ValueError:
+            raise Unencodable(f"{what} holds a number that is not finite, which has no JSON form") from None
+    if b"\\u0000" in text and _NUL.search(text) is not None:
+        raise Unencodable(f"{what} has a NUL character, which PostgreSQL does not keep")
     if len(text) > max_bytes:
         raise PayloadTooLarge(
             f"{what} is {len(text) / 1024:.0f} kB; at most {max_bytes / 1024:.0f} kB. Store it and return a key"
@@ -69,16 +80,23 @@ def encode_error(error: BaseException) -> str:
         encode(args, "args", PAYLOAD_MAX_BYTES // 4)
     except (Unencodable, PayloadTooLarge):
         args = None
-    trace = "".join(traceback.format_exception(error))
     failure = Failure(
         type_name=type(error).__qualname__,
-        message=str(error)[: PAYLOAD_MAX_BYTES // 8],
+        message=_said(partial(str, error))[: PAYLOAD_MAX_BYTES // 8],
         args=args,
-        notes=[note[:MAX_TRACEBACK_CHARS] for note in getattr(error, "__notes__", [])][:10],
-        cause=repr(error.__cause__)[:MAX_TRACEBACK_CHARS] if error.__cause__ else None,
-        traceback=trace[-MAX_TRACEBACK_CHARS:],
+        notes=[_said(partial(str, note))[:MAX_TRACEBACK_CHARS] for note in getattr(error, "__notes__", [])[:10]],
+        cause=_said(partial(repr, error.__cause__))[:MAX_TRACEBACK_CHARS] if error.__cause__ else None,
+        traceback=_said(lambda: "".join(traceback.format_exception(error)))[-MAX_TRACEBACK_CHARS:],
     )
     return msgspec.json.encode(failure).decode()
+
+
+def _said(say: Callable[[], str]) -> str:
+    """What an error says of itself, which is somebody else's code: it may fail, and names of files may be no UTF-8."""
+    try:
+        return say().encode(errors="backslashreplace").decode()
+    except Exception as error:
+        return f"<not told: {type(error).__name__}>"
 
 
 def decode_error(text: str, known: Iterable[type[BaseException]]) -> BaseException:
