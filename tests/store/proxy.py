@@ -37,6 +37,8 @@ class Cut:
     """So many messages of the answer come through."""
     fatal: bool = False
     """Whether the server then says that an administrator ended the session, as it does inside a COMMIT."""
+    late: trio.Event | None = None
+    """When the server gets it, long after the client's connection has broken."""
     done: trio.Event = field(default_factory=trio.Event)
     answer: bytes = b""
     """The whole answer, once it is done."""
@@ -97,6 +99,13 @@ class Proxy:
         task_status.started()
         await trio.serve_listeners(self._handle, listeners)
 
+    def cut_late(self, pattern: bytes) -> Cut:
+        """Break the next connection that sends ``pattern``, and let the server have that when ``late`` is set: its
+        session lives on meanwhile. ``done`` is set once the server has answered it or ended the session."""
+        cut = Cut(pattern, committed=False, late=trio.Event())
+        self._cuts.append(cut)
+        return cut
+
     def cut_at(self, pattern: bytes, *, committed: bool, heard: int = 0, fatal: bool = False) -> Cut:
         """Break the next connection that sends ``pattern``: once the server has committed it and before the client
         hears of it, or before the server gets it. ``heard`` messages of the answer come through, and with ``fatal``
@@ -132,6 +141,13 @@ class Proxy:
                 cut = next((cut for cut in self._cuts if cut.pattern in chunk), None)
                 if cut is not None:
                     self._cuts.remove(cut)
+                    if cut.late is not None:
+                        link.cut = cut
+                        await link.client.aclose()
+                        await cut.late.wait()
+                        await link.server.send_all(chunk)
+                        await cut.done.wait()
+                        break
                     if not cut.committed:
                         cut.done.set()
                         break
@@ -146,6 +162,10 @@ class Proxy:
             async for chunk in link.server:
                 if link.cut is not None:
                     link.cut.answer += chunk
+                    if link.cut.late is not None:
+                        if chunk.endswith(IDLE):
+                            link.cut.done.set()
+                        continue
                     if not chunk.endswith(IDLE):
                         continue
                     await link.client.send_all(link.cut.passed)
@@ -155,6 +175,9 @@ class Proxy:
                 await link.client.send_all(chunk)
         except trio.BrokenResourceError:
             pass
+        if link.cut is not None and link.cut.late is not None:
+            await link.cut.late.wait()
+            link.cut.done.set()
         await self._hold(link)
         scope.cancel()
 

@@ -14,6 +14,7 @@ import trio
 
 from penstock.core.fencing import Call, CallKind
 from penstock.core.state import InstanceStatus
+from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.jobs import BeatItem, Jobs
 from penstock.engine.journal_items import (
     AppendAnswer,
@@ -131,13 +132,18 @@ class Journal:
         return None
 
     async def read(self, instance: int, after: int = 0) -> JournalPage:
-        """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. Raises Unavailable."""
-        try:
-            async with self._database.connection() as connection:
-                records, mail, more = await store.read(connection, instance, after)
-        except AWAY as error:
-            raise Unavailable(f"the journal can't be read now: {first_line(error)}") from error
-        return JournalPage(records, mail, more)
+        """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. An outage of the database
+        is waited out. Raises Unavailable."""
+        deadline, pause_s = trio.current_time() + self._settings.outage_wait_seconds, RETRY_FIRST_S
+        while True:
+            try:
+                async with self._database.connection() as connection:
+                    return JournalPage(*await store.read(connection, instance, after))
+            except AWAY as error:
+                if trio.current_time() >= deadline:
+                    raise Unavailable(f"the journal can't be read now: {first_line(error)}") from error
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def park(
         self,

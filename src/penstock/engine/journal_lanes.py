@@ -211,7 +211,8 @@ class JournalLanes:
                 continue
             if found.lease_left_s is not None:
                 self._extended(item.held, found.lease_left_s)
-            item.answer(AppendAnswer(found.placed, found.mail, item.doubtful, found.lease_left_s))
+            placed = [] if item.doubtful else found.placed
+            item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
         if refused:
             self._refuse(refused, await store.run_states(connection, [item.held for item in refused]))
 

@@ -1,0 +1,146 @@
+"""The answer to a COMMIT of each statement on runs is lost, breaks off, or the statement comes late: nothing is done
+twice, nothing that was done is taken for undone, and nobody delivers what another order stands in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from penstock.core.state import InstanceStatus
+from penstock.engine.journal_items import RunEnd, Taken
+from penstock.errors import LeaseLost, Unavailable
+from penstock.store import journal as store
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.engine.runs import append, begin, done, finish, read, take
+from tests.engine.test_ended_in_commit import at_every_message
+from tests.store.proxy import Proxy
+
+MARK = "mark-of-this-test"
+Operation = Callable[[Driver, Taken], Awaitable[None]]
+
+
+@pytest.fixture
+async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
+    proxy = Proxy(database_dsn)
+    await nursery.start(proxy.serve)
+    return proxy
+
+
+@pytest.fixture
+async def cut_driver(proxy: Proxy, make_driver: MakeDriver, database_dsn: str) -> Driver:
+    driver = make_driver(dsn=proxy.dsn)
+    driver.dsn = database_dsn  # blocking looks must not go through the proxy, which runs in this thread
+    return driver
+
+
+async def an_append(driver: Driver, run: Taken) -> None:
+    answer = await append(driver, run.held, done(f"/{MARK}"), done("/1"))
+    assert answer.reread is not bool(answer.placed), "in doubt: only what is read may be delivered"
+    assert [record.path for record in (await read(driver, run.held)).records] == [f"/{MARK}", "/1"]
+    await append(driver, run.held, done("/2"), after=(await read(driver, run.held)).records[-1].pos)
+    assert await finish(driver, run.held)
+
+
+async def a_message(driver: Driver, run: Taken) -> None:
+    await driver.engine.runs.send(run.instance_id, MARK, b"1")
+    page = await read(driver, run.held)
+    assert ([record.name for record in page.records], page.mail) == ([MARK], 1)
+    assert await finish(driver, run.held, mail=1)
+
+
+async def a_message_that_wakes(driver: Driver, run: Taken) -> None:
+    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+    await driver.engine.runs.send(run.instance_id, MARK, b"1")
+    [again] = await take(driver)
+    assert (again.held.instance, again.held.attempt, again.mail) == (run.held.instance, 2, 1)
+    assert await finish(driver, again.held, mail=1)
+
+
+async def a_parking(driver: Driver, run: Taken) -> None:
+    assert await driver.engine.journal.park(run.held, mail=0, due_at=None, view=f'"{MARK}"'.encode())
+    await driver.engine.runs.send(run.instance_id, "go", b"1")
+    [again] = await take(driver)
+    assert (again.held.instance, again.held.attempt) == (run.held.instance, 2)
+    assert await finish(driver, again.held, mail=1)
+
+
+async def a_block(driver: Driver, run: Taken) -> None:
+    await driver.engine.journal.block(run.held, MARK)
+    assert driver.rows(f"SELECT state, failures FROM token WHERE id = {run.held.instance}") == [(4, 1)]
+    await driver.engine.instances.cancel(run.instance_id, None, force=True)
+
+
+async def an_end(driver: Driver, run: Taken) -> None:
+    assert await finish(driver, run.held, MARK)
+    assert driver.rows(f"SELECT status FROM instance WHERE id = {run.held.instance}") == [(1,)]
+    with pytest.raises(LeaseLost):
+        await append(driver, run.held, done("/0"))
+
+
+OPERATIONS = [an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
+
+
+@pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+async def test_an_answer_breaks_off_at_each_of_its_messages(
+    cut_driver: Driver, proxy: Proxy, operation: Operation, fatal: bool
+) -> None:
+    async def one(number: int) -> None:
+        await operation(cut_driver, await begin(cut_driver))
+
+    times = await at_every_message(proxy, fatal, one)
+    assert times > 1
+    ended = cut_driver.rows("SELECT count(*), count(DISTINCT id) FROM instance WHERE status <> 0")
+    assert ended == [(times, times)]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+async def test_what_the_server_never_got_is_done_once(cut_driver: Driver, proxy: Proxy, operation: Operation) -> None:
+    run = await begin(cut_driver)
+    cut = proxy.cut_at(MARK.encode(), committed=False)
+    with trio.fail_after(15):
+        await operation(cut_driver, run)
+        await cut.done.wait()
+
+
+async def test_an_append_that_comes_late_comes_to_nothing(cut_driver: Driver, proxy: Proxy) -> None:
+    """The server gets the statement after its repetition was committed, in a session that lived on: it is ended before
+    anything is looked for. (Without that the records stand twice.)"""
+    run = await begin(cut_driver)
+    cut = proxy.cut_late(MARK.encode())
+    with trio.fail_after(15):
+        await an_append_only(cut_driver, run)
+        assert cut.late is not None
+        cut.late.set()
+        await cut.done.wait()
+    assert [record.path for record in (await read(cut_driver, run.held)).records] == [f"/{MARK}"]
+    await finish(cut_driver, run.held)
+
+
+async def an_append_only(driver: Driver, run: Taken) -> None:
+    assert (await append(driver, run.held, done(f"/{MARK}"))).reread
+
+
+async def test_a_session_that_does_not_end_is_waited_for_and_the_doubt_outlasts_the_call(
+    proxy: Proxy, make_driver: MakeDriver, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver(dsn=proxy.dsn, outage_wait_seconds=0.2)
+    driver.dsn = database_dsn
+    run = await begin(driver)
+    ends = store.end_backend
+
+    async def never(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(store, "end_backend", never)
+    proxy.cut_at(MARK.encode(), committed=True)
+    with pytest.raises(Unavailable):
+        await an_append_only(driver, run)
+    monkeypatch.setattr(store, "end_backend", ends)
+    await an_append_only(driver, run)
+    assert [record.path for record in (await read(driver, run.held)).records] == [f"/{MARK}"]
+    end = RunEnd(InstanceStatus.FAILED, failure="tried enough")
+    assert await driver.engine.journal.finish(run.held, end, mail=0)
