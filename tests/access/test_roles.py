@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.access import table
@@ -18,7 +20,8 @@ from tests.rest.scripted import Rest, ScriptedEngine
         ("clerk", {"view", "tasks"}),
         ("worker", {"work"}),
         ("operator", {"view", "tasks", "operate"}),
-        ("admin", {"view", "tasks", "operate", "model", "work"}),
+        ("executor", {"execute"}),
+        ("admin", {"view", "tasks", "operate", "model", "work", "execute"}),
     ],
 )
 def test_what_each_role_allows(role, allowed):
@@ -47,7 +50,7 @@ def test_a_worker_is_limited_to_job_types():
         "root",
         "Admin",
         "viewer+",
-        "executor",
+        "executor(a)",
         "viewer(a)",
         "worker()",
         "worker(a||b)",
@@ -92,6 +95,5 @@ async def test_a_limited_worker_touches_its_job_types_only():
 
 
 def test_every_rest_route_has_a_row_and_every_row_a_route():
-    app = Rest(ScriptedEngine()).app
-    assert app.patterns() - table.REST.keys() == set()
-    assert table.REST.keys() - app.patterns() == set()
+    app: Any = Rest(ScriptedEngine()).app
+    assert app.patterns() == table.REST.keys()

@@ -233,7 +233,7 @@ def listen(engine: LocalEngine) -> Case:
 
 def send(engine: LocalEngine) -> Case:
     async def prepare() -> Operation[None]:
-        engine.membership.others[77] = engine_store.OtherEngine(77, "polling", "a test", True, 30)
+        engine.membership.others[77] = engine_store.OtherEngine(77, "0" * 36, None, "polling", "a test", True, 30)
         engine.engine.polls.on_queued("work")
         return engine.membership.send
 

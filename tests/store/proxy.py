@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -95,7 +96,8 @@ class Proxy:
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
-        self.dsn = make_conninfo(**{**self._upstream, "host": "localhost", "port": port, "sslmode": "disable"})
+        there: dict[str, Any] = {**self._upstream, "host": "localhost", "port": port, "sslmode": "disable"}
+        self.dsn = make_conninfo(**there)
         task_status.started()
         await trio.serve_listeners(self._handle, listeners)
 

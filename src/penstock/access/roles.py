@@ -26,6 +26,8 @@ class Permission(StrEnum):
     MODEL = "model"
     TASKS = "tasks"
     WORK = "work"
+    EXECUTE = "execute"
+    """To take runs of workflows written as code. No route needs it before executors come over the wire."""
     PROVED = "proved"
     """Whoever has proved who they are."""
     NONE = "none"
@@ -33,11 +35,10 @@ class Permission(StrEnum):
 
 
 class Role(StrEnum):
-    """`executor` is reserved for durable functions."""
-
     VIEWER = "viewer"
     CLERK = "clerk"
     WORKER = "worker"
+    EXECUTOR = "executor"
     OPERATOR = "operator"
     ADMIN = "admin"
 
@@ -46,14 +47,16 @@ ALLOWED: Final[Mapping[Role, frozenset[Permission]]] = {
     Role.VIEWER: frozenset({Permission.VIEW}),
     Role.CLERK: frozenset({Permission.VIEW, Permission.TASKS}),
     Role.WORKER: frozenset({Permission.WORK}),
+    Role.EXECUTOR: frozenset({Permission.EXECUTE}),
     Role.OPERATOR: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE}),
-    Role.ADMIN: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE, Permission.MODEL, Permission.WORK}),
+    Role.ADMIN: frozenset(Permission) - {Permission.PROVED, Permission.NONE},
 }
 
 LEAST_ROLE: Final[Mapping[Permission, Role]] = {
     Permission.VIEW: Role.VIEWER,
     Permission.TASKS: Role.CLERK,
     Permission.WORK: Role.WORKER,
+    Permission.EXECUTE: Role.EXECUTOR,
     Permission.OPERATE: Role.OPERATOR,
     Permission.MODEL: Role.ADMIN,
 }

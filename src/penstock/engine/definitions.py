@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -18,7 +19,7 @@ from penstock.core.work import LongWork
 from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
-from penstock.errors import Conflict, NotFound
+from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
 from penstock.store import definitions as store
@@ -89,6 +90,8 @@ class Definitions:
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
         self.job_type_ids: dict[str, int] = {}
+        self.has_code = False
+        """Whether a workflow written as code was met."""
         self._job_type_names: dict[int, str] = {}
         self.on_uploaded: Callable[[Collection[str]], None] = lambda job_types: None
         """Called with the job types of every version that is new."""
@@ -226,6 +229,7 @@ class Definitions:
         if loaded.key in self._by_key:  # another call was quicker
             return self._touch(loaded.key)
         self._by_key[loaded.key] = loaded
+        self.has_code |= loaded.code
         self._by_version[loaded.definition.id, loaded.version] = loaded.key
         self._cached_bytes += loaded.definition.memory_bytes
         while self._cached_bytes > self._cache_max_bytes and len(self._by_key) > 1:
@@ -264,6 +268,7 @@ def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:
 
 CODE_PREFIX: Final = "code:"
 """Of the job types of runs of code, which executors alone take."""
+_EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")
 
 
 def check_is_graph(definition: Definition) -> None:
@@ -278,6 +283,14 @@ def check_is_graph(definition: Definition) -> None:
         problems.append(Problem("metadata.code", "is for workflows written as code"))
     if problems:
         raise InvalidDefinition(problems)
+
+
+def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
+    """Raises Forbidden for what executors of runs of code only may do, or be called."""
+    if any(name.startswith(CODE_PREFIX) for name in job_types):
+        raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of workflows as code")
+    if "/" in worker and _EXECUTOR.match(worker):
+        raise Forbidden("workerId: is that of an executor of workflows as code")
 
 
 def _check_topics(definition: Definition) -> None:

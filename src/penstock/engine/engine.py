@@ -67,7 +67,16 @@ class Engine:
         )
         self.narrow = NarrowLane(database, settings, metrics, self.polls, cache, self._fold)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
-        self.leases = Leases(database, settings, metrics, self.definitions, self.wide, self.aside, self.polls.queued)
+        self.leases = Leases(
+            database,
+            settings,
+            metrics,
+            self.definitions,
+            self.wide,
+            self.aside,
+            self.polls.queued,
+            self.timers.note_due_in,
+        )
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
         self.runs = Runs(database, settings, self.definitions, self.journal)

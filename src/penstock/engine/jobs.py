@@ -11,7 +11,7 @@ from penstock.access.identity import check_job_types, job_type_limit
 from penstock.core.fencing import Call, CallKind, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
 from penstock.engine import ids
-from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
 from penstock.engine.flush import Flush
 from penstock.engine.items import CompleteItem, FailItem
 from penstock.engine.lease_book import GrantedLease
@@ -37,7 +37,14 @@ from penstock.engine.vocabulary import (
 )
 from penstock.engine.waiters import Waiter
 from penstock.engine.wide import WideLane
-from penstock.errors import BadRequest, DispatchModeConflict, JobCancelled, LeaseLost, NotFound, PenstockError
+from penstock.errors import (
+    BadRequest,
+    DispatchModeConflict,
+    JobCancelled,
+    LeaseLost,
+    NotFound,
+    PenstockError,
+)
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -132,6 +139,7 @@ class Jobs:
             raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
         for name in types:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
+        refuse_executors(request.worker_id, types)
         check_job_types(types)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
@@ -344,6 +352,7 @@ class Jobs:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
+        refuse_executors(request.worker_id)
         call = Call(kind, request.worker_id, known_attempt(request.attempt), request.explicit)
         return ids.read_job(request.job_id), call
 

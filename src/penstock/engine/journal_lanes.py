@@ -340,6 +340,7 @@ class JournalLanes:
                 continue
             self._let_go(item.held)
             self._timers.note_due_in(pause_s)
+            self._metrics.runs_blocked.inc()
             item.answer(pause_s)
         if not refused:
             return

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from penstock.core.state import TokenState
 from penstock.engine.aside import Aside
 from penstock.engine.definitions import Definitions
-from penstock.engine.ids import show_job
+from penstock.engine.ids import show_instance, show_job
 from penstock.engine.items import DeadLetterItem
 from penstock.engine.wide import WideLane
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
@@ -19,11 +20,16 @@ from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
+from penstock.store import journal as journal_store
 from penstock.store.database import Database
 from penstock.store.jobs import Expired, JobKey
+from penstock.store.journal import EndedLease
 
 SERVICE = "lease sweeper"
 """What puts jobs aside that can't be dead-lettered."""
+
+STANDS_BACK_MIN_S = 5.0
+"""Before a run that ended several executors is given to another one; longer each time (`expire_runs`)."""
 
 log = get_logger(__name__)
 
@@ -43,6 +49,7 @@ class Leases:
         wide: WideLane,
         aside: Aside,
         queued: Callable[[str], None],
+        armed: Callable[[float], None],
     ) -> None:
         self._database = database
         self._to_outbox = settings.through_kafka
@@ -53,6 +60,7 @@ class Leases:
         self._wide = wide
         self._aside = aside
         self._queued = queued
+        self._armed = armed
 
     async def expire(self, leases: Sequence[LeaseKey]) -> list[Expired]:
         """End those of the leases that are over, and dead-letter jobs whose leases ended too often.
@@ -64,8 +72,10 @@ class Leases:
         return rows
 
     async def end(self, leases: Sequence[LeaseKey]) -> list[Expired]:
-        """One statement. ``dead`` ones are left as they are, for `dead_letter`."""
+        """One statement, and one for runs of code. ``dead`` ones are left as they are, for `dead_letter`."""
         async with self._database.connection() as connection:
+            if self._definitions.has_code:
+                self._note_runs(await journal_store.expire(connection, leases))
             rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
         for row in rows:
             self._metrics.job_timeouts.inc()
@@ -76,6 +86,34 @@ class Leases:
             if name is not None:
                 self._queued(name)
         return rows
+
+    async def return_held(self, tags: Sequence[str]) -> int:
+        """Take all runs from the executors of engines that are dead, by their tags. How many were taken."""
+        after, count = -1, 0
+        while True:
+            async with self._database.connection() as connection:
+                held = await journal_store.held_by(connection, tags, after)
+                if not held:
+                    return count
+                keys = [(run.instance, run.seq, run.attempt) for run in held]
+                ended = await journal_store.expire(connection, keys, [run.holder for run in held])
+            self._note_runs(ended)
+            after, count = held[-1].instance, count + len(ended)
+
+    def _note_runs(self, rows: Sequence[EndedLease]) -> None:
+        for row in rows:
+            self._metrics.run_takeovers.inc()
+            if row.state == TokenState.READY:
+                self._queued(row.job_type)
+            else:
+                self._armed(STANDS_BACK_MIN_S)
+            if row.expiries >= self.expiry_limit:
+                log.error(
+                    "a run ends its executors again and again",
+                    instance=show_instance(row.token),
+                    workflow=row.job_type,
+                    executors=row.expiries,
+                )
 
     async def dead_letter(self, rows: Sequence[Expired]) -> None:
         """Fail the ``dead`` ones of these, and their instances.

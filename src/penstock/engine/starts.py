@@ -148,12 +148,16 @@ class Starts:
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh)
         pending = [item for item in items if not item.settled]
-        narrow = [item for item in pending if item.loaded is not None and item.loaded.narrow_start]
-        others = [item for item in pending if item.loaded is not None and not item.loaded.narrow_start]
+        narrow = [item for item in pending if item.loaded is not None and self._is_narrow(item.loaded)]
+        others = [item for item in pending if item.loaded is not None and not self._is_narrow(item.loaded)]
         if narrow:
             await self._start_narrow(connection, narrow, again)
         if others:
             await self._start_wide(connection, others)
+
+    def _is_narrow(self, loaded: LoadedDefinition) -> bool:
+        """All narrow starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
+        return bool(loaded.narrow_start) and not (loaded.code and self._settings.through_kafka)
 
     async def _load(self, connection: TrioConnection, items: list[StartItem]) -> None:
         """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""

@@ -16,6 +16,7 @@ from penstock.core.fencing import Call, CallKind, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.definitions import refuse_executors
 from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
 from penstock.engine.paging import NAME_MAX_CHARS
@@ -70,6 +71,7 @@ class JobStream:
             if len(self._slots) >= JOB_TYPES_MAX:
                 raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
             check_text(job_type, "credits", NAME_MAX_CHARS)
+            refuse_executors(self.worker, (job_type,))
             check_job_types((job_type,))
             slots = _Slots(self, job_type)
             if not self._polls.waiters.fits(slots):

@@ -34,6 +34,11 @@ class LeaseSweeper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_scan_at = trio.current_time()
+        self._dead: set[str] = set()
+
+    def note_dead(self, tags: Sequence[str]) -> None:
+        """These engines are dead: the runs that their executors hold are taken from them now."""
+        self._dead.update(tags)
 
     def scan_soon(self) -> None:
         """Another engine is gone: look for its leases now."""
@@ -41,11 +46,20 @@ class LeaseSweeper:
 
     async def step(self) -> None:
         """One round of the service loop."""
+        if self._dead:
+            await self.return_held()
         if trio.current_time() >= self._next_scan_at:
             await self.scan_once()
         self._engine.polls.return_unreadable(trio.current_time())
         await self.run_once(trio.current_time())
         await trio.sleep(TICK_S)
+
+    async def return_held(self) -> int:
+        """Take the runs of executors whose engines are dead; how many were taken."""
+        dead = list(self._dead)
+        count = await self._engine.leases.return_held(dead)
+        self._dead.difference_update(dead)
+        return count
 
     async def run_once(self, now: float) -> int:
         """Return the jobs whose lease ended by trio time ``now``; how many were."""

@@ -11,15 +11,17 @@ import math
 import os
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.journal_items import Mail
 from penstock.engine.losses import Loss
 from penstock.errors import Conflict
 from penstock.log import get_logger
+from penstock.runtime.deaths import Deaths, this_process
 from penstock.store import engines as store
 from penstock.store import outbox as outbox_store
 from penstock.store.connection import TrioConnection
@@ -35,9 +37,10 @@ RELOCK_INTERVAL_S = 1.0
 """How long the server may take to notice that our last session is gone, and its lock with it, before we ask again."""
 PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
 LOSSES_MAX_ITEMS = 1000
-"""Told with one wake-up; heartbeats tell of the others."""
+"""Told with one wake-up, and so many runs that have mail; heartbeats tell of the others."""
 
 log = get_logger(__name__)
+_read_mail = msgspec.json.Decoder(list[Mail]).decode
 _read_losses = msgspec.json.Decoder(list[Loss]).decode
 
 
@@ -57,10 +60,14 @@ class Membership:
         self.others: dict[int, store.OtherEngine] = {}
         self.on_lost: Callable[[], None] = lambda: None
         self.on_tokens_changed: Callable[[], None] = lambda: None
+        self.on_dead: Callable[[Sequence[str]], None] = lambda tags: None
+        """Hears of engines that are dead, by the tags in the names of their executors."""
         self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
         self._engine: Engine | None = None
         self._queued: set[str] = set()
         self._losses: list[Loss] = []
+        self._mail: dict[tuple[str, int], Mail] = {}
+        self._deaths = Deaths()
         self._timer_s: float | None = None
         self._wake = trio.Event()
         self._renew_at = 0.0
@@ -101,6 +108,7 @@ class Membership:
         engine.polls.on_queued = self._note_queued
         engine.timers.on_armed = self._note_timer
         engine.polls.losses.on_told = self._note_loss
+        engine.journal.on_mail = self._note_mail
 
     async def leave(self) -> None:
         """Give the number back; best effort."""
@@ -116,12 +124,14 @@ class Membership:
             with trio.CancelScope() as self._listening:
                 if not await store.listen_and_hold(connection, self.number):
                     self._listening.deadline = trio.current_time() + RELOCK_INTERVAL_S
+                self._deaths.begin_session()
                 async for notice in connection.notifies():
                     try:
                         self._take(notice.payload)
                     except (ValueError, msgspec.MsgspecError) as error:  # anybody on the database may notify
                         log.warning("an unreadable wake-up was ignored", reason=str(error))
         finally:
+            self._deaths.end_session()
             connection.close_nowait()
 
     async def look(self) -> None:
@@ -132,7 +142,11 @@ class Membership:
         async with self._database.connection() as connection:
             if trio.current_time() >= self._renew_at:
                 await self._renew(connection)
-            found = {other.number: other for other in await store.others(connection, self.holder) if other.connected}
+            others = await store.others(connection, self.holder)
+        found = {other.number: other for other in others if other.connected}
+        dead = self._deaths.look(others, trio.current_time())
+        if dead:
+            self.on_dead(dead)
         gone = [other.description for number, other in self.others.items() if number not in found]
         self.others = found
         if gone:
@@ -147,16 +161,23 @@ class Membership:
         queued, self._queued = self._queued, set()
         timer_s, self._timer_s = self._timer_s, None
         losses, self._losses = self._losses, []
+        mail, self._mail = self._mail, {}
         if self.others:
             async with self._database.connection() as connection:
-                for payload in [*self._payloads(queued, timer_s), *self._loss_payloads(losses)]:
+                for payload in [
+                    *self._payloads(queued, timer_s),
+                    *self._json_payloads("l", losses),
+                    *self._json_payloads("m", mail.values()),
+                ]:
                     await store.notify(connection, payload)
         assert self._engine is not None
         await trio.sleep(self._engine.settings.notify_interval_seconds)
 
     async def _claim(self, connection: TrioConnection) -> None:
         description = f"{socket.gethostname()} pid {os.getpid()}"
-        self.number = await store.claim_number(connection, self.holder, NUMBER_LEASE_S, self._mode, description)
+        self.number = await store.claim_number(
+            connection, self.holder, NUMBER_LEASE_S, self._mode, description, this_process()
+        )
         self._renew_at = trio.current_time() + RENEW_INTERVAL_S
 
     async def _renew(self, connection: TrioConnection) -> None:
@@ -176,7 +197,8 @@ class Membership:
         self._listening.cancel()  # the session lock is the number's
         log.warning("the engine number was lost and replaced", number=self.number)
 
-    # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> k" (API tokens)
+    # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> m <mail, JSON>",
+    # "<tag> k" (API tokens)
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -187,14 +209,14 @@ class Membership:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
 
-    def _loss_payloads(self, losses: Sequence[Loss]) -> list[str]:
+    def _json_payloads(self, kind: str, things: Iterable[Loss | Mail]) -> list[str]:
         texts = [""]
-        for loss in losses:
-            text = msgspec.json.encode(loss).decode()
+        for thing in things:
+            text = msgspec.json.encode(thing).decode()
             if len(texts[-1].encode()) + len(text.encode()) > PAYLOAD_MAX_CHARS:
                 texts.append("")
             texts[-1] += f",{text}" if texts[-1] else text
-        return [f"{self._tag} l [{text}]" for text in texts if text]
+        return [f"{self._tag} {kind} [{text}]" for text in texts if text]
 
     def _take(self, payload: str) -> None:
         tag, _, rest = payload.partition(" ")
@@ -215,6 +237,9 @@ class Membership:
             engine.timers.hint(seconds)
         elif kind == "l":
             engine.polls.hear_losses(_read_losses(text))
+        elif kind == "m":
+            for mail in _read_mail(text):
+                engine.journal.hear(mail)
         elif kind == "k":
             self.on_tokens_changed()
 
@@ -226,6 +251,11 @@ class Membership:
     def _note_loss(self, loss: Loss) -> None:
         if self.others and len(self._losses) < LOSSES_MAX_ITEMS:
             self._losses.append(loss)
+            self._wake.set()
+
+    def _note_mail(self, mail: Mail) -> None:
+        if self.others and len(self._mail) < LOSSES_MAX_ITEMS:
+            self._mail[mail.holder, mail.instance] = mail
             self._wake.set()
 
     def _note_timer(self, seconds: float) -> None:

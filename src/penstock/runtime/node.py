@@ -189,6 +189,7 @@ class Node:
         """The loops around the engine; their names."""
         sweeper = LeaseSweeper(engine)
         membership.on_lost = sweeper.scan_soon
+        membership.on_dead = sweeper.note_dead
         housekeeping = Housekeeping(engine)
         leftovers = Leftovers(engine)
         if dispatch is not None:

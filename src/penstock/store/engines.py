@@ -11,9 +11,12 @@ from penstock.store.statements import SQL
 
 
 class OtherEngine(NamedTuple):
-    """Another engine with a valid lease on its number. ``connected``: its session lock is held."""
+    """Another engine with a valid lease on its number. ``connected``: its session lock is held. ``process``: what tells
+    its process from all others, where its system has that."""
 
     number: int
+    holder: str
+    process: str | None
     dispatch_mode: str
     description: str
     connected: bool
@@ -21,10 +24,15 @@ class OtherEngine(NamedTuple):
 
 
 async def claim_number(
-    connection: TrioConnection, holder: str, lease_s: float, dispatch_mode: str, description: str
+    connection: TrioConnection,
+    holder: str,
+    lease_s: float,
+    dispatch_mode: str,
+    description: str,
+    process: str | None = None,
 ) -> int:
     """Lease a number for ids; asks again while others take the same one."""
-    params = (holder, lease_s, dispatch_mode, description, SCHEMA_VERSION)
+    params = (holder, lease_s, dispatch_mode, description, SCHEMA_VERSION, process)
     if rows := await connection.fetch(SQL["extend_number"], (holder, lease_s)):
         return cast(int, rows[0][0])
     for _ in range(100):

@@ -184,11 +184,13 @@ class NewInstance(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One instance's outcome. ``job_type_of`` gives the id of a step's job type, None for steps without jobs."""
+    """One instance's outcome. ``job_type_of`` gives the id of a step's job type, None for steps without jobs. ``code``:
+    it is a run of code, whose job waits in the queue in every dispatch mode."""
 
     outcome: Outcome
     job_type_of: Callable[[int], int | None]
     created: NewInstance | None = None
+    code: bool = False
 
 
 async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
@@ -277,7 +279,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
             token = placed[job.token_id]
             job_type = change.job_type_of(token.step)
             assert job_type is not None
-            if to_outbox:
+            if to_outbox and not change.code:
                 outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
             else:
                 queued.append((job_type, job.priority, job.place, job.token_id))

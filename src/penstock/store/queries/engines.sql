@@ -1,15 +1,16 @@
 -- Engine processes on this database: numbers for ids, liveness, wake-ups between them, the dispatch mode.
 
 -- name: claim_number
--- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description $5 schema version). Two at once
--- may pick the same: the second gets no row and asks again.
-INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)
-SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text, $5::int
+-- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description $5 schema version $6 process). Two
+-- at once may pick the same: the second gets no row and asks again.
+INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version, process)
+SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text, $5::int, $6::text
 FROM generate_series(0, 1023) AS n
 WHERE NOT EXISTS (SELECT FROM engine e WHERE e.number = n AND e.leased_until > penstock_now())
 ORDER BY random() LIMIT 1
 ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until,
-  dispatch_mode = excluded.dispatch_mode, description = excluded.description, schema_version = excluded.schema_version
+  dispatch_mode = excluded.dispatch_mode, description = excluded.description, schema_version = excluded.schema_version,
+  process = excluded.process
 WHERE engine.leased_until <= penstock_now()
 RETURNING number
 
@@ -43,8 +44,9 @@ SELECT pg_notify('penstock', $1::text)
 SELECT pg_logical_emit_message(true, 'penstock', '') WHERE NOT pg_is_in_recovery()
 
 -- name: others
--- Other engines with a valid lease: number, mode, description, whether their session lock is held, seconds left.
-SELECT e.number, e.dispatch_mode, e.description, EXISTS (
+-- Other engines with a valid lease: number, holder, process, mode, description, whether their session lock is held, seconds
+-- left.
+SELECT e.number, e.holder::text, e.process, e.dispatch_mode, e.description, EXISTS (
   SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = 1885697139 AND l.objid = e.number::oid
     AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
   extract(epoch FROM e.leased_until - penstock_now())::float8

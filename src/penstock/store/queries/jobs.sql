@@ -201,10 +201,11 @@ freed AS (
     old.claimed_at, i.worker),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean),
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
+  WHERE $5::boolean AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12 /* ATTEMPT_RELEASED */, worker
@@ -234,10 +235,11 @@ freed AS (
     t.claimed_at, t.claimed_by, d.state AS old_state),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean),
+  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $5::boolean),
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
+  WHERE $5::boolean AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,

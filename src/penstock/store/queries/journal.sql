@@ -260,7 +260,7 @@ noted AS (
 SELECT id, pause_s FROM stopped
 
 -- name: expire_runs
--- Runs whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
+-- Those of the jobs that are runs, and whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
 -- lease must be over). They go to the queue; from the third time on without a record between they stand back before,
 -- longer each time, so that what kills executors does not kill them one after the other. Never dead.
 WITH item AS MATERIALIZED (
@@ -269,6 +269,7 @@ due AS MATERIALIZED (
   SELECT t.* FROM item i CROSS JOIN LATERAL (
     SELECT t.ctid, t.id, t.seq, t.expiries, t.expiries >= 2 AS stands_back, t.claimed_by, t.claimed_at FROM token t
     WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */
+      AND t.job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
       AND CASE WHEN i.holder IS NULL THEN t.lease_until <= penstock_now() ELSE t.claimed_by = i.holder END
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (

@@ -108,10 +108,11 @@ SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
 
 -- name: queue_to_outbox
 -- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first, without those of the
--- tokens $2. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
+-- tokens $2 and without runs of code, which executors take in every mode. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
   DELETE FROM ready r WHERE r.ctid = ANY(ARRAY(
     SELECT ctid FROM ready WHERE token_id <> ALL ($2::bigint[])
+      AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
     ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED))
   RETURNING r.job_type, r.priority, r.seq, r.token_id),
 dispatched AS (
@@ -157,7 +158,8 @@ SELECT count(*) FROM gone
 
 -- name: first_to_outbox
 -- The token whose job `queue_to_outbox` moves first, without those $1.
-SELECT token_id FROM ready WHERE token_id <> ALL ($1::bigint[]) ORDER BY job_type, priority, seq LIMIT 1
+SELECT token_id FROM ready WHERE token_id <> ALL ($1::bigint[]) AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
+ORDER BY job_type, priority, seq LIMIT 1
 
 -- name: first_to_queue
 -- The token whose row `outbox_to_queue` moves first, without those $1.
@@ -174,16 +176,17 @@ SELECT pg_advisory_xact_lock(1885697139, -4)
 
 -- name: outbox_left
 -- Whether anything of the other mode is left: in the outbox ($1), else in the queue.
-SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox) ELSE EXISTS (SELECT FROM ready) END
+SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox)
+  ELSE EXISTS (SELECT FROM ready WHERE job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))) END
 
 -- name: dispatched_types
 -- The job types that need a topic: of the latest versions, and of open jobs. Walks over all tokens, once at start.
 SELECT DISTINCT s.step ->> 'jobType' FROM (
-  SELECT DISTINCT ON (id) content FROM definition ORDER BY id, version DESC) latest
+  SELECT DISTINCT ON (id) content FROM definition WHERE NOT code ORDER BY id, version DESC) latest
 CROSS JOIN LATERAL jsonb_array_elements(latest.content::jsonb -> 'steps') AS s(step)
 WHERE s.step ->> 'type' = 'SERVICE_TASK'
 UNION
-SELECT j.name FROM job_type j WHERE j.id IN (SELECT job_type FROM token WHERE state IN (0 /* READY */, 1 /* LOCKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */))
+SELECT j.name FROM job_type j WHERE j.name NOT LIKE 'code:%' AND j.id IN (SELECT job_type FROM token WHERE state IN (0 /* READY */, 1 /* LOCKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */))
 
 -- name: lead
 -- The session lock by which one relay is elected. 1885697139 is 'pens'; engine numbers have 0 to 1023, the retention -2.
