@@ -15,6 +15,7 @@ import trio
 import trio.lowlevel
 
 from penstock.durable import (
+    BadKey,
     BadMessage,
     Cancelled,
     NonRetryable,
@@ -289,6 +290,19 @@ def test_two_children_with_one_key_are_refused():
 
     with pytest.RaisesGroup(DuplicateKey):
         run_workflow(body).result()
+
+
+def test_keys_inside_each_other_are_refused_where_their_path_could_not_be_kept():
+    @workflow
+    async def deep(left: int) -> None:
+        async with open_nursery() as nursery:
+            if left:
+                nursery.start_soon(deep, left - 1, key="k" * 200)
+
+    assert run_workflow(deep, 4).error is None
+    with pytest.raises(BaseExceptionGroup) as failure:
+        run_workflow(deep, 5).result()
+    assert failure.group_contains(BadKey, match="900 at most")
 
 
 def test_catching_cancelled_for_ever_ends_the_branch():

@@ -176,6 +176,19 @@ async def test_a_plain_function_runs_in_a_thread_and_an_exit_from_it_fails_the_s
     assert "StepFailed: SystemExit: 3" in row.ending.failure
 
 
+async def test_a_ctrl_c_that_meets_a_step_is_the_programs_and_no_failure_of_the_step(autojump_clock):
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    body = running(interrupted)
+    database = Database()
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
+        async with executing(database, body):
+            database.start(body)
+            await trio.sleep(5)
+    assert database.runs["r"].records == []
+
+
 async def test_a_message_wakes_a_parked_run_and_one_that_is_held(autojump_clock):
     @workflow
     async def talks() -> list[int]:

@@ -43,6 +43,8 @@ class StepHost:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)
             return Outcome(await trio.to_thread.run_sync(function, limiter=self._threads))
+        except KeyboardInterrupt:  # Ctrl-C is the program's, and nothing that the step gave
+            raise
         except BaseException as error:  # SystemExit too: a step does not end the process
             if has_cancelled(error):
                 raise

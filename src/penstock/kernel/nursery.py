@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 MAX_KEY_CHARS = 256
+MAX_PATH_CHARS = 900
+"""Of a branch: what it does has longer ones, and a journal holds 1,000."""
 
 
 class Nursery:
@@ -81,6 +83,8 @@ class Nursery:
             path = f"{self.path}.{self._spawned}"
         else:
             path = spawner.next_path()
+        if len(path) > MAX_PATH_CHARS:
+            raise BadKey(f"the path of this branch would have {len(path):,} characters, {MAX_PATH_CHARS:,} at most")
         self._spawned += 1
         self._children[self._kernel.spawn(function(*args), path, self)] = None
 

@@ -191,7 +191,7 @@ CREATE TEMP VIEW steps AS
   SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
   FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.content -> 'steps') WITH ORDINALITY AS x(step, n);
 CREATE TEMP VIEW token AS
-  SELECT t.*, i.definition FROM public.token t LEFT JOIN public.instance i ON i.id = t.instance_id;
+  SELECT t.*, i.definition FROM token t LEFT JOIN instance i ON i.id = t.instance_id;
 """
 
 
