@@ -166,6 +166,7 @@ CREATE TABLE timer (
   fire_at     timestamptz NOT NULL,
   instance_id bigint NOT NULL,
   index       smallint NOT NULL,       -- position in boundaryEvents; negative: src/penstock/core/state.py
+  failures    smallint,                -- how often it could not be acted on; null: never
   PRIMARY KEY (token_id, seq, index)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX timer_due ON timer (fire_at);
@@ -331,4 +332,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (5);
+INSERT INTO penstock_schema (version) VALUES (6);

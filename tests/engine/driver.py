@@ -106,10 +106,11 @@ class Driver:
 
     async def due(self, seconds: float = 0) -> int:
         """Let so much time pass in the database, then fire what is due; how many timers fired at once. Those that take
-        long have fired, too, when it returns."""
+        long, or whose definition is not in memory, have fired, too, when it returns."""
         if seconds:
             self.clock.advance(seconds)
         fired = await self.engine.timers.fire_once()
+        await self.engine.wide.batcher.wait_flushed()
         await self.engine.wide.long.batcher.wait_flushed()
         return fired
 

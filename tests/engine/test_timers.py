@@ -154,7 +154,7 @@ async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
     broken = set(instances[:3])
     tried: list[int] = []
 
-    async def fire(instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool:
+    async def fire(instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         tried.append(instance)
         if instance in broken:
             raise PenstockError("it can not be advanced")
@@ -208,3 +208,26 @@ async def test_a_timer_that_fails_again_and_again_fails_its_instance(
     )
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
     assert await driver.poll("review") == []
+
+
+async def test_how_often_a_timer_failed_outlives_the_engine_that_tried(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each restart began to count anew: an engine that was restarted often tried for ever."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(advance._Run, "timer_fired", broken)
+    driver = make_driver()
+    await driver.upload(review(timer("escalate", "PT1S")))
+    view = await driver.start("test")
+    driver.clock.advance(2)
+    for failures in range(1, driver.engine.settings.background_failure_limit + 1):
+        assert await driver.due() == 0
+        assert driver.rows("SELECT failures FROM timer") == [(failures,)]
+        driver = make_driver()
+        await driver.engine.definitions.get("test")
+    assert await driver.due() == 1
+    found = await driver.view(view.id)
+    assert (found.status, found.failure_reason) == ("FAILED", "a timer of the step failed 5 times")

@@ -29,6 +29,7 @@ from penstock.store.database import Database, configure
 from penstock.store.instances import IdPage, NarrowStart, Wanted
 from penstock.store.jobs import Claimed, Extension, JobKey, Lease, NarrowItem, Slot
 from penstock.store.statements import SQL
+from penstock.store.timers import Timer
 from penstock.testing.definitions import definition, end, step
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema
@@ -185,6 +186,13 @@ async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return await timers.due(connection, DUE_MAX)
 
 
+async def fail_timers(connection: TrioConnection) -> list[Timer]:
+    rows = await connection.fetch(b"SELECT token_id, seq, index FROM timer LIMIT 100")
+    keys = [cast(Timer, row) for row in rows] or [(0, 0, 0)]
+    await timers.count_failures(connection, keys)
+    return keys
+
+
 async def purge(connection: TrioConnection, hours: float) -> range:
     return range(await idempotency.purge(connection, hours, 1_000))
 
@@ -218,6 +226,7 @@ CASES = {
     "start_narrow": Case(lambda c, _: instances.start_narrow(c, starts(100)), 100, 100 * 30),
     "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
+    "count_timer_failures": Case(lambda c, _: fail_timers(c), 100, 100 * 25),
     "purge without old keys": Case(lambda c, _: purge(c, 24), 0, 10),
     "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),
     "list": Case(found(), 50, 200),

@@ -2,7 +2,8 @@
 
 One read finds what is due and how long the next one has; nothing is read while nothing is due. A million armed timers
 cost one index probe a look. A timer is deleted in the transaction that acts on it, never before. One that can't be
-acted on stays, is tried again with growing pauses, and keeps none of the others waiting.
+acted on stays, is tried again with growing pauses, and keeps none of the others waiting; its row counts how often it
+failed, so that a restart does not begin anew.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from penstock.engine.aside import Aside
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import timers as store
+from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.timers import Timer
 
 DUE_MAX = 500
 """Timers taken at a look."""
@@ -31,8 +34,6 @@ REFUSED_MAX = 10_000
 
 _refusals = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
-Timer = tuple[int, int, int]
-"""Token, seq and index."""
 Fire = Callable[[int, Timer, str | None], Awaitable[bool | None]]
 """Whether a timer of an instance fired, or with a reason failed the instance instead. None: somebody holds its
 instance, or it takes long, and it fires once that is over."""
@@ -44,7 +45,6 @@ class _Refused(NamedTuple):
     pause_s: float
     """Before the next try."""
     next_at: float
-    failures: int
     reason: str
 
 
@@ -59,6 +59,7 @@ class Timers:
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
         self._refused: dict[Timer, _Refused] = {}
+        self._failed: set[Timer] = set()  # not counted in their rows yet
         self.on_armed: Callable[[float], None] = lambda seconds: None
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
@@ -96,18 +97,19 @@ class Timers:
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
         limit = DUE_MAX + len(self._refused)
         async with self._database.connection() as connection:
+            await self._count_failures(connection)
             found = await store.due(connection, limit)
         looked_at = trio.current_time()
-        due = {(token, seq, index): instance for token, seq, index, instance, left_s in found if left_s <= 0}
+        due = {timer.key: timer for timer in found if timer.left_s <= 0}
         if len(due) < limit:  # that is all of them: others have gone
             self._refused = {timer: about for timer, about in self._refused.items() if timer in due}
         settled = 0
         fired = 0
 
-        async def fire(instance: int, timer: Timer) -> None:
+        async def fire(instance: int, timer: Timer, failures: int) -> None:
             nonlocal fired, settled
             try:
-                done = await self._fire(instance, timer, self._give_up(timer))
+                done = await self._fire(instance, timer, self._give_up(timer, failures))
                 if done is None:
                     settled += self._leave(timer)
                     return
@@ -119,14 +121,17 @@ class Timers:
                 settled += self.note_refused(instance, timer, error)
 
         async with trio.open_nursery() as nursery:
-            for timer, instance in due.items():
+            for timer, about in due.items():
                 refused = self._refused.get(timer)
                 if refused is None or refused.next_at <= looked_at:
-                    nursery.start_soon(fire, instance, timer)
+                    nursery.start_soon(fire, about.instance, timer, about.failures)
+        if self._failed:
+            async with self._database.connection() as connection:
+                await self._count_failures(connection)
         if len(due) == limit and settled:
             self._next_at = trio.current_time()
         elif len(due) < len(found):
-            self._next_at = min(self._next_at, looked_at + found[len(due)][4])
+            self._next_at = min(self._next_at, looked_at + found[len(due)].left_s)
         return fired
 
     def note_refused(self, instance: int, timer: Timer, error: PenstockError) -> bool:
@@ -137,23 +142,32 @@ class Timers:
         token, seq, index = timer
         shown = f"instance {instance:x}, token {token:x}, seq {seq}, timer {index}"
         self._aside.set_aside(SERVICE, timer, shown, error)
+        if len(self._failed) < REFUSED_MAX:
+            self._failed.add(timer)
         return self._leave(timer, error.reason)
+
+    async def _count_failures(self, connection: TrioConnection) -> None:
+        failed = self._failed.copy()
+        if failed:
+            await store.count_failures(connection, failed)
+            self._failed -= failed
 
     def _leave(self, timer: Timer, failure: str | None = None) -> bool:
         """Leave a timer for a while, after a failure for longer each time; False when there are too many such."""
         before = self._refused.get(timer)
         if before is None and len(self._refused) >= REFUSED_MAX:
             return False
-        pause_s, _, failures, reason = before or (0.0, 0.0, 0, "")
+        pause_s, _, reason = before or (0.0, 0.0, "")
         if failure is not None:
-            pause_s, failures, reason = 2 * pause_s, failures + 1, failure
+            pause_s, reason = 2 * pause_s, failure
         pause_s = min(max(pause_s, RETRY_FIRST_S), RETRY_MAX_S)
-        self._refused[timer] = _Refused(pause_s, trio.current_time() + pause_s, failures, reason)
+        self._refused[timer] = _Refused(pause_s, trio.current_time() + pause_s, reason)
         return True
 
-    def _give_up(self, timer: Timer) -> str | None:
+    def _give_up(self, timer: Timer, failures: int) -> str | None:
         """Why it fails its instance instead of firing, when it has failed often enough."""
-        refused = self._refused.get(timer)
-        if refused is None or refused.failures < self._failure_limit:
+        if failures < self._failure_limit:
             return None
-        return f"a timer of the step failed {refused.failures} times: {refused.reason}"
+        refused = self._refused.get(timer)
+        reason = f": {refused.reason}" if refused is not None and refused.reason else ""
+        return f"a timer of the step failed {failures} times{reason}"

@@ -28,10 +28,20 @@ WHERE t.ctid = old.ctid
 -- knows (the others are a newer one's). One row of those that are not due: the first $1 of a million armed ones were 504
 -- blocks a look.
 WITH clock AS MATERIALIZED (SELECT penstock_now() AS now)
-SELECT token_id, seq, index, instance_id, extract(epoch FROM fire_at - (SELECT now FROM clock))::float8 AS left_s FROM (
+SELECT token_id, seq, index, instance_id, extract(epoch FROM fire_at - (SELECT now FROM clock))::float8 AS left_s,
+  coalesce(failures, 0) FROM (
   (SELECT * FROM timer WHERE fire_at <= (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))
    ORDER BY fire_at LIMIT $1::int)
   UNION ALL
   (SELECT * FROM timer WHERE fire_at > (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))
    ORDER BY fire_at LIMIT 1)) next
 ORDER BY left_s LIMIT $1::int
+
+-- name: count_timer_failures
+-- One failure more of single timers ($1 token $2 seq $3 index). A row that somebody holds is passed by: they act on it.
+WITH failed AS MATERIALIZED (
+  SELECT old.row FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS d(token_id, seq, index)
+  CROSS JOIN LATERAL (
+    SELECT o.ctid AS row FROM timer o WHERE o.token_id = d.token_id AND o.seq = d.seq AND o.index = d.index
+    OFFSET 0 FOR UPDATE SKIP LOCKED) old)
+UPDATE timer t SET failures = least(coalesce(t.failures, 0) + 1, 32000) FROM failed f WHERE t.ctid = f.row
