@@ -64,13 +64,13 @@ async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs:
     costs["claim, client"].append(now[1] - client)
     assert len(claimed) == size, "the queue has run dry"
     items = sorted(
-        jobs.NarrowItem(
+        jobs.FastItem(
             job.token, job.seq, None, "worker", job.step + 1 == LENGTH, job.step + 1, JOB_TYPE, None, None, OUTPUT
         )
         for job in claimed
     )
     server, client = clocks.read()
-    moved = await jobs.complete_narrow(connection, items)
+    moved = await jobs.complete_fast(connection, items)
     now = clocks.read()
     costs["complete, PostgreSQL"].append(now[0] - server)
     costs["complete, client"].append(now[1] - client)

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
-from penstock.core.book import MAX_WORK_STEPS
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import HistoryRow, Outcome, Timer
+from penstock.core.effect import Effects, HistoryRow, Timer
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -25,8 +24,9 @@ from penstock.core.event import (
     TaskCompleted,
     TimerFired,
 )
-from penstock.core.narrow import needs_variables
+from penstock.core.fast_path import needs_variables
 from penstock.core.parsing import parse_definition
+from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.state import (
     CLOSING_KINDS,
     HistoryKind,
@@ -76,7 +76,7 @@ class Machine:
 
     # -- events
 
-    def apply(self, event: Event, **inputs: Any) -> Outcome:
+    def apply(self, event: Event, **inputs: Any) -> Effects:
         self.now += timedelta(seconds=1)
         tokens = [msgspec.structs.replace(token) for _, token in sorted(self.tokens.items())]
         if isinstance(event, RetryRequested):
@@ -90,7 +90,7 @@ class Machine:
         self.last = outcome
         return outcome
 
-    def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Outcome:
+    def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Effects:
         block = 3  # too small, to be asked for more
         work: Work = inputs.pop("work", None) or Work(self.max_work)
         mark = work.mark()
@@ -115,32 +115,32 @@ class Machine:
                 block *= 8
                 work.rewind(mark)
 
-    def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Outcome:
+    def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Effects:
         token = self.held(step, worker)
         return self.apply(JobCompleted(token.id, worker, None if output is None else msgspec.json.encode(output)))
 
-    def fail(self, step: str, error: str = "boom", *, retryable: bool = True, after: float | None = None) -> Outcome:
+    def fail(self, step: str, error: str = "boom", *, retryable: bool = True, after: float | None = None) -> Effects:
         return self.apply(JobFailed(self.held(step).id, "w", retryable, error, after))
 
-    def dead_letter(self, step: str, expiries: int = 10) -> Outcome:
+    def dead_letter(self, step: str, expiries: int = 10) -> Effects:
         return self.apply(JobDeadLettered(self.held(step).id, expiries))
 
-    def finish(self, step: str, output: Json | None = None, by: str | None = None) -> Outcome:
+    def finish(self, step: str, output: Json | None = None, by: str | None = None) -> Effects:
         """Complete a user task, or signal a wait."""
         token = self.at(step)
         assert token.state is TokenState.PARKED
         return self.apply(TaskCompleted(token.id, by, None if output is None else msgspec.json.encode(output)))
 
-    def fire(self, step: str, index: int = 0) -> Outcome:
+    def fire(self, step: str, index: int = 0) -> Effects:
         token = self.at(step)
         timer = self.timers[token.id, token.seq, index]
         self.now = max(self.now, timer.fire_at)
         return self.apply(TimerFired(token.id, index))
 
-    def cancel(self, reason: str | None = None) -> Outcome:
+    def cancel(self, reason: str | None = None) -> Effects:
         return self.apply(CancelRequested(reason))
 
-    def retry(self) -> Outcome:
+    def retry(self) -> Effects:
         return self.apply(RetryRequested())
 
     # -- what the store does between advances
@@ -233,7 +233,7 @@ class Machine:
 
     # -- the rows
 
-    def _take(self, out: Outcome) -> None:
+    def _take(self, out: Effects) -> None:
         self.instance = out.instance
         self.seen_tokens += out.inserted
         for token in out.inserted:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from penstock.core.fencing import Call, CallKind, Facts, Verdict, judge, known_attempt
+from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 COMPLETE, FAIL, HEARTBEAT = CallKind
@@ -19,12 +19,12 @@ ATTEMPT = 3
 """The current attempt in all facts of open executions, and the one that closed those that are closed."""
 
 
-def open_job(state: TokenState = LOCKED, holder: str | None = ME, failed_attempt: int | None = None) -> Facts:
-    return Facts(instance=ACTIVE, state=state, holder=holder, attempt=ATTEMPT, failed_attempt=failed_attempt)
+def open_job(state: TokenState = LOCKED, holder: str | None = ME, failed_attempt: int | None = None) -> ExecutionState:
+    return ExecutionState(instance=ACTIVE, state=state, holder=holder, attempt=ATTEMPT, failed_attempt=failed_attempt)
 
 
-def closed(kind: HistoryKind, instance: InstanceStatus = ACTIVE) -> Facts:
-    return Facts(instance=instance, closed=kind, closed_attempt=ATTEMPT)
+def closed(kind: HistoryKind, instance: InstanceStatus = ACTIVE) -> ExecutionState:
+    return ExecutionState(instance=instance, closed=kind, closed_attempt=ATTEMPT)
 
 
 COMPLETED = closed(HistoryKind.COMPLETED)
@@ -38,7 +38,7 @@ CANCELLED_INSTANCE = closed(HistoryKind.SKIPPED, InstanceStatus.CANCELLED)
 
 # facts → verdicts of: complete, complete with the right attempt, with a wrong one, in a batch; fail likewise;
 # heartbeat, with the right attempt, with a wrong one
-TABLE: dict[str, tuple[Facts, list[Verdict], list[Verdict], list[Verdict]]] = {
+TABLE: dict[str, tuple[ExecutionState, list[Verdict], list[Verdict], list[Verdict]]] = {
     "1 completed": (COMPLETED, [ALREADY, ALREADY, LOST, ALREADY], [ALREADY, ALREADY, LOST, ALREADY], [LOST] * 3),
     "1 completed, its instance too": (
         COMPLETED_AND_ENDED,
@@ -148,10 +148,10 @@ TABLE: dict[str, tuple[Facts, list[Verdict], list[Verdict], list[Verdict]]] = {
         [IGNORED, LOST, LOST, IGNORED],
         [LOST] * 3,
     ),
-    "unknown instance": (Facts(), [NOT_FOUND] * 4, [NOT_FOUND] * 4, [NOT_FOUND] * 3),
-    "unknown execution": (Facts(instance=ACTIVE), [NOT_FOUND] * 4, [NOT_FOUND] * 4, [NOT_FOUND] * 3),
+    "unknown instance": (ExecutionState(), [NOT_FOUND] * 4, [NOT_FOUND] * 4, [NOT_FOUND] * 3),
+    "unknown execution": (ExecutionState(instance=ACTIVE), [NOT_FOUND] * 4, [NOT_FOUND] * 4, [NOT_FOUND] * 3),
     "unknown execution of an ended instance": (
-        Facts(instance=InstanceStatus.FAILED),
+        ExecutionState(instance=InstanceStatus.FAILED),
         [NOT_FOUND] * 4,
         [NOT_FOUND] * 4,
         [NOT_FOUND] * 3,
@@ -160,9 +160,9 @@ TABLE: dict[str, tuple[Facts, list[Verdict], list[Verdict], list[Verdict]]] = {
 }
 
 
-def calls(kind: CallKind) -> list[Call]:
-    plain = [Call(kind, ME), Call(kind, ME, ATTEMPT), Call(kind, ME, ATTEMPT + 1)]
-    return plain if kind is HEARTBEAT else [*plain, Call(kind, ME, explicit=True)]
+def calls(kind: CallKind) -> list[FenceRequest]:
+    plain = [FenceRequest(kind, ME), FenceRequest(kind, ME, ATTEMPT), FenceRequest(kind, ME, ATTEMPT + 1)]
+    return plain if kind is HEARTBEAT else [*plain, FenceRequest(kind, ME, explicit=True)]
 
 
 @pytest.mark.parametrize("case", TABLE)
@@ -174,26 +174,26 @@ def test_the_first_rule_that_fits_decides(case: str) -> None:
 
 
 ALL_CALLS = [
-    Call(kind, ME, attempt, explicit)
+    FenceRequest(kind, ME, attempt, explicit)
     for kind, attempt, explicit in product(CallKind, [None, ATTEMPT - 1, ATTEMPT, ATTEMPT + 1, 0], [False, True])
 ]
 ALL_FACTS = [
     *(
-        Facts(instance=status, closed=kind, closed_attempt=ATTEMPT)
+        ExecutionState(instance=status, closed=kind, closed_attempt=ATTEMPT)
         for status, kind in product(InstanceStatus, sorted(CLOSING_KINDS))
     ),
     *(
-        Facts(instance=status, state=state, holder=holder, attempt=ATTEMPT, failed_attempt=failed)
+        ExecutionState(instance=status, state=state, holder=holder, attempt=ATTEMPT, failed_attempt=failed)
         for status, state, holder, failed in product(
             InstanceStatus, sorted(JOB_STATES), [None, ME, OTHER], [None, 1, ATTEMPT]
         )
     ),
-    Facts(),
-    *(Facts(instance=status) for status in InstanceStatus),
+    ExecutionState(),
+    *(ExecutionState(instance=status) for status in InstanceStatus),
 ]
 
 
-def every() -> list[tuple[Call, Facts, Verdict]]:
+def every() -> list[tuple[FenceRequest, ExecutionState, Verdict]]:
     return [(call, facts, judge(call, facts)) for call, facts in product(ALL_CALLS, ALL_FACTS)]
 
 

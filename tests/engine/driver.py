@@ -110,8 +110,8 @@ class Driver:
         if seconds:
             self.clock.advance(seconds)
         fired = await self.engine.timers.fire_once()
-        await self.engine.wide.batcher.wait_flushed()
-        await self.engine.wide.long.batcher.wait_flushed()
+        await self.engine.full_path.batcher.wait_flushed()
+        await self.engine.full_path.long.batcher.wait_flushed()
         return fired
 
     async def expire(self, seconds: float = 0, *, limit: int | None = None) -> int:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.effects import Effects
-from penstock.engine.flush import Flush
-from penstock.engine.tasks import SignalItem
+from penstock.engine.lanes.command import Command
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.lanes.post_commit import PostCommit
+from penstock.engine.tasks import SignalCommand
 from penstock.engine.vocabulary import Signal
-from penstock.engine.wide_item import WideItem
-from penstock.store.batch import Batcher, Item
-from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
+from penstock.store.in_doubt import InDoubtCommit
 from penstock.store.statements import SQL
 from penstock.testing.definitions import definition, end, service
 from tests.engine.driver import Driver, number
@@ -25,27 +25,27 @@ from tests.waiting import wait_until
 EARLY = definition(service("first", "w"), wait("w", "end"), end(), definition_id="early")
 
 
-def signal_to(instance: str) -> SignalItem:
+def signal_to(instance: str) -> SignalCommand:
     request = Signal(instance_id=instance, step_id="w", variables=b"{}", buffer=True)
-    return SignalItem(number(instance), request, audit=False, vault=None)
+    return SignalCommand(number(instance), request, audit=False, vault=None)
 
 
 class Lanes:
-    """The wide lane's transactions in slow motion: each waits to be let on before it begins."""
+    """The full path's transactions in slow motion: each waits to be let on before it begins."""
 
     def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[list[int]] = []
         self.gates: dict[int, trio.Event] = {}
         self._driver = driver
-        original = driver.engine.wide._transaction
+        original = driver.engine.full_path._transaction
 
-        async def transaction(connection: Any, items: list[WideItem]) -> None:
+        async def transaction(connection: Any, items: list[Command], *more: Any) -> None:
             if len(items) == 1:
                 self.begun.append([item.instance for item in items])
                 await self.gates[items[0].instance].wait()
-            await original(connection, items)
+            await original(connection, items, *more)
 
-        monkeypatch.setattr(driver.engine.wide, "_transaction", transaction)
+        monkeypatch.setattr(driver.engine.full_path, "_transaction", transaction)
 
     async def has_begun(self, instance: int) -> None:
         async def begun() -> bool:
@@ -57,7 +57,10 @@ class Lanes:
         """The queue's own batch is over, or at the instance again."""
 
         async def done() -> bool:
-            return self._driver.engine.wide.batcher.statistics().batch_age_s is None or self.begun.count([instance]) > 1
+            return (
+                self._driver.engine.full_path.batcher.statistics().batch_age_s is None
+                or self.begun.count([instance]) > 1
+            )
 
         await wait_until(done)
 
@@ -72,7 +75,7 @@ async def test_what_stands_aside_is_not_applied_by_its_old_batch_too(
     items = [signal_to(slow), signal_to(other)]
     with held_instance(driver.dsn, slow):
         for item in items:  # in one batch
-            driver.engine.wide.submit_nowait(item)
+            driver.engine.full_path.submit_nowait(item)
         await lanes.has_begun(number(other))
     await lanes.has_begun(number(slow))  # beside the queue, while the batch is busy with the other one
     lanes.gates[number(other)].set()
@@ -80,7 +83,7 @@ async def test_what_stands_aside_is_not_applied_by_its_old_batch_too(
     lanes.gates[number(slow)].set()
     for item in items:
         await item.wait_answer()
-    await driver.engine.wide.batcher.wait_flushed()
+    await driver.engine.full_path.batcher.wait_flushed()
     assert lanes.begun.count([number(slow)]) == 1
     assert driver.rows("SELECT count(*) FROM buffered_signal WHERE instance_id = %s", number(slow)) == [(1,)]
 
@@ -89,16 +92,16 @@ async def test_two_lanes_may_look_for_one_commit(driver: Driver) -> None:
     """Of a transaction whose COMMIT was not answered some items may stand aside, and ask in their own time."""
     await driver.upload(EARLY)
     items = [signal_to((await driver.start("early")).id) for _ in range(2)]
-    wide = driver.engine.wide
+    wide = driver.engine.full_path
     async with driver.engine.database.connection() as first, driver.engine.database.connection() as second:
         xid = str((await first.fetch(SQL["transaction_id"]))[0][0])
-        sent = Sent(xid, [], items, repeatable=True)
-        wide._unheard[sent] = Effects()
+        sent = InDoubtCommit(xid, [], items, repeatable=True)
+        wide._in_doubt[sent] = PostCommit()
         async with trio.open_nursery() as nursery:
             for connection, item in zip((first, second), items, strict=True):
                 item.sent = sent
-                nursery.start_soon(wide.resolve_unheard, connection, [item])
-    assert not wide._unheard
+                nursery.start_soon(wide.resolve_in_doubt, connection, [item])
+    assert not wide._in_doubt
 
 
 async def test_what_moved_is_not_applied_by_its_old_batch_too(driver: Driver) -> None:

@@ -34,14 +34,14 @@ ROUNDS = 2
 Operation = Callable[[], Awaitable[Any]]
 
 
-class Scene(NamedTuple):
+class LockedBatch(NamedTuple):
     """An instance (0: one that the operation starts) and what is to be cancelled. ``key`` is its business key."""
 
     key: str
     operation: Operation
 
 
-Prepare = Callable[[Driver, str], Awaitable[Scene]]
+Prepare = Callable[[Driver, str], Awaitable[LockedBatch]]
 
 CHOICE = definition(
     service("task", "choose"), step("choose", "DECISION", conditionalNextSteps={"x == 1": "next"}),
@@ -66,37 +66,37 @@ async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: An
 
 
 def starting(about: dict[str, Any], keyed: bool = False, own: bool = False) -> Prepare:
-    async def prepare(driver: Driver, key: str) -> Scene:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
         fields: dict[str, Any] = {"idempotency_key": key} if keyed else {}
         if own:
             fields |= {"instance_key": key, "keep_instance_key": True}
-        return Scene(key, lambda: driver.start(about["id"], {"x": 1}, business_key=key, **fields))
+        return LockedBatch(key, lambda: driver.start(about["id"], {"x": 1}, business_key=key, **fields))
 
     return prepare
 
 
-async def start_batch(driver: Driver, key: str) -> Scene:
+async def start_batch(driver: Driver, key: str) -> LockedBatch:
     requests = [StartRequest(definition_id=name, variables=b'{"x":1}', business_key=key) for name in ("linear", "fork")]
-    return Scene(key, lambda: driver.engine.instances.start_batch(requests))
+    return LockedBatch(key, lambda: driver.engine.instances.start_batch(requests))
 
 
-async def poll(driver: Driver, key: str) -> Scene:
+async def poll(driver: Driver, key: str) -> LockedBatch:
     await driver.start("linear", business_key=key)
-    return Scene(key, lambda: driver.poll("work", worker="cancelled"))
+    return LockedBatch(key, lambda: driver.poll("work", worker="cancelled"))
 
 
-async def poll_with_nothing_to_do(driver: Driver, key: str) -> Scene:
-    return Scene(key, lambda: driver.poll("work", worker="cancelled"))
+async def poll_with_nothing_to_do(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.poll("work", worker="cancelled"))
 
 
-async def poll_in_vain(driver: Driver, key: str) -> Scene:
-    return Scene(key, lambda: driver.poll("work", worker="cancelled", wait=0.02))
+async def poll_in_vain(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.poll("work", worker="cancelled", wait=0.02))
 
 
 def parked_poll(begin: Callable[[Driver, str], Awaitable[Any]]) -> Prepare:
     """A poll that parks, then something that gives it a job."""
 
-    async def prepare(driver: Driver, key: str) -> Scene:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
         async def operation() -> Any:
             parked: list[Any] = []
 
@@ -114,7 +114,7 @@ def parked_poll(begin: Callable[[Driver, str], Awaitable[Any]]) -> Prepare:
                 nursery.start_soon(other)
             return parked
 
-        return Scene(key, operation)
+        return LockedBatch(key, operation)
 
     return prepare
 
@@ -124,13 +124,13 @@ async def handed_over_by_a_start(driver: Driver, key: str) -> None:
 
 
 def completing(about: dict[str, Any], *, many: bool = False, parked: bool = False) -> Prepare:
-    async def prepare(driver: Driver, key: str) -> Scene:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
         _, job = await begun(driver, key, about, x=1)
         request = completion(job, {"y": key})
         if many:
-            return Scene(key, lambda: driver.engine.jobs.complete_many([request]))
+            return LockedBatch(key, lambda: driver.engine.jobs.complete_many([request]))
         if not parked:
-            return Scene(key, lambda: driver.engine.jobs.complete(request))
+            return LockedBatch(key, lambda: driver.engine.jobs.complete(request))
 
         async def with_a_parked_poll() -> Any:
             return await parked_poll(lambda _driver, _key: driver.engine.jobs.complete(request))(driver, key)
@@ -141,61 +141,61 @@ def completing(about: dict[str, Any], *, many: bool = False, parked: bool = Fals
 
 
 def failing(*, retryable: bool, many: bool = False) -> Prepare:
-    async def prepare(driver: Driver, key: str) -> Scene:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
         _, job = await begun(driver, key, linear(1))
         request = Failure(job_id=job.id, worker_id=job.worker_id, retryable=retryable, error_message="boom")
         if many:
-            return Scene(key, lambda: driver.engine.jobs.fail_many([request]))
-        return Scene(key, lambda: driver.engine.jobs.fail(request))
+            return LockedBatch(key, lambda: driver.engine.jobs.fail_many([request]))
+        return LockedBatch(key, lambda: driver.engine.jobs.fail(request))
 
     return prepare
 
 
 def beating(*, many: bool = False) -> Prepare:
-    async def prepare(driver: Driver, key: str) -> Scene:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
         _, job = await begun(driver, key, linear(1))
         request = Heartbeat(job_id=job.id, worker_id=job.worker_id, checkpoint=b"1")
         if many:
-            return Scene(key, lambda: driver.engine.jobs.heartbeat_many([request]))
-        return Scene(key, lambda: driver.engine.jobs.heartbeat(request))
+            return LockedBatch(key, lambda: driver.engine.jobs.heartbeat_many([request]))
+        return LockedBatch(key, lambda: driver.engine.jobs.heartbeat(request))
 
     return prepare
 
 
-async def release(driver: Driver, key: str) -> Scene:
+async def release(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
-    return Scene(key, lambda: driver.engine.jobs.release_many([Release(job_id=job.id, worker_id=job.worker_id)]))
+    return LockedBatch(key, lambda: driver.engine.jobs.release_many([Release(job_id=job.id, worker_id=job.worker_id)]))
 
 
-async def cancel(driver: Driver, key: str) -> Scene:
+async def cancel(driver: Driver, key: str) -> LockedBatch:
     instance, _ = await begun(driver, key, linear(1))
-    return Scene(key, lambda: driver.cancel(instance, "enough"))
+    return LockedBatch(key, lambda: driver.cancel(instance, "enough"))
 
 
-async def retry(driver: Driver, key: str) -> Scene:
+async def retry(driver: Driver, key: str) -> LockedBatch:
     instance, job = await begun(driver, key, linear(1))
     await driver.fail(job, retryable=False)
-    return Scene(key, lambda: driver.retry(instance))
+    return LockedBatch(key, lambda: driver.retry(instance))
 
 
-async def user_task(driver: Driver, key: str) -> Scene:
+async def user_task(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("ask", business_key=key)).id
-    return Scene(key, lambda: driver.finish_task(instance, "ask", {"y": key}))
+    return LockedBatch(key, lambda: driver.finish_task(instance, "ask", {"y": key}))
 
 
-async def signal(driver: Driver, key: str) -> Scene:
+async def signal(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("wait", business_key=key)).id
-    return Scene(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
+    return LockedBatch(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
 
 
-async def signal_by_key(driver: Driver, key: str) -> Scene:
+async def signal_by_key(driver: Driver, key: str) -> LockedBatch:
     await driver.start("wait", business_key=key, instance_key=key, keep_instance_key=True)
-    return Scene(key, lambda: driver.signal_by_key("wait", key, "wait", {"y": key}, signal_id="once"))
+    return LockedBatch(key, lambda: driver.signal_by_key("wait", key, "wait", {"y": key}, signal_id="once"))
 
 
-async def early_signal_by_key(driver: Driver, key: str) -> Scene:
+async def early_signal_by_key(driver: Driver, key: str) -> LockedBatch:
     await driver.start("later", business_key=key, instance_key=key, keep_instance_key=True)
-    return Scene(key, lambda: driver.signal_by_key("later", key, "wait", {"y": key}, signal_id="once"))
+    return LockedBatch(key, lambda: driver.signal_by_key("later", key, "wait", {"y": key}, signal_id="once"))
 
 
 SCENARIOS: dict[str, Prepare] = {

@@ -187,7 +187,7 @@ async def test_the_child_and_its_parents_end_are_committed_together_or_not_at_al
     await driver.upload(FIRST)
     parent = (await driver.start("first")).id
     job = await driver.one("x")
-    commit, fails = driver.engine.wide.commit, [True]
+    commit, fails = driver.engine.full_path.commit, [True]
 
     async def failing(*args: Any) -> None:
         if fails.pop() if fails else False:
@@ -196,7 +196,7 @@ async def test_the_child_and_its_parents_end_are_committed_together_or_not_at_al
             raise psycopg.errors.DeadlockDetected("invented")
         await commit(*args)
 
-    monkeypatch.setattr(driver.engine.wide, "commit", failing)
+    monkeypatch.setattr(driver.engine.full_path, "commit", failing)
     await driver.complete(job)
     assert await driver.status(parent) == "COMPLETED"
     assert len(await children(driver, "second")) == 1

@@ -122,7 +122,9 @@ async def test_no_lock_is_held_while_a_definition_is_parsed_that_is_chained_into
             nursery.start_soon(driver.complete, await driver.one("x"))
             await asked.wait()
             await wait_until(lambda: _is_free(driver, instance))
-            assert not driver.engine.wide.long.batcher.statistics().idle  # it waits there for its turn to be evaluated
+            assert (
+                not driver.engine.full_path.long.batcher.statistics().idle
+            )  # it waits there for its turn to be evaluated
             assert driver.engine.definitions.cached(1) is None
     (child,) = (await driver.engine.instances.list("following", None, None, 0, 10)).items
     assert (child.parent_instance_id, child.current_step_ids) == (instance, ["s0"])

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from penstock.engine import ids
-from penstock.engine.items import DeadLetterItem
+from penstock.engine.lanes.commands import DeadLetterCommand
 from penstock.engine.vocabulary import Job
 from penstock.errors import LeaseLost
 from penstock.store import jobs as job_store
@@ -122,7 +122,9 @@ async def test_a_late_result_is_faster_than_the_dead_letter(driver: Driver, resc
     job, ended = await almost_dead(driver)
     await getattr(driver, rescue)(job)
     before = driver.snapshot()
-    await driver.engine.wide.submit(DeadLetterItem(JobKey(ended.instance, ended.token, ended.seq), ended.attempt, 1))
+    await driver.engine.full_path.submit(
+        DeadLetterCommand(JobKey(ended.instance, ended.token, ended.seq), ended.attempt, 1)
+    )
     assert driver.snapshot() == before
 
 

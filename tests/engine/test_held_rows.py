@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from penstock.core import fencing
-from penstock.engine.items import TimerItem
-from penstock.engine.narrow import NarrowCompletion
+from penstock.engine.lanes.commands import TimerCommand
+from penstock.engine.lanes.fast_path import FastCompletion
 from penstock.engine.vocabulary import Job, Release
 from penstock.engine.waiters import Waiter
 from penstock.errors import Unavailable
@@ -78,7 +78,7 @@ async def release(driver: Driver, subject: Subject) -> None:
 
 async def fire(driver: Driver, subject: Subject) -> None:
     [found] = driver.rows("SELECT token_id, seq, index FROM timer WHERE instance_id = %s", number(subject.instance))
-    await driver.engine.wide.submit(TimerItem(number(subject.instance), found))
+    await driver.engine.full_path.submit(TimerCommand(number(subject.instance), found))
 
 
 WAITING = definition(wait("w"), end())
@@ -88,7 +88,7 @@ LATE = definition(
 OPERATIONS = {
     "complete": Operation(linear(2), of_job(lambda driver, job: driver.complete(job, {"a": 1}))),
     "complete the last step": Operation(linear(1), of_job(lambda driver, job: driver.complete(job))),
-    "complete in the wide lane": Operation(LATE, of_job(lambda driver, job: driver.complete(job))),
+    "complete in the full path": Operation(LATE, of_job(lambda driver, job: driver.complete(job))),
     "fail": Operation(linear(1), of_job(lambda driver, job: driver.fail(job))),
     "heartbeat": Operation(linear(1), of_job(lambda driver, job: driver.heartbeat(job))),
     "release": Operation(linear(1), release),
@@ -339,14 +339,16 @@ async def test_a_batch_that_ends_late_leaves_the_polls_alone_of_those_that_stood
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""
-    lane = driver.engine.narrow
+    lane = driver.engine.fast_path
     nothing: Any = None
-    item = NarrowCompletion(JobKey(1, 1, 1), fencing.Call(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing)
+    item = FastCompletion(
+        JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing
+    )
     batch, beside = [item], [item]
     waiter = Waiter("w", ("work",), 1, 30.0)
     waiter.reserved = 1
 
-    async def apply(_: list[NarrowCompletion]) -> None:
+    async def apply(_: list[FastCompletion]) -> None:
         lane.batcher.set_aside([item])
         item.aside, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
 

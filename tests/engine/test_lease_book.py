@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from penstock.engine import ids
+from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.vocabulary import Job
-from penstock.engine.wide import WideLane
 from penstock.errors import Conflict
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store import jobs as store
@@ -217,7 +217,7 @@ async def test_a_retry_that_is_claimed_before_the_failure_is_told_stays_watched(
     job = await driver.one("work", worker="first")
     again: list[Job] = []
     told = trio.Event()
-    committed: Callable[..., Awaitable[None]] = WideLane.committed
+    committed: Callable[..., Awaitable[None]] = FullPath.committed
 
     async def overtaken(*args: Any) -> None:
         if not again:
@@ -225,7 +225,7 @@ async def test_a_retry_that_is_claimed_before_the_failure_is_told_stays_watched(
         await committed(*args)
         told.set()
 
-    monkeypatch.setattr(WideLane, "committed", overtaken)
+    monkeypatch.setattr(FullPath, "committed", overtaken)
     await driver.fail(job)
     with trio.fail_after(20):
         await told.wait()

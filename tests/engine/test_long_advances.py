@@ -12,9 +12,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine import long_lane
 from penstock.engine.advancer import Ahead, Case
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.lanes import long_path
 from penstock.engine.vocabulary import StartRequest
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.offload import run_long
@@ -113,7 +113,7 @@ async def test_others_are_served_while_one_is_evaluated(driver: Driver) -> None:
 
 async def waiting(driver: Driver, count: int) -> bool:
     """Whether so many items are with the long lanes."""
-    queued = [lane.batcher.statistics() for lane in (driver.engine.wide.long, driver.engine.starts.long)]
+    queued = [lane.batcher.statistics() for lane in (driver.engine.full_path.long, driver.engine.starts.long)]
     return sum(each.waiting + (each.batch_age_s is not None) for each in queued) == count
 
 
@@ -182,7 +182,7 @@ async def test_an_instance_that_changes_all_the_time_is_evaluated_under_its_lock
     )
     await driver.run(loop, {"n": 0})
     a = await driver.one("a")
-    advancer = driver.engine.wide.advancer
+    advancer = driver.engine.full_path.advancer
     evaluate = advancer.ahead
     held: list[bool] = []
 
@@ -195,8 +195,8 @@ async def test_an_instance_that_changes_all_the_time_is_evaluated_under_its_lock
 
     monkeypatch.setattr(advancer, "ahead", interfered)
     await driver.complete(a)
-    assert held == [False] * (long_lane.TRIES_MAX + 1) + [True]
-    assert (await driver.variables(a.instance_id))["seen"] == long_lane.TRIES_MAX + 1
+    assert held == [False] * (long_path.TRIES_MAX + 1) + [True]
+    assert (await driver.variables(a.instance_id))["seen"] == long_path.TRIES_MAX + 1
 
 
 async def test_a_job_completed_by_another_meanwhile_is_judged_again(driver: Driver) -> None:
@@ -295,7 +295,7 @@ async def test_a_new_version_of_what_is_chained_is_evaluated_anew(driver: Driver
     )
     await driver.upload(child)
     await driver.upload(long_once() | {"autoStartNextWorkflow": True, "nextWorkflowId": "child"})
-    advancer = driver.engine.wide.advancer
+    advancer = driver.engine.full_path.advancer
     evaluate = advancer.ahead
     changed: list[bool] = []
 

@@ -50,7 +50,7 @@ async def cut_driver(proxy: Proxy, make_driver: MakeDriver, nursery: trio.Nurser
 
 
 def chosen() -> dict[str, Any]:
-    """A DECISION first and last: everything takes the wide lane."""
+    """A DECISION first and last: everything takes the full path."""
     branch = {"conditionalNextSteps": {"x == 1": "task"}}
     return definition(
         step("first", "DECISION", **branch), service("task", "last"),

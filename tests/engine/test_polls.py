@@ -1,4 +1,4 @@
-"""Long polls, hand-off at birth, and what a cancelled poll gives back."""
+"""Long polls, direct dispatch, and what a cancelled poll gives back."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from penstock.engine.items import FoldItem, TimerItem
+from penstock.engine.lanes.commands import FoldCommand, TimerCommand
 from penstock.engine.vocabulary import Job
 from penstock.errors import PenstockError
 from penstock.testing.definitions import Json, definition, end, timer
@@ -86,11 +86,11 @@ async def fire(driver: Driver, about: Round) -> None:
     timers = driver.rows("SELECT token_id, seq, index FROM timer WHERE instance_id = %s", number(about.instance))
     async with trio.open_nursery() as nursery:
         for found in timers:
-            nursery.start_soon(driver.engine.wide.submit, TimerItem(number(about.instance), found))
+            nursery.start_soon(driver.engine.full_path.submit, TimerCommand(number(about.instance), found))
 
 
 async def fold(driver: Driver, about: Round) -> None:
-    await driver.engine.wide.submit(FoldItem(number(about.instance), lambda: None))
+    await driver.engine.full_path.submit(FoldCommand(number(about.instance), lambda: None))
 
 
 async def expire(driver: Driver, about: Round, limit: int = 10) -> None:
@@ -170,7 +170,7 @@ HOUR = 3601
 
 RACES: dict[str, Race] = {
     "complete/complete": Race(PLAIN, ("x",), complete("x"), complete("x"), [(ACTIVE, path("x:C", "y:R"))]),
-    "complete/complete in the wide lane": Race(INTERRUPTED, ("x",), complete("x"), complete("x"), [NEXT]),
+    "complete/complete in the full path": Race(INTERRUPTED, ("x",), complete("x"), complete("x"), [NEXT]),
     "complete/timer": Race(INTERRUPTED, ("x",), complete("x"), fire, [NEXT, LATE_ONE], HOUR),
     "complete/reminder": Race(
         REMINDED, ("x",), complete("x"), fire, [NEXT, (WAITS, path("x:C", "side:R", "next:R"))], HOUR
@@ -178,7 +178,7 @@ RACES: dict[str, Race] = {
     "complete/cancel": Race(
         PLAIN, ("x",), complete("x"), cancel, [(CANCELLED, path("x:C", "y:S")), (CANCELLED, path("x:S"))]
     ),
-    "complete/cancel in the wide lane": Race(
+    "complete/cancel in the full path": Race(
         INTERRUPTED, ("x",), complete("x"), cancel, [(CANCELLED, path("x:C", "next:S")), (CANCELLED, path("x:S"))]
     ),
     "complete/fail": Race(
@@ -336,14 +336,14 @@ class Gate:
     def __init__(self, driver: Driver) -> None:
         self.reached = trio.Event()
         self.go = trio.Event()
-        commit = driver.engine.wide.commit
+        commit = driver.engine.full_path.commit
 
         async def held(*args: Any, **named: Any) -> None:
             self.reached.set()
             await self.go.wait()
             await commit(*args, **named)
 
-        driver.engine.wide.commit = held  # type: ignore[method-assign]
+        driver.engine.full_path.commit = held  # type: ignore[method-assign]
 
 
 async def test_what_waited_for_a_retry_takes_the_roots_lock_before_it_goes_on(make_driver: MakeDriver) -> None:

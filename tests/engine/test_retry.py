@@ -10,7 +10,7 @@ import pytest
 from penstock.core.advance import advance as real_advance
 from penstock.core.event import RetryRequested
 from penstock.engine import advancer
-from penstock.engine.items import CancelItem, RetryItem
+from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.vocabulary import Failure
 from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, linear, timer
@@ -70,7 +70,7 @@ async def test_no_wish_of_a_worker_ends_the_engine(driver: Driver, wish: float) 
 
 async def test_a_retry_timer_that_was_armed_anew_does_not_fire_early(driver: Driver) -> None:
     """A look that saw the first back-off end, and comes to fire it when the second one has begun."""
-    from penstock.engine.items import TimerItem
+    from penstock.engine.lanes.commands import TimerCommand
 
     await driver.run(definition(task("x", retryCount=9, retryBackoff=BACKOFF), end()))
     await driver.fail(await driver.one("x"))
@@ -79,7 +79,7 @@ async def test_a_retry_timer_that_was_armed_anew_does_not_fire_early(driver: Dri
     assert await driver.due() == 1
     await driver.fail(await driver.one("x"))
     before = driver.snapshot()
-    assert await driver.engine.wide.submit(TimerItem(token, (token, seq, index))) is False
+    assert await driver.engine.full_path.submit(TimerCommand(token, (token, seq, index))) is False
     assert driver.snapshot() == before
 
 
@@ -88,9 +88,9 @@ async def test_a_job_that_failed_for_good_is_listed_with_its_reason(driver: Driv
     ids = []
     for n in range(5):
         await driver.start("linear")
-        for _ in range(2):
-            job = await driver.one("work", worker=f"w{n}")
-            await driver.fail(job, f"boom {n}")
+        await driver.fail(await driver.one("work", worker=f"w{n}"), f"boom {n}")
+        job = await driver.one("work", worker=f"w{n}")
+        await driver.fail(job, f"boom {n}")
         ids.append(job.id)
     page = await driver.engine.jobs.failed(0, 3)
     assert [(dead.id, dead.reason, dead.worker_id) for dead in page.items] == [
@@ -285,9 +285,9 @@ async def test_a_retry_that_can_not_be_advanced_does_not_take_its_key_with_the_o
         return real_advance(*args)
 
     monkeypatch.setattr(advancer, "advance", advance)
-    items = [RetryItem(number(failed)), CancelItem(number(other), None)]
+    items = [RetryCommand(number(failed)), CancelCommand(number(other), None)]
     for item in items:
-        driver.engine.wide.submit_nowait(item)
+        driver.engine.full_path.submit_nowait(item)
     with pytest.raises(PenstockError, match="could not be advanced"):
         await items[0].wait_answer()
     await items[1].wait_answer()

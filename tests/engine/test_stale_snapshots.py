@@ -150,7 +150,7 @@ async def test_a_late_result_that_ends_an_instance_takes_along_what_the_expiry_q
         assert await driver.expire(31) == 1
 
     where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, hand_off, lease_s, output)"
-    await HeldUp(driver, "complete_narrow", where).run(late, expired)
+    await HeldUp(driver, "complete_fast", where).run(late, expired)
     assert await driver.status(instance) == "COMPLETED"
     assert driver.rows("SELECT * FROM ready") == []
 

@@ -109,7 +109,7 @@ async def test_a_look_for_lost_jobs_that_breaks_off_forgets_none(
         await driver.cancel(instance)
     looks: list[object] = []
 
-    async def facts(*args: Any) -> list[store.Known]:
+    async def facts(*args: Any) -> list[store.ExecutionInfo]:
         looks.append(args)
         if len(looks) == 2:
             raise psycopg.OperationalError

@@ -167,11 +167,12 @@ async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_not
             del held[instance]
 
     async def take() -> None:
-        await driver.engine.wide.batcher.wait_flushed()  # what a fold has locked is not claimed
+        await driver.engine.full_path.batcher.wait_flushed()  # what a fold has locked is not claimed
         held.update({job.instance_id: job for job in await driver.poll("work", n=10)})
 
     held: dict[str, Job] = {}
     written: dict[str, Any] = {}
+    before = driver.snapshot()
     with pytest.raises(PayloadTooLarge, match="variables: the instance would have more than 4000000 bytes"):
         for index in range(len(names)):
             await take()
@@ -179,7 +180,7 @@ async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_not
             await go_on(instance, {f"k{index}": "x" * 2 * MEGABYTE})
             written[f"k{index}"] = "x" * 2 * MEGABYTE
     assert driver.snapshot() == before
-    assert 2 < len(written) < 9  # it is looked at each 8 MB: see `complete_narrow`
+    assert 2 < len(written) < 9  # it is looked at each 8 MB: see `complete_fast`
     assert await driver.variables(instance) == written
     await go_on(other, {"small": 1})  # the others go on as before
     await go_on(instance, {})  # and so does what brings nothing
@@ -228,7 +229,7 @@ async def test_an_instance_at_its_bound_holds_up_no_others_in_its_batch(make_dri
         await connection.fetch(b"UPDATE token SET unfolded = 64, step = 1 WHERE id = $1", (int(full, 16),))
         await connection.fetch(
             b"UPDATE token SET step = 1 WHERE id = $1", (int(other, 16),)
-        )  # where a completion takes the wide lane
+        )  # where a completion takes the full path
     jobs = {job.instance_id: job for job in await driver.poll("work", n=2)}
     outcomes = await driver.engine.jobs.complete_many(
         [completion(jobs[full], {"blob": "x" * 4 * MEGABYTE}), completion(jobs[other], {"n": 1})]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 
-from penstock.engine.items import FoldItem, TimerItem
+from penstock.engine.lanes.commands import FoldCommand, TimerCommand
 from penstock.engine.vocabulary import Job, Release
 from penstock.errors import PenstockError
 from penstock.store import jobs as job_store
@@ -49,7 +49,7 @@ class Played:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        return self.body["steps"]  # type: ignore[return-value]
+        return cast("list[dict[str, Any]]", self.body["steps"])
 
     @property
     def engine(self) -> Driver:
@@ -119,6 +119,8 @@ class Played:
                 for _ in range(move.times):
                     await self.signal(move.step, output_of(move), early=True)
                 return
+            case _:
+                pass
         token, seq = self.open_executions()[move.place]
         if move.what == "fire":
             await self.fire(token, seq, move.index)
@@ -151,7 +153,7 @@ class Played:
         if left > 0:
             self.clock.advance(float(left) + 0.001)
         driver = self.engine
-        assert await driver.engine.wide.submit(TimerItem(number(self.instance), (token, seq, index)))
+        assert await driver.engine.full_path.submit(TimerCommand(number(self.instance), (token, seq, index)))
 
     async def disturb(self) -> None:
         """Something that changes nothing anybody can see."""
@@ -174,7 +176,7 @@ class Played:
                 releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]
                 await self.engine.engine.jobs.release_many(releases)
             case _:
-                await self.engine.engine.wide.submit(FoldItem(number(self.instance), lambda: None))
+                await self.engine.engine.full_path.submit(FoldCommand(number(self.instance), lambda: None))
 
     async def expire(self) -> None:
         leased = self.engines[0].rows(

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.book import MAX_WORK_STEPS
 from penstock.core.expression import ExpressionError, parse
+from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.work import BYTES_PER_STEP, STEP_WORK
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT")

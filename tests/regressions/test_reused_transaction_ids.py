@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.store import commits
+from penstock.store import in_doubt
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from tests.engine.conftest import make_driver
 from tests.engine.driver import Driver
@@ -29,7 +29,7 @@ AHEAD = b"SELECT pg_xact_status((pg_snapshot_xmax(pg_current_snapshot())::text::
 @pytest.fixture(params=[REUSED, AHEAD], ids=["reused", "ahead"], autouse=True)
 def crashed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash that lost the transaction under way."""
-    monkeypatch.setattr(commits, "SQL", {**commits.SQL, "transaction_status": request.param})
+    monkeypatch.setattr(in_doubt, "SQL", {**in_doubt.SQL, "transaction_status": request.param})
 
 
 Case = Callable[[Driver], Awaitable[tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[object]], object]]]

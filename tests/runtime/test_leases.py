@@ -9,7 +9,7 @@ import trio
 
 from penstock.core.event import Event
 from penstock.engine.ids import read_instance
-from penstock.engine.items import DeadLetterItem
+from penstock.engine.lanes.commands import DeadLetterCommand
 from penstock.errors import PenstockError, Unavailable
 from penstock.runtime import lease_sweeper
 from penstock.testing.definitions import linear
@@ -131,9 +131,9 @@ async def test_many_dead_letters_share_transactions(start_local: StartLocal) -> 
 
 
 def batches(engine: LocalEngine) -> float:
-    """Transactions of the wide lane."""
+    """Transactions of the full path."""
     name = "engine_db_transaction_duration_seconds_count"
-    return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "wide"}) or 0
+    return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "full"}) or 0
 
 
 async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
@@ -144,11 +144,11 @@ async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
     await engine.one("work")
     engine.clock.advance(31)
 
-    def refuse(item: DeadLetterItem) -> None:
+    def refuse(item: DeadLetterCommand) -> None:
         item.refuse(Unavailable("the database is away"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.engine.wide, "submit_nowait", refuse)
+        patch.setattr(engine.engine.full_path, "submit_nowait", refuse)
         with pytest.raises(Unavailable):
             await sweep(engine)
     assert await engine.status(instance) == "ACTIVE"
@@ -166,15 +166,15 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
     await engine.one("work")
     engine.clock.advance(31)
     tried: list[int] = []
-    decide = DeadLetterItem.decide
+    decide = DeadLetterCommand.decide
 
-    def fail(item: DeadLetterItem, *about: Any) -> Event:
+    def fail(item: DeadLetterCommand, *about: Any) -> Event:
         tried.append(item.instance)
         if item.instance == read_instance(broken):
             raise PenstockError("a bug")
         return decide(item, *about)
 
-    monkeypatch.setattr(DeadLetterItem, "decide", fail)
+    monkeypatch.setattr(DeadLetterCommand, "decide", fail)
     for _ in range(4):
         await sweep(engine)
         await engine.sweeper.scan_once()

@@ -1,7 +1,7 @@
 """Engines, workers, users and operators of a simulation, each with bad luck of every kind.
 
-Engines take what waits as one batch, at most one item per instance, as `store.batch` does; a batch takes time, may be
-rolled back and repeated, committed unheard and looked up, or die with its engine. Nobody waits for an answer for ever:
+Engines take what waits as one batch, at most one item per instance, as the lanes does; a batch takes time, may be
+rolled back and repeated, committed in doubt and looked up, or die with its engine. Nobody waits for an answer for ever:
 whoever gets none asks again, at another engine.
 """
 
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.core.definition import StepType
-from penstock.core.fencing import Call, CallKind, Verdict
+from penstock.core.fencing import CallKind, FenceRequest, Verdict
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.testing.random_definitions import random_output
 from tests.core.machine import START
@@ -90,7 +90,7 @@ class Engine:
         else:
             self._commit(batch)
             if luck < 0.15:
-                self._seen["committed unheard, looked up"] += 1
+                self._seen["committed in doubt, looked up"] += 1
                 self._world.after(self._world.between(0.01, 1), lambda: self._answer(batch))
                 return
             for item in batch:
@@ -264,21 +264,25 @@ class Crowd:
         kind = world.chance.choices((CallKind.COMPLETE, CallKind.FAIL, CallKind.HEARTBEAT), (6, 3, 1))[0]
         retryable = not world.one_in(5)
         output = random_output(world.chance)
-        self._report(Call(kind, worker, named), job, output, retryable)
+        self._report(FenceRequest(kind, worker, named), job, output, retryable)
         if kind is CallKind.HEARTBEAT:
             world.after(world.between(0, 8), lambda: self._work(worker, job, attempt))
         if world.one_in(4):
             self._seen["repeats"] += 1
-            world.after(world.between(0, 20), lambda: self._report(Call(kind, worker, named), job, output, retryable))
+            world.after(
+                world.between(0, 20), lambda: self._report(FenceRequest(kind, worker, named), job, output, retryable)
+            )
         if world.one_in(8):
             self._seen["strangers"] += 1
             other = world.chance.choice((CallKind.COMPLETE, CallKind.FAIL))
             world.after(
                 world.between(0, 20),
-                lambda: self._report(Call(other, "stranger", world.chance.choice((None, 77))), job, {"n": 99}, True),
+                lambda: self._report(
+                    FenceRequest(other, "stranger", world.chance.choice((None, 77))), job, {"n": 99}, True
+                ),
             )
 
-    def _report(self, call: Call, job: Job, output: dict[str, object], retryable: bool) -> None:
+    def _report(self, call: FenceRequest, job: Job, output: dict[str, object], retryable: bool) -> None:
         self._ask(call.kind.value, lambda: self._history.call(call, job, output, retryable=retryable))
 
 

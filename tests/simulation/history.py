@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.definition import StepType
 from penstock.core.event import JobCompleted, JobDeadLettered, JobFailed, TaskCompleted, TimerFired
-from penstock.core.fencing import Call, CallKind, Facts, Verdict, judge
+from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge
 from penstock.core.state import CLOSING_KINDS, HistoryKind, InstanceStatus, Token, TokenState, Trigger, move
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES
@@ -67,7 +67,7 @@ class History:
 
     # -- calls of workers
 
-    def call(self, call: Call, job: Job, output: Json, *, retryable: bool = True) -> Verdict:
+    def call(self, call: FenceRequest, job: Job, output: Json, *, retryable: bool = True) -> Verdict:
         """Judge a call and carry it out if it passes."""
         verdict = judge(call, self._facts(job, call.worker))
         if verdict is Verdict.APPLY:
@@ -77,10 +77,10 @@ class History:
             self.answers[job, call.attempt].add(verdict in OK)
         return verdict
 
-    def _facts(self, job: Job, worker: str) -> Facts:
+    def _facts(self, job: Job, worker: str) -> ExecutionState:
         closed = [row for row in self.machine.history if (row.token_id, row.seq) == job and row.kind in CLOSING_KINDS]
         token = self.token(job)
-        return Facts(
+        return ExecutionState(
             instance=self.status,
             closed=closed[0].kind if closed else None,
             closed_attempt=closed[0].attempt if closed else 0,
@@ -90,7 +90,7 @@ class History:
             failed_attempt=self.failed.get((job, worker)),
         )
 
-    def _carry_out(self, call: Call, job: Job, output: Json, retryable: bool) -> None:
+    def _carry_out(self, call: FenceRequest, job: Job, output: Json, retryable: bool) -> None:
         token = self.token(job)
         assert token is not None
         place = self.place(token)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.fencing import Call, Facts, Verdict
+from penstock.core.fencing import ExecutionState, FenceRequest, Verdict
 from penstock.core.state import JOB_STATES
 from tests.simulation import actors, history
 from tests.simulation.simulate import simulate
@@ -17,7 +17,7 @@ WORLDS = 40
 WORLDS_BROKEN = 60
 """Enough for a broken rule to show; the seeds are fixed, so it does or it does not."""
 WANTED = {
-    "asked again", "batches of several", "cancel: done", "claims lost", "committed unheard, looked up",
+    "asked again", "batches of several", "cancel: done", "claims lost", "committed in doubt, looked up",
     "complete: already-completed", "complete: cancelled", "complete: lease-lost", "complete: ok", "engines killed",
     "ended inside the COMMIT, in doubt",
     "fail: already-completed", "fail: ignored", "fail: ok", "fire: done", "fire: nothing to do", "heartbeat: ok",
@@ -45,12 +45,12 @@ def test_one_seed_is_one_history() -> None:
     assert simulate(7) == simulate(7)
 
 
-def open_to_all(call: Call, facts: Facts) -> Verdict:
+def open_to_all(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """Whoever calls while the job is open may complete it."""
     return Verdict.APPLY if facts.state in JOB_STATES else Verdict.LEASE_LOST
 
 
-def repeats_refused(call: Call, facts: Facts) -> Verdict:
+def repeats_refused(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """A completion that was taken is refused when it comes again."""
     verdict = history_judge(call, facts)
     return Verdict.LEASE_LOST if verdict is Verdict.ALREADY else verdict
@@ -59,7 +59,7 @@ def repeats_refused(call: Call, facts: Facts) -> Verdict:
 history_judge = history.judge
 
 
-def break_fence(judge: Callable[[Call, Facts], Verdict]) -> Callable[[pytest.MonkeyPatch], None]:
+def break_fence(judge: Callable[[FenceRequest, ExecutionState], Verdict]) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(history, "judge", judge)
 
 

@@ -26,8 +26,8 @@ from penstock.settings import Settings
 from penstock.store import idempotency, instances, jobs, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
-from penstock.store.instances import IdPage, NarrowStart, Wanted
-from penstock.store.jobs import Claimed, Extension, JobKey, Lease, NarrowItem, Slot
+from penstock.store.instances import FastStart, IdPage, Wanted
+from penstock.store.jobs import Claimed, Extension, FastItem, JobKey, Lease, Slot
 from penstock.store.statements import SQL
 from penstock.store.timers import Timer
 from penstock.testing.definitions import definition, end, step
@@ -143,12 +143,12 @@ def slots(n: int, lease_s: float = 30) -> list[Slot]:
     return [Slot(1, ordinal, "w", lease_s) for ordinal in range(1, n + 1)]
 
 
-def completion(job: Claimed) -> NarrowItem:
-    return NarrowItem(job.token, job.seq, job.attempt, "w", False, 1, 1, None, None, b'{"a":1}')
+def completion(job: Claimed) -> FastItem:
+    return FastItem(job.token, job.seq, job.attempt, "w", False, 1, 1, None, None, b'{"a":1}')
 
 
-def last_completion(job: Claimed) -> NarrowItem:
-    return NarrowItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, b'{"a":1}')
+def last_completion(job: Claimed) -> FastItem:
+    return FastItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, b'{"a":1}')
 
 
 def facts_keys(leased: list[Claimed]) -> list[JobKey]:
@@ -163,8 +163,8 @@ async def failed(connection: TrioConnection, job_type: str | None) -> list[Any]:
     return [*found, *range(total)]
 
 
-def starts(n: int) -> list[NarrowStart]:
-    return [NarrowStart((1 << 42) + k, 1, b"{}", f"new-{k}", 1, None, None) for k in range(n)]
+def starts(n: int) -> list[FastStart]:
+    return [FastStart((1 << 42) + k, 1, b"{}", f"new-{k}", 1, None, None) for k in range(n)]
 
 
 def found(**filters: Any) -> Call:
@@ -200,11 +200,11 @@ async def purge(connection: TrioConnection, hours: float) -> range:
 CASES = {
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
     "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 10),
-    "complete_narrow": Case(
-        lambda c, leased: jobs.complete_narrow(c, [completion(job) for job in leased]), 100, 100 * 30, 100
+    "complete_fast": Case(
+        lambda c, leased: jobs.complete_fast(c, [completion(job) for job in leased]), 100, 100 * 30, 100
     ),
-    "complete_narrow at the end": Case(
-        lambda c, leased: jobs.complete_narrow(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100
+    "complete_fast at the end": Case(
+        lambda c, leased: jobs.complete_fast(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100
     ),
     "extend": Case(
         lambda c, leased: jobs.extend(
@@ -223,7 +223,7 @@ CASES = {
     "probe_ready": Case(lambda c, _: jobs.probe_ready(c, [1, 2, 3], 500), 2, 1500),
     "view": Case(lambda c, _: instances.view(c, range(BASE, BASE + 4 * 50, 2)), 100, 100 * 40),
     "history": Case(history, 1, 30),
-    "start_narrow": Case(lambda c, _: instances.start_narrow(c, starts(100)), 100, 100 * 30),
+    "start_fast": Case(lambda c, _: instances.start_fast(c, starts(100)), 100, 100 * 30),
     "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
     "count_timer_failures": Case(lambda c, _: fail_timers(c), 100, 100 * 25),

@@ -34,8 +34,8 @@ TABLES = {
 """With a column that tells their rows apart."""
 
 HOT = (
-    "complete_narrow", "probe_ready", "claim", "extend", "give_back", "expire", "checkpoints", "fresh_leases", "facts",
-    "variables", "start_narrow", "started", "view", "history", "lock_roots", "lock_branches", "free_tokens",
+    "complete_fast", "probe_ready", "claim", "extend", "give_back", "expire", "checkpoints", "fresh_leases", "facts",
+    "variables", "start_fast", "started", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
     "reopen_instances", "forget_keys", "forget_signals", "forget_notes", "update_tokens", "delete_tokens",
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
@@ -125,8 +125,8 @@ def test_a_hot_statement_finds_its_rows_by_their_keys(drained_dsn: str, name: st
 
 
 CASES = (
-    "claim", "complete_narrow", "complete_narrow at the end", "extend", "give_back", "expire", "facts", "view",
-    "start_narrow", "probe_ready",
+    "claim", "complete_fast", "complete_fast at the end", "extend", "give_back", "expire", "facts", "view",
+    "start_fast", "probe_ready",
 )  # fmt: skip
 
 

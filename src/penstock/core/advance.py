@@ -24,9 +24,8 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec import structs
 
-from penstock.core.book import SIGNALS_PER_ADVANCE_MAX, Book, Inputs, PositionsExhausted
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import AuditRow, Chain, Outcome, Timer
+from penstock.core.effect import AuditRow, Chain, Effects, Timer
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -40,6 +39,7 @@ from penstock.core.event import (
     TimerFired,
 )
 from penstock.core.expression import Expression, ExpressionError
+from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX, Inputs, PositionsExhausted, Recorder
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
     CONTINUE_TIMER,
@@ -77,7 +77,7 @@ def advance(
     variables: Mapping[str, object] | None,
     event: Event,
     inputs: Inputs,
-) -> Outcome:
+) -> Effects:
     """Decide what ``event`` does.
 
     ``tokens`` are all tokens of the instance (they are changed in place; pass copies to keep the old ones), ordered
@@ -87,10 +87,10 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Book):
+class _Run(Recorder):
     # -- events
 
-    def apply(self, event: Event) -> Outcome:
+    def apply(self, event: Event) -> Effects:
         match event:
             case Started():
                 self.start()
@@ -141,7 +141,7 @@ class _Run(Book):
         if delay_s is None:
             delay_s = backoff_s(step.backoff, token.failures, self.inputs.jitter)
         token.claimed_by = token.claimed_at = token.lease_until = None
-        self.touch(token)
+        self.mark_changed(token)
         if delay_s > 0:
             move(token, Trigger.BACK_OFF)
             self.arm(token, RETRY_TIMER, delay_s)
@@ -160,7 +160,7 @@ class _Run(Book):
         elif index == RETRY_TIMER:
             self.out.fired.append(fired)
             move(token, Trigger.BACKOFF_OVER)
-            self.touch(token)
+            self.mark_changed(token)
             self.queue_again(token, step)
         elif index == WAIT_TIMER:
             self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
@@ -183,7 +183,7 @@ class _Run(Book):
         # in the old order of entry; those that were about to enter their first step had none yet
         for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
             self.fresh.add(token.id)
-            self.touch(token)
+            self.mark_changed(token)
             if token.is_open:
                 self.entering.append((token, token.step))
                 self.reentering[token.id] = token.entry
@@ -219,7 +219,7 @@ class _Run(Book):
         if step.type is StepType.JOIN_GATEWAY and token.side:
             self.end_token(token)
             return
-        self.place(token, step)
+        self.begin_execution(token, step)
         self.work.spend(STEP_WORK)
         kind = step.type
         match kind:
@@ -350,14 +350,14 @@ class _Run(Book):
         gateway.pending -= 1
         gateway.arrived += arrived
         assert gateway.pending >= 0, "a branch was counted twice"
-        self.touch(gateway)
+        self.mark_changed(gateway)
         if gateway.pending:
             return
         if not gateway.arrived:
             self.end_token(gateway)
             return
         join = self.definition.steps[self.definition.steps[gateway.step].join or 0]
-        self.place(gateway, join)
+        self.begin_execution(gateway, join)
         self.record(gateway, HistoryKind.COMPLETED)
         self.out.steps_run += 1
         assert join.next is not None
@@ -370,7 +370,7 @@ class _Run(Book):
         if token.is_root:
             token.parent_id = None
             move(token, Trigger.END)
-            self.touch(token)
+            self.mark_changed(token)
         else:
             self.remove(token)
         if parent_id is not None:

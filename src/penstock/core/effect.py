@@ -61,7 +61,7 @@ class Chain(msgspec.Struct, frozen=True):
     definition_id: str
 
 
-class Outcome(msgspec.Struct):
+class Effects(msgspec.Struct):
     """Everything that one event changes in one instance.
 
     ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and

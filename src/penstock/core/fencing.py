@@ -1,7 +1,7 @@
 """Who may still act on a job: one pure judgement for complete, fail and heartbeat, whatever arrives late or twice.
 
-The rules and their order are those of `docs/guarantees.md` ("Fencing"). The store reads `Facts` by key, under the
-token's lock where something may be written; nobody else decides such a question.
+The rules and their order are those of `docs/guarantees.md` ("Fencing"). The store reads `ExecutionState` by key, under
+the token's lock where something may be written; nobody else decides such a question.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def known_attempt(attempt: int | None) -> int | None:
     return attempt if attempt is None or 0 < attempt <= ATTEMPT_MAX else 0
 
 
-class Call(msgspec.Struct, frozen=True):
+class FenceRequest(msgspec.Struct, frozen=True):
     """The call that is judged. ``explicit``: made through a batch call, whose answers name every outcome."""
 
     kind: CallKind
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
     explicit: bool = False
 
 
-class Facts(msgspec.Struct, frozen=True):
+class ExecutionState(msgspec.Struct, frozen=True):
     """What is known of one step execution. Without ``instance`` there is no such instance. Only jobs are judged."""
 
     instance: InstanceStatus | None = None
@@ -64,7 +64,7 @@ class Verdict(enum.Enum):
     IGNORED = "ignored"  # answered with success, counted and logged
 
 
-def judge(call: Call, facts: Facts) -> Verdict:
+def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """The first rule that fits decides."""
     if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES):
         return Verdict.NOT_FOUND

@@ -20,21 +20,21 @@ import msgspec
 import trio
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
-from penstock.core.effect import Outcome
+from penstock.core.effect import Effects
 from penstock.core.event import Event, Started
 from penstock.core.state import Instance, Token
 from penstock.core.work import LongWork, Record, Work
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
+from penstock.engine.lanes.lane import Item
 from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long
 from penstock.settings import Settings
-from penstock.store import wide as store
-from penstock.store.batch import Item
+from penstock.store import full_path as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.wide import Change, NewInstance
+from penstock.store.full_path import Change, NewInstance
 
 CHAIN_MAX: Final = 100
 """Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
@@ -223,7 +223,7 @@ class Advancer:
 
         supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find)
         changes = await self._run(case, work, supply, run_long, None)
-        return Ahead(case, work.record, chained, sum(len(change.outcome.history) for change, _ in changes))
+        return Ahead(case, work.record, chained, sum(len(change.effects.history) for change, _ in changes))
 
     async def _run(
         self,
@@ -237,21 +237,21 @@ class Advancer:
         if case.variables is not None:
             values = await call(_decode, case.variables)
         loaded, parent = case.loaded, case.instance.id
-        outcome, following = await self._advance(case, values, work, supply, call)
-        changes = [(Change(outcome, loaded.job_type_of, created, loaded.code), loaded)]
+        effects, following = await self._advance(case, values, work, supply, call)
+        changes = [(Change(effects, loaded.job_type_of, created, loaded.code), loaded)]
         chained_bytes = 0
         for left in reversed(range(CHAIN_MAX)):
-            if outcome.chain is None or following is None:
+            if effects.chain is None or following is None:
                 break
-            values = {**(values or {}), **await call(_written, outcome)}
+            values = {**(values or {}), **await call(_written, effects)}
             text: bytes = await call(work.keep, partial(msgspec.json.encode, values))
             chained_bytes += len(text)
             loaded, id = following, supply.new_id()
             start = Case(loaded, Instance(id), [], text, Started(), case.now, {})
             may_chain = left > 0 and chained_bytes <= self._settings.instance_variables_max_bytes
-            outcome, following = await self._advance(start, dict(values), work, supply, call, may_chain=may_chain)
+            effects, following = await self._advance(start, dict(values), work, supply, call, may_chain=may_chain)
             created = NewInstance(id, loaded.key, text, parent_id=parent)
-            changes.append((Change(outcome, loaded.job_type_of, created, loaded.code), loaded))
+            changes.append((Change(effects, loaded.job_type_of, created, loaded.code), loaded))
             parent = id
         return changes
 
@@ -264,7 +264,7 @@ class Advancer:
         call: Callable[..., Awaitable[Any]],
         *,
         may_chain: bool = True,
-    ) -> tuple[Outcome, LoadedDefinition | None]:
+    ) -> tuple[Effects, LoadedDefinition | None]:
         """Advance, again with more positions when they run out; with the definition that is chained into."""
         following: LoadedDefinition | None = None
         next_known = True
@@ -286,7 +286,7 @@ class Advancer:
             copies = [msgspec.structs.replace(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
             try:
-                outcome: Outcome = await call(
+                effects: Effects = await call(
                     advance, case.loaded.definition, start, copies, values, case.event, inputs
                 )
             except PositionsExhausted:
@@ -300,11 +300,11 @@ class Advancer:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
                 raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
-            if outcome.chain is None:
-                return outcome, None
-            following = await supply.find(outcome.chain.definition_id)
+            if effects.chain is None:
+                return effects, None
+            following = await supply.find(effects.chain.definition_id)
             if following is not None:
-                return outcome, following
+                return effects, following
             next_known = False
             work.rewind(mark)
 
@@ -318,10 +318,10 @@ def _decode(text: str | bytes) -> dict[str, Any]:
     return msgspec.json.decode(text, type=dict[str, Any])
 
 
-def _written(outcome: Outcome) -> dict[str, Any]:
+def _written(effects: Effects) -> dict[str, Any]:
     """What the advance itself wrote, in order."""
     written: dict[str, Any] = {}
-    for row in outcome.history:
+    for row in effects.history:
         if row.output is not None:
             written.update(msgspec.json.decode(row.output, type=dict[str, Any]))
     return written

@@ -12,11 +12,11 @@ import trio
 
 from penstock.access.identity import actor
 from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
-from penstock.core.narrow import NarrowPlan, narrow_plans, narrow_start, needs_variables
+from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_variables
 from penstock.core.parsing import STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
-from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
+from penstock.engine.lanes.flush import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
 from penstock.errors import Conflict, Forbidden, NotFound
@@ -36,8 +36,18 @@ T = TypeVar("T")
 class LoadedDefinition:
     """A parsed version with what the engine precomputes of it. Immutable, shared by all instances."""
 
-    __slots__ = ("code", "definition", "job_types", "key", "narrow_start", "needs_variables", "plans",
-                 "secret_variables", "uploaded_at", "version")  # fmt: skip
+    __slots__ = (
+        "code",
+        "definition",
+        "fast_start",
+        "job_types",
+        "key",
+        "needs_variables",
+        "plans",
+        "secret_variables",
+        "uploaded_at",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
         self.key = row.key
@@ -49,8 +59,8 @@ class LoadedDefinition:
             job_type_ids[step.job_type] if step.type is StepType.SERVICE_TASK and step.job_type else None
             for step in definition.steps
         )
-        self.plans: tuple[NarrowPlan | None, ...] = narrow_plans(definition)
-        self.narrow_start = narrow_start(definition)
+        self.plans: tuple[FastPlan | None, ...] = fast_plans(definition)
+        self.fast_start = fast_start(definition)
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)
 

@@ -18,11 +18,13 @@ from penstock.engine.code import Code
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
-from penstock.engine.items import FoldItem, TimerItem
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
+from penstock.engine.lanes.commands import FoldCommand, TimerCommand
+from penstock.engine.lanes.fast_path import FastPath
+from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.lane import Batcher
 from penstock.engine.leases import Leases
-from penstock.engine.narrow import NarrowLane
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
@@ -31,11 +33,9 @@ from penstock.engine.starts import Starts
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
 from penstock.engine.variables import VariablesCache
-from penstock.engine.wide import WideLane
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store.batch import Batcher
 from penstock.store.database import Database, DatabaseError
 
 
@@ -62,27 +62,27 @@ class Engine:
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)
         self.aside = Aside(metrics)
         self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit)
-        self.wide = WideLane(
+        self.full_path = FullPath(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
         )
-        self.narrow = NarrowLane(database, settings, metrics, self.polls, cache, self._fold)
-        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.wide)
+        self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold)
+        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.full_path)
         self.leases = Leases(
             database,
             settings,
             metrics,
             self.definitions,
-            self.wide,
+            self.full_path,
             self.aside,
             self.polls.queued,
             self.timers.note_due_in,
         )
-        self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.narrow, self.wide)
+        self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
         self.runs = Runs(database, settings, self.definitions, self.journal)
-        self.instances = Instances(database, settings, self.definitions, self.starts, self.wide, self.runs)
+        self.instances = Instances(database, settings, self.definitions, self.starts, self.full_path, self.runs)
         self.tasks = Tasks(
-            database, self.definitions, self.instances, self.wide, self.runs, audit=settings.audit_log_enabled
+            database, self.definitions, self.instances, self.full_path, self.runs, audit=settings.audit_log_enabled
         )
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)
@@ -94,11 +94,11 @@ class Engine:
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""
         return [
-            self.narrow.batcher,
-            self.wide.batcher,
+            self.fast_path.batcher,
+            self.full_path.batcher,
             self.starts.batcher,
             self.starts.keyed,
-            self.wide.long.batcher,
+            self.full_path.long.batcher,
             self.starts.long.batcher,
             self.polls.claims,
             self.polls.releases,
@@ -135,8 +135,8 @@ class Engine:
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:
             return await self.journal.wake(instance, timer[1])
-        item = TimerItem(instance, timer, give_up, self.timers.note_refused)
-        self.wide.submit_nowait(item)
+        item = TimerCommand(instance, timer, give_up, self.timers.note_refused)
+        self.full_path.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None
 
     def _fold(self, instance: int) -> None:
@@ -144,9 +144,9 @@ class Engine:
         if instance in self._folding or len(self._folding) > 1000:
             return
         self._folding.add(instance)
-        item = FoldItem(instance, lambda: self._folding.discard(instance))
+        item = FoldCommand(instance, lambda: self._folding.discard(instance))
         try:
-            self.wide.batcher.submit_nowait(item)
+            self.full_path.batcher.submit_nowait(item)
         except TooManyRequests:
             self._folding.discard(instance)
 

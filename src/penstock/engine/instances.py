@@ -13,7 +13,9 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
-from penstock.engine.items import CancelItem, RetryItem
+from penstock.engine.lanes.command import IsCode
+from penstock.engine.lanes.commands import CancelCommand, RetryCommand
+from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import (
     BUSINESS_KEY_MAX_CHARS,
     NAME_MAX_CHARS,
@@ -36,8 +38,6 @@ from penstock.engine.vocabulary import (
     StartRequest,
     StartResult,
 )
-from penstock.engine.wide import WideLane
-from penstock.engine.wide_item import IsCode
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -87,14 +87,14 @@ class Instances:
         settings: Settings,
         definitions: Definitions,
         starts: Starts,
-        wide: WideLane,
+        full_path: FullPath,
         runs: Runs,
     ) -> None:
         self._database = database
         self._settings = settings
         self._definitions = definitions
         self._starts = starts
-        self._wide = wide
+        self._full_path = full_path
         self._runs = runs
         self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
 
@@ -208,14 +208,14 @@ class Instances:
         number = ids.read_instance(id)
         text = None if not reason else check_text(reason, "reason", REASON_MAX_CHARS)
         try:
-            await self._wide.submit(CancelItem(number, text, force=force))
+            await self._full_path.submit(CancelCommand(number, text, force=force))
         except IsCode:
             await self._runs.cancel(id, text)
         return await self._view(id, committed=True)
 
     async def retry(self, id: str) -> InstanceView:
         """Let a FAILED instance go on where it failed. Raises NotFound, Conflict when it is not FAILED."""
-        await self._wide.submit(RetryItem(ids.read_instance(id)))
+        await self._full_path.submit(RetryCommand(ids.read_instance(id)))
         return await self._view(id, committed=True)
 
     def _check(self, request: StartRequest) -> None:

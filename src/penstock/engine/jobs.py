@@ -8,14 +8,16 @@ from typing import TypeVar, assert_never
 import trio
 
 from penstock.access.identity import check_job_types, job_type_limit
-from penstock.core.fencing import Call, CallKind, Verdict, judge, known_attempt
+from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
-from penstock.engine.flush import Flush
-from penstock.engine.items import CompleteItem, FailItem
+from penstock.engine.lanes.commands import CompleteCommand, FailCommand
+from penstock.engine.lanes.fast_path import FastCompletion, FastPath
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.lane import Batcher, Item
 from penstock.engine.lease_book import GrantedLease
-from penstock.engine.narrow import NarrowCompletion, NarrowLane
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ReleaseItem
@@ -36,7 +38,6 @@ from penstock.engine.vocabulary import (
     Release,
 )
 from penstock.engine.waiters import Waiter
-from penstock.engine.wide import WideLane
 from penstock.errors import (
     BadRequest,
     DispatchModeConflict,
@@ -49,10 +50,9 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
-from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.jobs import JobKey, Known
+from penstock.store.jobs import ExecutionInfo, JobKey
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
@@ -64,7 +64,7 @@ R = TypeVar("R")
 _ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
 
-class LookItem(Item[Known]):
+class Lookup(Item[ExecutionInfo]):
     """A question for the facts about one job."""
 
     __slots__ = ("job", "worker")
@@ -75,12 +75,12 @@ class LookItem(Item[Known]):
         self.worker = worker
 
 
-class BeatItem(Item["Verdict | HeartbeatAnswer"]):
+class HeartbeatCall(Item["Verdict | HeartbeatAnswer"]):
     """A heartbeat. Applied, ``row`` tells more than the answer."""
 
     __slots__ = ("call", "extension", "job", "row", "tries")
 
-    def __init__(self, job: JobKey, call: Call, extension: store.Extension) -> None:
+    def __init__(self, job: JobKey, call: FenceRequest, extension: store.Extension) -> None:
         super().__init__()
         self.job = job
         self.call = call
@@ -99,19 +99,19 @@ class Jobs:
         metrics: Metrics,
         definitions: Definitions,
         polls: Polls,
-        narrow: NarrowLane,
-        wide: WideLane,
+        fast_path: FastPath,
+        full_path: FullPath,
     ) -> None:
         self._database = database
         self._settings = settings
         self._metrics = metrics
         self._definitions = definitions
         self._polls = polls
-        self._narrow = narrow
-        self._wide = wide
+        self._fast_path = fast_path
+        self._full_path = full_path
         size, queue = settings.batch_max_items, settings.batch_queue_max_items
-        self.looks: Batcher[LookItem] = Batcher("look-up", self._look, max_items=size, max_queue_items=queue)
-        self.beats: Batcher[BeatItem] = Batcher(
+        self.looks: Batcher[Lookup] = Batcher("look-up", self._look, max_items=size, max_queue_items=queue)
+        self.beats: Batcher[HeartbeatCall] = Batcher(
             "heartbeat",
             self._beat,
             max_items=size,
@@ -199,11 +199,11 @@ class Jobs:
     async def complete_many(self, requests: Sequence[Completion]) -> list[ItemOutcome]:
         """Finish jobs; one outcome each, in order. A bad item never fails its neighbours."""
         outcomes: list[ItemOutcome | None] = [None] * len(requests)
-        queued: list[tuple[int, NarrowCompletion]] = []
+        queued: list[tuple[int, FastCompletion]] = []
         others: list[int] = []
         for index, request in enumerate(requests):  # no task each: 15 µs saved per job of a leased batch
             try:
-                item = self._narrow_nowait(request)
+                item = self._fast_nowait(request)
             except PenstockError as error:
                 outcomes[index] = _failed(request.job_id, error)
             else:
@@ -216,7 +216,7 @@ class Jobs:
             try:
                 verdict = await item.wait_answer()
                 if verdict is Verdict.APPLY:
-                    verdict = await self._wide.submit(CompleteItem(item.job, item.call, item.output))
+                    verdict = await self._full_path.submit(CompleteCommand(item.job, item.call, item.output))
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
@@ -281,22 +281,22 @@ class Jobs:
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
         step = None if lease is None else lease.step
         if loaded is None or step is None:
-            known = await self.looks.submit(LookItem(job, call.worker), within_s=self._settings.outage_wait_seconds)
-            verdict = judge(call, known.facts)
+            known = await self.looks.submit(Lookup(job, call.worker), within_s=self._settings.outage_wait_seconds)
+            verdict = judge(call, known.execution)
             if verdict is not Verdict.APPLY:
                 return verdict
             loaded, step = await self._load(known)
         plan = loaded.plans[step]
         if plan is not None:
-            item = NarrowCompletion(job, call, request.variables, loaded, step, plan)
-            verdict = await self._narrow.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
+            item = FastCompletion(job, call, request.variables, loaded, step, plan)
+            verdict = await self._fast_path.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
             if verdict is not Verdict.APPLY:
                 return verdict
-        answer = await self._wide.submit(CompleteItem(job, call, request.variables))
+        answer = await self._full_path.submit(CompleteCommand(job, call, request.variables))
         assert isinstance(answer, Verdict)
         return answer
 
-    async def _load(self, known: Known) -> tuple[LoadedDefinition, int]:
+    async def _load(self, known: ExecutionInfo) -> tuple[LoadedDefinition, int]:
         assert known.definition is not None
         assert known.step is not None
         loaded = self._definitions.cached(known.definition)
@@ -308,7 +308,7 @@ class Jobs:
     async def _fail(self, request: Failure) -> Verdict:
         job, call = self._read(request, CallKind.FAIL)
         await self._permit(job)
-        item = FailItem(
+        item = FailCommand(
             job,
             call,
             retryable=request.retryable,
@@ -316,7 +316,7 @@ class Jobs:
             retry_after_s=wished_s(request.retry_after_seconds),
         )
         try:
-            answer = await self._wide.submit(item)
+            answer = await self._full_path.submit(item)
         except NotFound:
             answer = Verdict.NOT_FOUND
         assert isinstance(answer, Verdict)
@@ -332,7 +332,7 @@ class Jobs:
             job.token, job.seq, call.attempt, call.worker, self.lease_s(request.lease_seconds), request.checkpoint,
             request.progress,
         )  # fmt: skip
-        return await self.beats.submit(BeatItem(job, call, extension), within_s=self._settings.outage_wait_seconds)
+        return await self.beats.submit(HeartbeatCall(job, call, extension), within_s=self._settings.outage_wait_seconds)
 
     async def _permit(self, job: JobKey) -> None:
         """Raises Forbidden when the caller is limited to other job types. An unknown job is for others to tell of."""
@@ -342,18 +342,18 @@ class Jobs:
         if lease is not None and lease.loaded is not None:
             loaded, step = lease.loaded, lease.step
         else:
-            known = await self.looks.submit(LookItem(job, ""), within_s=self._settings.outage_wait_seconds)
+            known = await self.looks.submit(Lookup(job, ""), within_s=self._settings.outage_wait_seconds)
             if known.definition is None or known.step is None:
                 return
             loaded, step = await self._load(known)
         check_job_types((loaded.definition.steps[step].job_type or "",))
 
-    def _read(self, request: JobAction, kind: CallKind) -> tuple[JobKey, Call]:
+    def _read(self, request: JobAction, kind: CallKind) -> tuple[JobKey, FenceRequest]:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
         refuse_executors(request.worker_id)
-        call = Call(kind, request.worker_id, known_attempt(request.attempt), request.explicit)
+        call = FenceRequest(kind, request.worker_id, known_attempt(request.attempt), request.explicit)
         return ids.read_job(request.job_id), call
 
     def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
@@ -372,8 +372,8 @@ class Jobs:
 
     # -- one item of a batch call
 
-    def _narrow_nowait(self, request: Completion) -> NarrowCompletion | None:
-        """Queue a completion whose job is known here and narrow; None for the others."""
+    def _fast_nowait(self, request: Completion) -> FastCompletion | None:
+        """Queue a completion whose job is known here and on the fast path; None for the others."""
         job, call = self._read(request, CallKind.COMPLETE)
         lease = self._polls.leases.find(job.token, job.seq)
         if lease is None or lease.loaded is None:
@@ -383,8 +383,8 @@ class Jobs:
         plan = lease.loaded.plans[lease.step]
         if plan is None:
             return None
-        item = NarrowCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
-        self._narrow.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
+        self._fast_path.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
         return item
 
     def _outcome(self, job_id: str, verdict: Verdict) -> ItemOutcome:
@@ -425,10 +425,10 @@ class Jobs:
 
     # -- their statements
 
-    async def _look(self, items: list[LookItem]) -> None:
+    async def _look(self, items: list[Lookup]) -> None:
         await self._flush_looks.apply_safely(items)
 
-    async def _look_batch(self, connection: TrioConnection, items: list[LookItem], again: bool) -> None:
+    async def _look_batch(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
         found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
         for item, known in zip(items, found, strict=True):
             item.answer(known)
@@ -441,18 +441,18 @@ class Jobs:
         else:
             self._polls.leases.extend(row.token, row.seq, row.attempt, ends_at)
 
-    async def _beat(self, items: list[BeatItem]) -> None:
+    async def _beat(self, items: list[HeartbeatCall]) -> None:
         await self._flush_beats.apply_safely(items)
 
-    async def _find_held(self, connection: TrioConnection, items: list[BeatItem]) -> list[BeatItem]:
+    async def _find_held(self, connection: TrioConnection, items: list[HeartbeatCall]) -> list[HeartbeatCall]:
         held = await store.held_tokens(connection, [item.job.token for item in items])
         return [item for item in items if item.job.token in held]
 
-    async def _beat_batch(self, connection: TrioConnection, items: list[BeatItem], again: bool) -> None:
+    async def _beat_batch(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         rows = await store.extend(connection, [item.extension for item in items])
         extended = {(row.token, row.seq): row for row in rows}
-        refused: list[BeatItem] = []
+        refused: list[HeartbeatCall] = []
         for item in items:
             row = extended.get((item.job.token, item.job.seq))
             if row is None:
@@ -466,8 +466,8 @@ class Jobs:
                 connection, [item.job for item in refused], [item.call.worker for item in refused]
             )
             for item, known in zip(refused, found, strict=True):
-                verdict = judge(item.call, known.facts)
-                if known.facts.state is None:  # closed, through another engine maybe
+                verdict = judge(item.call, known.execution)
+                if known.execution.state is None:  # closed, through another engine maybe
                     self._polls.leases.forget(item.job.token, item.job.seq)
                 item.tries += 1
                 if verdict is not Verdict.APPLY:

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import trio
 
-from penstock.core.fencing import Call, CallKind
+from penstock.core.fencing import CallKind, FenceRequest
 from penstock.core.state import InstanceStatus
-from penstock.engine.flush import RETRY_FIRST_S, RETRY_MAX_S
-from penstock.engine.jobs import BeatItem, Jobs
+from penstock.engine.jobs import HeartbeatCall, Jobs
 from penstock.engine.journal_items import (
     AppendAnswer,
     Extended,
@@ -35,6 +34,8 @@ from penstock.engine.journal_lanes import (
     TellItem,
     WakeItem,
 )
+from penstock.engine.lanes.flush import RETRY_FIRST_S, RETRY_MAX_S
+from penstock.engine.lanes.lane import Batcher
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
@@ -43,7 +44,6 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
-from penstock.store.batch import Batcher
 from penstock.store.database import AWAY, Database, first_line
 from penstock.store.jobs import JobKey
 
@@ -183,9 +183,9 @@ class Journal:
         extension = job_store.Extension(
             held.instance, held.seq, held.attempt, held.holder, self._settings.lease_default_seconds, branches, view
         )
-        item = BeatItem(
+        item = HeartbeatCall(
             JobKey(held.instance, held.instance, held.seq),
-            Call(CallKind.HEARTBEAT, held.holder, held.attempt),
+            FenceRequest(CallKind.HEARTBEAT, held.holder, held.attempt),
             extension,
         )
         await self._jobs.beats.submit(item, within_s=self._settings.outage_wait_seconds)

@@ -15,8 +15,9 @@ from typing import Any, Final
 import trio
 
 from penstock.core.state import InstanceStatus, TokenState
-from penstock.engine.flush import BUSY_REASON, Flush
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
+from penstock.engine.lanes.flush import BUSY_REASON, Flush
+from penstock.engine.lanes.lane import Batcher, Item
 from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
@@ -24,7 +25,6 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
-from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, TryAgain
 from penstock.store.journal import Backend, RunState

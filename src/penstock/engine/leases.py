@@ -13,8 +13,8 @@ from penstock.core.state import TokenState
 from penstock.engine.aside import Aside
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import show_instance, show_job
-from penstock.engine.items import DeadLetterItem
-from penstock.engine.wide import WideLane
+from penstock.engine.lanes.commands import DeadLetterCommand
+from penstock.engine.lanes.full_path import FullPath
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import get_logger
 from penstock.metrics import Metrics
@@ -46,7 +46,7 @@ class Leases:
         settings: Settings,
         metrics: Metrics,
         definitions: Definitions,
-        wide: WideLane,
+        full_path: FullPath,
         aside: Aside,
         queued: Callable[[str], None],
         armed: Callable[[float], None],
@@ -57,7 +57,7 @@ class Leases:
         """A job whose lease ends so often is dead-lettered."""
         self._metrics = metrics
         self._definitions = definitions
-        self._wide = wide
+        self._full_path = full_path
         self._aside = aside
         self._queued = queued
         self._armed = armed
@@ -122,14 +122,14 @@ class Leases:
         somebody holds. What is refused in an outage is found again by the scan.
         """
         later: PenstockError | None = None
-        items: list[DeadLetterItem] = []
+        items: list[DeadLetterCommand] = []
         expiries = self.expiry_limit
         for row in rows:
             if row.dead:
                 key = JobKey(row.instance, row.token, row.seq)
                 log.warning("job dead-lettered", job=show_job(*key), expiries=expiries)
-                items.append(DeadLetterItem(key, row.attempt, expiries))
-                self._wide.submit_nowait(items[-1])
+                items.append(DeadLetterCommand(key, row.attempt, expiries))
+                self._full_path.submit_nowait(items[-1])
         for item in items:
             try:
                 if await item.wait_tried():

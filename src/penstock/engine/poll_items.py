@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.lanes.lane import Item
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter
 from penstock.store import jobs as store
-from penstock.store.batch import Item
 
 CLAIM_TYPES_MAX_COUNT: Final = 2_000
 """Job types of one look at the queue; more polls than that take several."""
@@ -38,7 +38,7 @@ class ClaimItem(Item[None]):
         self.waiter = waiter
 
 
-class HandOver(NamedTuple):
+class Delivery(NamedTuple):
     """A job that was committed under a waiter's lease and is to be delivered."""
 
     waiter: Waiter

@@ -1,6 +1,6 @@
 """Polls: claiming what is in the queue, parking when there is nothing, handing over what is born meanwhile.
 
-A poll that may wait parks in `Waiters`. Three things end its wait: a job born in this engine (hand-off at birth, done
+A poll that may wait parks in `Waiters`. Three things end its wait: a job born in this engine (direct dispatch, done
 by the lanes), the probe of the queue (`probe_once`, one statement for all parked polls, every 200 ms and at every
 wake-up), and its own deadline. Claims of concurrent polls are batched into one statement.
 """
@@ -17,11 +17,12 @@ from penstock.engine import ids
 from penstock.engine.activity import Activity
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions
-from penstock.engine.flush import Flush
 from penstock.engine.job_sizes import JobSizes
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.lane import Batcher
 from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
-from penstock.engine.poll_items import ClaimItem, ClaimPlan, HandOver, ReleaseItem, groups_by_types
+from penstock.engine.poll_items import ClaimItem, ClaimPlan, Delivery, ReleaseItem, groups_by_types
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
@@ -32,7 +33,6 @@ from penstock.metrics import Metrics
 from penstock.offload import take_turn
 from penstock.settings import Settings
 from penstock.store import jobs as store
-from penstock.store.batch import Batcher
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
@@ -152,7 +152,7 @@ class Polls:
                 return
 
     def park(self, waiter: Waiter) -> None:
-        """Let hand-off at birth and the probe find the waiter."""
+        """Let direct dispatch and the probe find the waiter."""
         self.waiters.park(waiter)
         self._parked.set()
 
@@ -320,14 +320,14 @@ class Polls:
     async def _deliver_claimed(
         self, connection: TrioConnection, plan: ClaimPlan, claimed: Sequence[store.Claimed]
     ) -> None:
-        overs: list[HandOver] = []
+        deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
         checkpoints: dict[tuple[int, int], str] = {}
         for row in claimed:
             waiter = plan.holders[row.job_type, row.ordinal]
             loaded = await self._definitions.by_key(connection, row.definition)
-            overs.append(
-                HandOver(
+            deliveries.append(
+                Delivery(
                     waiter,
                     loaded,
                     row.instance,
@@ -349,9 +349,9 @@ class Polls:
                 checkpoints[row.token, row.seq] = row.checkpoint
         for row in claimed:  # from here on `deliver_all` answers for them
             del plan.holders[row.job_type, row.ordinal]
-        await self.deliver_all(connection, overs, known, checkpoints)
+        await self.deliver_all(connection, deliveries, known, checkpoints)
 
-    def deliver(self, over: HandOver, variables: bytes, checkpoint: str | None = None) -> None:
+    def deliver(self, over: Delivery, variables: bytes, checkpoint: str | None = None) -> None:
         """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
         waited_s = (over.claimed_at - over.entered_at).total_seconds()
         self._metrics.job_pickup_seconds.observe(waited_s)
@@ -380,23 +380,23 @@ class Polls:
     async def deliver_all(
         self,
         connection: TrioConnection,
-        overs: Sequence[HandOver],
+        deliveries: Sequence[Delivery],
         known: dict[int, bytes],
         checkpoints: dict[tuple[int, int], str] | None = None,
     ) -> None:
         """Deliver committed jobs; variables not in ``known`` (by token) and ``checkpoints`` (None) are read."""
-        missing = sorted({over.instance for over in overs if over.token not in known})
-        retried = [over.token for over in overs if over.attempt > 1] if checkpoints is None else []
+        missing = sorted({over.instance for over in deliveries if over.token not in known})
+        retried = [over.token for over in deliveries if over.attempt > 1] if checkpoints is None else []
         try:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
         except BaseException:  # committed, but nobody can be given them: back to the queue
-            for over in overs:
+            for over in deliveries:
                 self._return(over)
             raise
         copied_bytes = 0
-        for over in overs:
+        for over in deliveries:
             if copied_bytes > COPIED_AT_ONCE_BYTES:
                 copied_bytes = 0
                 await trio.lowlevel.cancel_shielded_checkpoint()
@@ -415,13 +415,13 @@ class Polls:
             else:
                 self.deliver(over, variables, checkpoints.get((over.token, over.seq)))
 
-    def _return(self, over: HandOver) -> None:
+    def _return(self, over: Delivery) -> None:
         """The job goes back to the queue, and its slot with it."""
         self.waiters.give_up(over.waiter)
         lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
         self.release_nowait(store.JobKey(over.instance, over.token, over.seq), lease)
 
-    def _return_later(self, over: HandOver) -> None:
+    def _return_later(self, over: Delivery) -> None:
         """The job can't be read here. Others may have the key, so it goes back, though not at once."""
         if len(self._unreadable) >= UNREADABLE_MAX_ITEMS:
             self._return(over)

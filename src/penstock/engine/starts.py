@@ -1,7 +1,8 @@
-"""Starting instances: narrow starts in one statement, the others through `advance` in one transaction per batch.
+"""Starting instances: plain ones in one statement, the others through `advance` in one transaction per batch.
 
-A start is narrow when its first step is a plain job and it carries no key. Idempotency and instance keys are claimed
-in the transaction that creates the instance; of two at once the second waits for the first one's commit.
+A start is plain (the fast path) when its first step is a plain job and it carries no key. Idempotency and instance
+keys are claimed in the transaction that creates the instance; of two at once the second waits for the first one's
+commit.
 """
 
 from __future__ import annotations
@@ -19,38 +20,38 @@ from penstock.engine import ids
 from penstock.engine.advancer import Case, LongItem
 from penstock.engine.answers import COPIES, SMALL_BYTES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.effects import Effects
-from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
-from penstock.engine.long_lane import LongLane
-from penstock.engine.poll_items import HandOver
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.full_path import POSITIONS_PER_ITEM, FullPath
+from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.long_path import LongPath
+from penstock.engine.lanes.post_commit import PostCommit
+from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import InstanceView, StartRequest, raw
 from penstock.engine.waiters import Waiter
-from penstock.engine.wide import POSITIONS_PER_ITEM, WideLane
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
 from penstock.offload import run_sized
 from penstock.settings import Settings
+from penstock.store import full_path as wide_store
 from penstock.store import idempotency, keys
 from penstock.store import instances as store
-from penstock.store import wide as wide_store
-from penstock.store.batch import Batcher
-from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, LOCKED, Database, IdTaken, RefusedWithin, TryAgain
 from penstock.store.definitions import latest_keys
-from penstock.store.instances import NarrowStart
+from penstock.store.full_path import Change, NewInstance
+from penstock.store.in_doubt import InDoubtCommit
+from penstock.store.instances import FastStart
 from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
-from penstock.store.wide import Change, NewInstance
 
 START_SCOPE = "start"
 
 
 class StartItem(LongItem[InstanceView]):
-    """One start. ``view`` is the planned answer of a wide one until its transaction is known to be committed."""
+    """One start. ``planned`` is its answer on the full path, until its transaction is known to be committed."""
 
     __slots__ = ("hold", "id", "loaded", "planned", "request", "sent", "waiter")
 
@@ -64,7 +65,7 @@ class StartItem(LongItem[InstanceView]):
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
         self.planned: InstanceView | None = None
-        self.sent: Sent | None = None
+        self.sent: InDoubtCommit | None = None
 
     def answer(self, answer: InstanceView) -> None:
         """With room for its own variables reserved before: what there is beyond them is counted too."""
@@ -97,14 +98,14 @@ class Starts:
         definitions: Definitions,
         polls: Polls,
         id_source: IdSource,
-        wide: WideLane,
+        full_path: FullPath,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._definitions = definitions
         self._polls = polls
         self._ids = id_source
-        self._wide = wide
+        self._full_path = full_path
         self.batcher: Batcher[StartItem] = Batcher(
             "start",
             self._apply,
@@ -112,7 +113,7 @@ class Starts:
             max_queue_items=settings.batch_queue_max_items,
             on_batch=metrics.batch_items["start"].observe,
         )
-        self.long: LongLane[StartItem] = LongLane("long start", settings, wide.advancer, self._apply_long)
+        self.long: LongPath[StartItem] = LongPath("long start", settings, full_path.advancer, self._apply_long)
         self.keyed: Batcher[StartItem] = Batcher(
             "keyed start",
             self._apply_keyed,
@@ -124,7 +125,7 @@ class Starts:
         self._flush_keyed = Flush(database, metrics, self.keyed, self._batch_keyed)
 
     async def submit(self, request: StartRequest) -> InstanceView:
-        """Start one instance. An outage is waited out; what became of an unheard COMMIT is looked up."""
+        """Start one instance. An outage is waited out; what became of a COMMIT in doubt is looked up."""
         return await self.submit_nowait(request).wait_answer()
 
     def submit_nowait(self, request: StartRequest) -> StartItem:
@@ -139,25 +140,25 @@ class Starts:
             await self._flush.apply_safely(items)
         finally:
             self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
-            self._wide.abandon(items)
+            self._full_path.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         if again:
             await self._find_lost(connection, items)
-            await self._wide.resolve_unheard(connection, items)
+            await self._full_path.resolve_in_doubt(connection, items)
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh)
         pending = [item for item in items if not item.settled]
-        narrow = [item for item in pending if item.loaded is not None and self._is_narrow(item.loaded)]
+        plain = [item for item in pending if item.loaded is not None and self._is_narrow(item.loaded)]
         others = [item for item in pending if item.loaded is not None and not self._is_narrow(item.loaded)]
-        if narrow:
-            await self._start_narrow(connection, narrow, again)
+        if plain:
+            await self._start_fast(connection, plain, again)
         if others:
-            await self._start_wide(connection, others)
+            await self._start_full(connection, others)
 
     def _is_narrow(self, loaded: LoadedDefinition) -> bool:
         """All narrow starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
-        return bool(loaded.narrow_start) and not (loaded.code and self._settings.through_kafka)
+        return bool(loaded.fast_start) and not (loaded.code and self._settings.through_kafka)
 
     async def _load(self, connection: TrioConnection, items: list[StartItem]) -> None:
         """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""
@@ -174,8 +175,8 @@ class Starts:
             if item.loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
 
-    async def _start_narrow(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
-        rows: list[NarrowStart] = []
+    async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        rows: list[FastStart] = []
         untried = [item for item in items if not item.id]
         for item in items:
             loaded = item.loaded
@@ -188,7 +189,7 @@ class Starts:
             assert job_type is not None
             waiter = item.waiter
             rows.append(
-                NarrowStart(
+                FastStart(
                     item.id,
                     loaded.key,
                     item.request.variables,
@@ -200,7 +201,7 @@ class Starts:
             )
         try:
             with self._metrics.db_transaction_seconds["start"].time():
-                begun = await store.start_narrow(connection, rows, to_outbox=self._settings.through_kafka)
+                begun = await store.start_fast(connection, rows, to_outbox=self._settings.through_kafka)
         except IdTaken:
             # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
             # for under its id at the next try.
@@ -217,16 +218,16 @@ class Starts:
             self._give_up(items)
             raise
         found = {row.id: row for row in begun}
-        overs: list[HandOver] = []
+        deliveries: list[Delivery] = []
         for item in items:
-            self._begun(item, found[item.id], overs)
-        await self._deliver(connection, items, overs)
+            self._begun(item, found[item.id], deliveries)
+        await self._deliver(connection, items, deliveries)
 
-    async def _deliver(self, connection: TrioConnection, items: list[StartItem], overs: list[HandOver]) -> None:
-        if overs:
-            await self._polls.deliver_all(connection, overs, {item.id: item.request.variables for item in items})
+    async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
+        if deliveries:
+            await self._polls.deliver_all(connection, deliveries, {item.id: item.request.variables for item in items})
 
-    def _begun(self, item: StartItem, row: store.Begun, overs: list[HandOver]) -> None:
+    def _begun(self, item: StartItem, row: store.Begun, deliveries: list[Delivery]) -> None:
         loaded, request = item.loaded, item.request
         assert loaded is not None
         first = loaded.definition.steps[0]
@@ -234,8 +235,8 @@ class Starts:
         self._metrics.instances_started.inc()
         if waiter is not None:
             assert row.lease_until is not None
-            overs.append(
-                HandOver(
+            deliveries.append(
+                Delivery(
                     waiter,
                     loaded,
                     row.id,
@@ -266,19 +267,19 @@ class Starts:
         )
 
     async def _find_lost(self, connection: TrioConnection, items: list[StartItem]) -> None:
-        """Starts of an earlier try that were committed unheard: the ids were ours, so they are found by them."""
+        """Starts of an earlier try that may have been committed: the ids were ours, so they are found by them."""
         tried = {item.id: item for item in items if item.id and not item.settled and item.loaded is not None}
         if not tried:
             return
         found = await store.started(connection, list(tried))
-        overs: list[HandOver] = []
+        deliveries: list[Delivery] = []
         for id, (row, holder) in found.items():
             item = tried[id]
             if item.waiter is not None and (row.lease_until is None or holder != item.waiter.worker):
                 self._polls.waiters.give_up(item.waiter)
                 item.waiter = None
-            self._begun(item, row, overs)
-        await self._deliver(connection, items, overs)
+            self._begun(item, row, deliveries)
+        await self._deliver(connection, items, deliveries)
 
     def _give_up(self, items: list[StartItem]) -> None:
         for item in items:
@@ -286,11 +287,11 @@ class Starts:
             if waiter is not None:
                 self._polls.waiters.give_up(waiter)
 
-    # -- wide starts
+    # -- on the full path
 
-    async def _start_wide(self, connection: TrioConnection, items: list[StartItem]) -> None:
+    async def _start_full(self, connection: TrioConnection, items: list[StartItem]) -> None:
         now, xid, positions = await wide_store.begin(connection, POSITIONS_PER_ITEM * len(items))
-        effects = Effects()
+        post_commit = PostCommit()
         created: list[StartItem] = []
         extra: list[Statement] = []
         try:
@@ -308,28 +309,28 @@ class Starts:
                 case = Case(loaded, Instance(id), [], variables, Started(), now, {})
                 new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
                 try:
-                    change = await self._wide.decide(connection, effects, item, case, positions, new)
+                    change = await self._full_path.decide(connection, post_commit, item, case, positions, new)
                 except LongWork:
                     self.long.take_over(item)
                     continue
                 except PenstockError as error:
                     item.refuse(error)
                     continue
-                size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.outcome.history)
+                size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.effects.history)
                 item.planned = await run_sized(size_bytes, partial(_planned_view, item, loaded, change, now))
                 created.append(item)
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
             if created:
-                await self._wide.commit(connection, effects, now, xid, created, extra)
+                await self._full_path.commit(connection, post_commit, now, xid, created, extra)
         except BaseException:
-            self._wide.undo(effects)
+            self._full_path.undo(post_commit)
             raise
         for item in created:  # first of all: what follows may fail, and must not start the instance again
             assert item.planned is not None
             item.answer(item.planned)
-        await self._wide.committed(connection, effects, now)
+        await self._full_path.committed(connection, post_commit, now)
 
     async def _used_before(
         self, connection: TrioConnection, item: StartItem, loaded: LoadedDefinition, id: int
@@ -384,18 +385,18 @@ class Starts:
         try:
             await self._flush_keyed.apply_safely(items)
         finally:
-            self._wide.abandon(items)
+            self._full_path.abandon(items)
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         if again:
-            await self._wide.resolve_unheard(connection, items)
+            await self._full_path.resolve_in_doubt(connection, items)
         pending = [item for item in items if not item.settled]
         await self._load(connection, [item for item in pending if item.loaded is None])
         # one transaction each: the answer of one may depend on another one's commit, also within the batch
         for item in sorted(pending, key=_key_order):
             if not item.settled:
                 try:
-                    await self._start_wide(connection, [item])
+                    await self._start_full(connection, [item])
                 except LOCKED:
                     await connection.rollback()
                     await self._flush_keyed.find_locked_table(connection)
@@ -419,7 +420,7 @@ def _digest(request: StartRequest) -> bytes:
 
 def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now: Any) -> InstanceView:
     """The answer to a start, from what its transaction is about to write."""
-    out = change.outcome
+    out = change.effects
     steps = loaded.definition.steps
     tokens = sorted(out.inserted, key=lambda token: token.seq)
     waiting = any(token.state is TokenState.PARKED for token in tokens)

@@ -1,6 +1,6 @@
 """Job streams: a poll that stays. Credit by job type instead of a count, jobs taken as they come, held until answered.
 
-One `Waiter` per job type stands in `Waiters` as long as it has room, so that hand-off at birth, the probe and batched
+One `Waiter` per job type stands in `Waiters` as long as it has room, so that direct dispatch, the probe and batched
 claims serve streams and polls alike. A grant looks into the queue at once unless it is known to be empty. Whatever
 is taken is remembered until its result is settled; what is left when the stream closes goes back to the queue.
 Must not know how jobs travel: `rpc.work_stream` does.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.access.identity import check_job_types
-from penstock.core.fencing import Call, CallKind, Verdict, judge
+from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import refuse_executors
 from penstock.engine.engine import Engine
-from penstock.engine.jobs import JOB_TYPES_MAX, LookItem
+from penstock.engine.jobs import JOB_TYPES_MAX, Lookup
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ClaimItem
@@ -207,18 +207,18 @@ class JobStream:
     async def find_lost(self) -> list[LostJob]:
         """Jobs of which the worker lost the lease; they are not held any more. Asks the database only about those
         whose lease this engine does not know. Raises Unavailable and TooManyRequests; then nothing is forgotten."""
-        suspects: list[tuple[str, int, LookItem]] = []
+        suspects: list[tuple[str, int, Lookup]] = []
         for job_id, attempt in self._held.items():
             key = ids.read_job(job_id)
             lease = self._polls.leases.find(key.token, key.seq)
             if lease is None or lease.attempt != attempt:
-                suspects.append((job_id, attempt, LookItem(key, self.worker)))
+                suspects.append((job_id, attempt, Lookup(key, self.worker)))
         for _, _, item in suspects:
             self._engine.jobs.looks.submit_nowait(item)
-        found = [(job_id, attempt, (await item.wait_answer()).facts) for job_id, attempt, item in suspects]
+        found = [(job_id, attempt, (await item.wait_answer()).execution) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
         for job_id, attempt, facts in found:
-            verdict = judge(Call(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
+            verdict = judge(FenceRequest(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
             if verdict is Verdict.APPLY and facts.state is TokenState.LOCKED:
                 continue  # extended through another engine
             if self._held.get(job_id) == attempt:

@@ -13,22 +13,22 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import Instances
-from penstock.engine.items import TaskItem
+from penstock.engine.lanes.command import IsCode, Settled, WritesOnly
+from penstock.engine.lanes.commands import TaskCommand
+from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.vocabulary import EMPTY_OBJECT, BufferedSignal, Signal, UserTaskCompletion, raw
-from penstock.engine.wide import WideLane
-from penstock.engine.wide_item import IsCode, Settled, WritesOnly
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.jobs import Known
+from penstock.store.full_path import LockedInstance
+from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
 from penstock.store.vault import Vault
-from penstock.store.wide import LockedInstance
 
 SIGNALS_MAX = 10_000
 """Signals that may be kept for one instance."""
@@ -36,7 +36,7 @@ SIGNALS_FULL_BYTES = 4_194_304
 """With so many bytes kept for it an instance takes no further signal: whoever locks it reads up to so many."""
 
 
-class SignalItem(TaskItem):
+class SignalCommand(TaskCommand):
     """A signal: acts on an open wait, or is kept for one that is not open yet, or has others to take first."""
 
     __slots__ = ("_audit", "_kept", "_vault", "buffer", "key", "signal_id")
@@ -83,7 +83,9 @@ class SignalItem(TaskItem):
                 raise IdempotencyConflict("the Idempotency-Key was used with another request")
             raise Settled(None)
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         self._kept = None
         return super().decide(locked, loaded, known, armed)
 
@@ -134,7 +136,7 @@ class Tasks:
         database: Database,
         definitions: Definitions,
         instances: Instances,
-        wide: WideLane,
+        full_path: FullPath,
         runs: Runs,
         *,
         audit: bool,
@@ -143,7 +145,7 @@ class Tasks:
         self._instances = instances
         self._audit = audit
         self._definitions = definitions
-        self._wide = wide
+        self._full_path = full_path
         self._runs = runs
 
     async def complete_user_task(self, request: UserTaskCompletion) -> None:
@@ -156,8 +158,8 @@ class Tasks:
             check_text(request.completed_by, "completedBy", NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
         instance = ids.read_instance(request.instance_id)
-        await self._wide.submit(
-            TaskItem(instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by)
+        await self._full_path.submit(
+            TaskCommand(instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by)
         )
 
     async def signal(self, request: Signal) -> None:
@@ -183,7 +185,9 @@ class Tasks:
                 check_text(value, field, NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
         try:
-            await self._wide.submit(SignalItem(instance, request, audit=self._audit, vault=self._database.vault))
+            await self._full_path.submit(
+                SignalCommand(instance, request, audit=self._audit, vault=self._database.vault)
+            )
         except IsCode:
             await self._runs.send(
                 ids.show_instance(instance),

@@ -13,7 +13,7 @@ import msgspec
 
 FOLD_MIN_DELTAS = 64
 """An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear. A large one
-counts for several (`Book.count_delta`)."""
+counts for several (`Recorder.count_delta`)."""
 
 ENTRY_BYTES = 350
 """What an entry of the cache takes besides the variables: key, table and object headers. Without it, `{}` of every job

@@ -1,7 +1,7 @@
 """Parked polls: who waits for which job types, first come first served.
 
 Pure bookkeeping, no I/O: a slot is *reserved* when a statement that may fill it is sent, then either delivered or
-given up. `poll` in `polls.py` parks here; hand-off at birth and the probe of the queue reserve here.
+given up. `poll` in `polls.py` parks here; direct dispatch and the probe of the queue reserve here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Instances: starts of the narrow lane, reads and lists."""
+"""Instances: starts of the fast path, reads and lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WALK_PIECE_ROWS: Final = 10_000
 """Takes 10 to 40 ms."""
 
 
-class NarrowStart(NamedTuple):
+class FastStart(NamedTuple):
     """A start whose first step is a plain service task."""
 
     id: int
@@ -85,9 +85,7 @@ class HistoryEntry(NamedTuple):
     position: int | None
 
 
-async def start_narrow(
-    connection: TrioConnection, items: Sequence[NarrowStart], *, to_outbox: bool = False
-) -> list[Begun]:
+async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool = False) -> list[Begun]:
     """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own.
 
     ``to_outbox``: their first jobs wait for the relay, not in the queue.
@@ -104,14 +102,14 @@ async def start_narrow(
         to_outbox,
     )
     try:
-        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_narrow"], params)]
+        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_fast"], params)]
     except UniqueViolation as error:
         raise IdTaken(str(error)) from error
 
 
 async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, tuple[Begun, str | None]]:
     """Those of the instances that exist, with the last holder of their root token. ``lease_until`` is set while the
-    lease of a hand-off at birth is that holder's."""
+    lease of a direct dispatch is that holder's."""
     rows = cast(Any, await connection.fetch(SQL["started"], (arrays.ints(ids),)))
     return {row[0]: (Begun(*row[:5]), row[5]) for row in rows}
 

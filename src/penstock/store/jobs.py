@@ -1,4 +1,4 @@
-"""Jobs: completions of the narrow lane, claims and leases. One function per statement of ``queries/jobs.sql``."""
+"""Jobs: completions of the fast path, claims and leases. One function per statement of ``queries/jobs.sql``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from penstock.core.fencing import Facts
+from penstock.core.fencing import ExecutionState
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
@@ -18,7 +18,7 @@ from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES, opened
 from penstock.store.vault import CHECKPOINT, PROGRESS, Vault
 
 
-class NarrowItem(NamedTuple):
+class FastItem(NamedTuple):
     """A completion that touches its own token only. ``next_type`` None: the next step parks."""
 
     token: int
@@ -140,7 +140,7 @@ class Lease(NamedTuple):
     claimed_at: datetime | None = None
 
 
-class GivenBack(NamedTuple):
+class Released(NamedTuple):
     """A job that was returned, and the attempt that ended with it."""
 
     job_type: int
@@ -168,10 +168,10 @@ class LiveLease(NamedTuple):
     left_s: float
 
 
-class Known(NamedTuple):
-    """`Facts` of an execution, and where its token stands (None when the execution is closed)."""
+class ExecutionInfo(NamedTuple):
+    """The state of an execution, and where its token stands (None when the execution is closed)."""
 
-    facts: Facts
+    execution: ExecutionState
     step: int | None
     definition: int | None
     lease_until: datetime | None
@@ -180,8 +180,8 @@ class Known(NamedTuple):
 Rows = Sequence[Sequence[Any]]
 
 
-async def complete_narrow(
-    connection: TrioConnection, items: Sequence[NarrowItem], *, to_outbox: bool = False
+async def complete_fast(
+    connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool = False
 ) -> list[Moved]:
     """Apply completions; those not in the answer were refused and changed nothing. One transaction of its own.
 
@@ -201,7 +201,7 @@ async def complete_narrow(
         arrays.sealed(columns[9], connection.vault),
         to_outbox,
     )
-    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_narrow"], params)]
+    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_fast"], params)]
 
 
 async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:
@@ -279,7 +279,7 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
 
 async def give_back(
     connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False
-) -> dict[tuple[int, int], GivenBack]:
+) -> dict[tuple[int, int], Released]:
     """Return leased jobs to the queue, or to the outbox; those that were, by (token, seq)."""
     columns = list(zip(*leases, strict=True))
     params = (
@@ -291,7 +291,7 @@ async def give_back(
         arrays.times(columns[4]),
     )
     rows = cast(Any, await connection.fetch(SQL["give_back"], params))
-    return {(token, seq): GivenBack(job_type, attempt) for token, seq, job_type, attempt in rows}
+    return {(token, seq): Released(job_type, attempt) for token, seq, job_type, attempt in rows}
 
 
 async def expire(
@@ -316,7 +316,7 @@ async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveL
     return [LiveLease(*cast(Any, row)) for row in rows]
 
 
-async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[Known]:
+async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[ExecutionInfo]:
     """What is known of each execution, for `fencing.judge`; in order. Reads only, locks nothing."""
     params = (
         arrays.ints(key.instance for key in keys),
@@ -327,11 +327,11 @@ async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Seq
     return [known(row) for row in cast(Rows, await connection.fetch(SQL["facts"], params))]
 
 
-def known(row: Sequence[Any]) -> Known:
+def known(row: Sequence[Any]) -> ExecutionInfo:
     """One row of the statement ``facts``."""
     status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, failed_attempt = row
-    return Known(
-        Facts(
+    return ExecutionInfo(
+        ExecutionState(
             instance=None if status is None else InstanceStatus(status),
             closed=None if kind is None else HistoryKind(kind),
             closed_attempt=closed_attempt or 0,

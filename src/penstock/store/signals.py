@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from penstock.core.book import SIGNALS_PER_ADVANCE_MAX
+from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement

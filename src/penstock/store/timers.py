@@ -1,4 +1,4 @@
-"""Timers: boundary events, back-offs, ends of waits. `store.wide` arms and disarms them under the instance's lock."""
+"""Timers: boundary events, back-offs, ends of waits. `store.full_path` arms and disarms them."""
 
 from __future__ import annotations
 

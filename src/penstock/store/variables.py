@@ -19,7 +19,7 @@ INLINE_VARIABLES_MAX_BYTES: Final = 4096
 """As PostgreSQL stores them. So many are read together with a claimed job; more of them by a statement of their own,
 and only where this engine does not remember them."""
 UNFOLDED_MAX = 32_000
-"""Of a token: what a smallint holds. One that has it takes no narrow completion with variables (`complete_narrow`)."""
+"""Of a token: what a smallint holds. One that has it takes no completion with variables on the fast path."""
 
 
 async def read(connection: TrioConnection, instances: Sequence[int]) -> dict[int, str]:
@@ -58,7 +58,7 @@ def fold(instances: Sequence[int], max_bytes: int) -> Statement:
 
 
 def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[Statement]:
-    """Counts anew what the tokens of instances wrote. Tokens of those that are too large go through the wide lane."""
+    """Counts anew what the tokens of instances wrote. Tokens of those that are too large go through the full path."""
     folded = [id for id in instances if id not in too_large]
     counts = ((folded, 0), (sorted(too_large), UNFOLDED_MAX))
     return [(SQL["count_unfolded"], (arrays.ints(ids), count)) for ids, count in counts if ids]

@@ -16,7 +16,7 @@ import psycopg
 from penstock.core.state import TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
-from penstock.engine.items import TimerItem
+from penstock.engine.lanes.commands import TimerCommand
 
 SLOW_JOB, LEASE, TIMER = 0, 1, 2
 """Kinds of due things. A job that ends at the moment of a timer was in time."""
@@ -100,7 +100,7 @@ def due_of_job(job_id: str, at: dt.datetime) -> Due:
 
 async def fire(engine: Engine, timer: Due) -> None:
     """Fire a timer that is due; one that was disarmed meanwhile does nothing."""
-    await engine.wide.submit(TimerItem(timer.instance, (timer.token, timer.seq, timer.event)))
+    await engine.full_path.submit(TimerCommand(timer.instance, (timer.token, timer.seq, timer.event)))
 
 
 async def end_lease(engine: Engine, lease: Due) -> None:

@@ -1,8 +1,8 @@
 -- Instances: start, read, list, history.
 
--- name: start_narrow
+-- name: start_fast
 -- Starts instances whose first step is a plain service task: $1 id $2 definition key $3 variables $4 business key
--- $5 job type $6 hand-off worker (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
+-- $5 job type $6 worker of a direct dispatch (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[])
     AS i(id, definition, vars, business_key, job_type, hand_off, lease_s)),
@@ -27,7 +27,7 @@ dispatched AS (
 SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
 
 -- name: started
--- Which of the instances $1 exist: what became of a start whose answer was lost. With the lease of a hand-off and its
+-- Which of the instances $1 exist: what became of a start whose answer was lost. With the lease of a direct dispatch and its
 -- holder, as long as that is still the first execution's first attempt, and not over.
 SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 /* LOCKED */ AND t.attempt = 1 AND t.entered_at = i.started_at
     AND t.lease_until > penstock_now() THEN t.lease_until END, i.started_at, t.claimed_by

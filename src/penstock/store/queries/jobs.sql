@@ -1,4 +1,4 @@
--- Jobs: completion (the narrow lane), claim, lease. Lock order: token, then ready. Claims come the other way round
+-- Jobs: completion (the fast path), claim, lease. Lock order: token, then ready. Claims come the other way round
 -- and therefore take tokens with SKIP LOCKED.
 --
 -- How rows are found is said here, not left to the planner, who knows nothing true of tables that are empty and full by
@@ -7,13 +7,13 @@
 -- since the snapshot has another ctid: whether it is written then differs between minor versions of PostgreSQL, so what is
 -- asked of the row is asked again where it is written, and what is not written must be met again.
 
--- name: complete_narrow
+-- name: complete_fast
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
 -- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
--- $7 next job type (null: the next step parks) $8 hand-off worker (null: to the queue) $9 lease seconds of it
+-- $7 next job type (null: the next step parks) $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
 -- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
--- A token that wrote a lot since the last fold (128 times 128 kB at most, `Book.count_delta` has the measure) writes no
+-- A token that wrote a lot since the last fold (128 times 128 kB at most, `Recorder.count_delta` has the measure) writes no
 -- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
@@ -21,7 +21,7 @@ WITH item AS MATERIALIZED (
     AS i(token, seq, attempt, worker, op, next_step, next_type, hand_off, lease_s, output)),
 moved AS (
   -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
-  -- re-check under the lock fails and the item is refused: then the caller looks (Facts) and may come again.
+  -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
   UPDATE token t SET
     seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
     state = CASE WHEN i.next_type IS NULL THEN 2 /* PARKED */ WHEN i.hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,

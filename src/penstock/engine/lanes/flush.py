@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from penstock.engine.lanes.lane import Batcher, Item, halves
 from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
-from penstock.store.batch import Batcher, Item, halves
 from penstock.store.connection import TrioConnection
 from penstock.store.database import (
     AWAY,

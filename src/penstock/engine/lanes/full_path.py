@@ -1,7 +1,7 @@
-"""The wide lane: everything that needs the whole instance. Lock, read, `core.advance`, write, commit.
+"""The full path: everything that needs the whole instance. Lock, read, `core.advance`, write, commit.
 
-Items say what they want (`WideItem.decide`), `advance` decides what it means, the store writes it. At most one item
-per instance in a batch. A COMMIT whose answer was lost is looked up (`store.commits`) before anyone is answered.
+Items say what they want (`Command.decide`), `advance` decides what it means, the store writes it. At most one item
+per instance in a batch. A COMMIT whose answer was lost is looked up (`store.in_doubt`) before anyone is answered.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from penstock.core.state import TAKEN_KINDS, InstanceStatus, Trigger, move
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.effects import Effects
-from penstock.engine.flush import Flush
 from penstock.engine.ids import IdSource
-from penstock.engine.long_lane import LongLane
+from penstock.engine.lanes.command import Command, Settled, WritesOnly
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.long_path import LongPath
+from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.losses import Loss
-from penstock.engine.poll_items import HandOver
+from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
-from penstock.engine.wide_item import Settled, WideItem, WritesOnly
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import full_path as store
 from penstock.store import variables as variable_store
-from penstock.store import wide as store
-from penstock.store.batch import Batcher
-from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, RefusedWithin, TryAgain
-from penstock.store.jobs import Known
+from penstock.store.full_path import Change, NewInstance
+from penstock.store.in_doubt import InDoubtCommit
+from penstock.store.jobs import ExecutionInfo
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
-from penstock.store.wide import Change, NewInstance
 
 POSITIONS_PER_ITEM = 12
 
 log = get_logger(__name__)
 
 
-class WideLane:
-    """The queue of wide items and what applies them."""
+class FullPath:
+    """The queue of commands and what applies them."""
 
     def __init__(
         self,
@@ -64,60 +64,60 @@ class WideLane:
         self._definitions = definitions
         self._polls = polls
         self._timer_armed = timer_armed
-        self._unheard: dict[Sent, Effects] = {}
+        self._in_doubt: dict[InDoubtCommit, PostCommit] = {}
         self.advancer = Advancer(database, settings, definitions, ids)
-        self.long: LongLane[WideItem] = LongLane("long wide", settings, self.advancer, self._apply)
-        self.batcher: Batcher[WideItem] = Batcher(
-            "wide",
+        self.long: LongPath[Command] = LongPath("long full path", settings, self.advancer, self._apply)
+        self.batcher: Batcher[Command] = Batcher(
+            "full path",
             self._apply,
             max_items=settings.batch_max_items,
             max_queue_items=settings.batch_queue_max_items,
             key=lambda item: item.instance,
-            on_batch=metrics.batch_items["wide"].observe,
+            on_batch=metrics.batch_items["full"].observe,
         )
         self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
 
-    async def submit(self, item: WideItem) -> Any:
+    async def submit(self, item: Command) -> Any:
         """Queue an item and wait for its answer; an outage of the database is waited out."""
         self.submit_nowait(item)
         return await item.wait_answer()
 
-    def submit_nowait(self, item: WideItem) -> None:
+    def submit_nowait(self, item: Command) -> None:
         """Queue an item. Raises TooManyRequests."""
         self.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
 
-    async def _apply(self, items: list[WideItem]) -> None:
+    async def _apply(self, items: list[Command]) -> None:
         try:
             await self._flush.apply_safely(items)
         finally:
             self.abandon(items)
 
-    async def _find_held(self, connection: TrioConnection, items: list[WideItem]) -> list[WideItem]:
+    async def _find_held(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
         held = await store.held_instances(connection, [item.instance for item in items])
         return [item for item in items if item.instance in held]
 
-    async def _batch(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
+    async def _batch(self, connection: TrioConnection, items: list[Command], again: bool) -> None:
         if again:
-            await self.resolve_unheard(connection, items)
+            await self.resolve_in_doubt(connection, items)
             items = [item for item in items if not item.settled]
             if not items:
                 return
-        with self._metrics.db_transaction_seconds["wide"].time():
+        with self._metrics.db_transaction_seconds["full"].time():
             await self._transaction(connection, items, again)
 
-    async def _transaction(self, connection: TrioConnection, items: list[WideItem], again: bool) -> None:
+    async def _transaction(self, connection: TrioConnection, items: list[Command], again: bool) -> None:
         items, scene, known, loaded = await self._open_defined(connection, items, again)
         if not items:
             return
         variables = await self._read(connection, loaded)
-        effects = Effects()
-        decided: list[WideItem] = []
-        undecided: list[tuple[WideItem, Settled | PenstockError | LongWork]] = []
+        post_commit = PostCommit()
+        decided: list[Command] = []
+        undecided: list[tuple[Command, Settled | PenstockError | LongWork]] = []
         failed = False
         try:
             for item in items:
                 try:
-                    await self._plan(connection, effects, scene, item, loaded, variables, known.get(id(item)))
+                    await self._plan(connection, post_commit, scene, item, loaded, variables, known.get(id(item)))
                     decided.append(item)
                 except (Settled, PenstockError, LongWork) as reason:
                     undecided.append((item, reason))
@@ -129,17 +129,17 @@ class WideLane:
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
                 extra = [statement for item in decided for statement in item.statements()]
-                folds = [*effects.long_runs(), *(item.instance for item in decided if item.folds)]
-                await self.commit(connection, effects, scene.now, scene.xid, decided, extra, folds)
+                folds = [*post_commit.long_runs(), *(item.instance for item in decided if item.folds)]
+                await self.commit(connection, post_commit, scene.now, scene.xid, decided, extra, folds)
         except BaseException:
-            self.undo(effects)
+            self.undo(post_commit)
             raise
         for item in decided:  # first of all: what follows may fail, and must not let the item be decided again
             item.answer(item.planned)
         self._answer(undecided)
-        await self.committed(connection, effects, scene.now)
+        await self.committed(connection, post_commit, scene.now)
 
-    def _answer(self, undecided: list[tuple[WideItem, Settled | PenstockError | LongWork]]) -> None:
+    def _answer(self, undecided: list[tuple[Command, Settled | PenstockError | LongWork]]) -> None:
         """Not before the locks are gone: a claim that follows the answer passes locked jobs by."""
         for item, reason in undecided:
             if isinstance(reason, Settled):
@@ -151,8 +151,8 @@ class WideLane:
         undecided.clear()
 
     async def _open_defined(
-        self, connection: TrioConnection, items: list[WideItem], again: bool
-    ) -> tuple[list[WideItem], store.Scene, dict[int, Known], dict[int, LoadedDefinition]]:
+        self, connection: TrioConnection, items: list[Command], again: bool
+    ) -> tuple[list[Command], store.LockedBatch, dict[int, ExecutionInfo], dict[int, LoadedDefinition]]:
         """As `_open`, for the items whose definitions are known; with the definition of each instance.
 
         A definition that is not in memory may take seconds to parse: not under locks, and not while the queue waits.
@@ -179,12 +179,14 @@ class WideLane:
             for key in {scene.instances[item.instance].definition for item in items if item.instance in missing}:
                 own[key] = await self._definitions.by_key(connection, key)
 
-    async def _open(self, connection: TrioConnection, items: list[WideItem]) -> tuple[store.Scene, dict[int, Known]]:
+    async def _open(
+        self, connection: TrioConnection, items: list[Command]
+    ) -> tuple[store.LockedBatch, dict[int, ExecutionInfo]]:
         """The scene, and by the item's `id()` what is known of its job."""
         jobs = [item for item in items if item.job is not None]
         timers = [item.timer for item in items if item.timer is not None]
-        with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
-            scene = await store.open_scene(
+        with self._metrics.db_lock_wait_seconds["full"].time():  # locking and reading: nearly all of it is waiting
+            scene = await store.lock_and_load(
                 connection,
                 [item.instance for item in items],
                 jobs=[item.job for item in jobs if item.job is not None],
@@ -197,12 +199,12 @@ class WideLane:
     async def _plan(
         self,
         connection: TrioConnection,
-        effects: Effects,
-        scene: store.Scene,
-        item: WideItem,
+        post_commit: PostCommit,
+        scene: store.LockedBatch,
+        item: Command,
         loaded: dict[int, LoadedDefinition],
         variables: dict[int, str],
-        known: Known | None,
+        known: ExecutionInfo | None,
     ) -> None:
         """Take what the item does into the transaction. Raises Settled, PenstockError, LongWork."""
         locked = scene.instances.get(item.instance)
@@ -221,19 +223,19 @@ class WideLane:
         if values is None and about.needs_variables:
             raise KeyMissing("the instance's variables can't be read: this engine lacks a key (encryption_keys)")
         case = Case(about, locked.instance, locked.tokens, values, event, scene.now, locked.signals)
-        change = await self.decide(connection, effects, item, case, scene.positions)
-        item.planned = item.after(change.outcome, about)
+        change = await self.decide(connection, post_commit, item, case, scene.positions)
+        item.planned = item.after(change.effects, about)
 
     async def _read(self, connection: TrioConnection, loaded: dict[int, LoadedDefinition]) -> dict[int, str]:
         """The variables of the instances whose definitions need them."""
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
         return await variable_store.read(connection, needing) if needing else {}
 
-    def _collect(self, effects: Effects, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
-        """Take an outcome into the transaction; jobs that somebody waits for are handed off at birth."""
-        out = change.outcome
-        effects.changes.append((change, loaded))
-        effects.armed.extend(timer.fire_at for timer in out.armed)
+    def _collect(self, post_commit: PostCommit, change: Change, loaded: LoadedDefinition, now: datetime) -> None:
+        """Take an outcome into the transaction; jobs that somebody waits for are dispatched directly."""
+        out = change.effects
+        post_commit.changes.append((change, loaded))
+        post_commit.armed.extend(timer.fire_at for timer in out.armed)
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         kept: list[JobRef] = []
         for job in out.queued:
@@ -241,15 +243,15 @@ class WideLane:
             waiter = self._polls.waiters.reserve(job.job_type)
             if waiter is None:
                 kept.append(job)
-                effects.queued.append(job.job_type)
+                post_commit.queued.append(job.job_type)
                 continue
             move(token, Trigger.CLAIM)
             token.attempt += 1
             token.claimed_by, token.claimed_at = waiter.worker, now
             until = now + timedelta(seconds=min(waiter.lease_s, token.timeout_s or waiter.lease_s))
             token.lease_until = until
-            effects.overs.append(
-                HandOver(
+            post_commit.deliveries.append(
+                Delivery(
                     waiter,
                     loaded,
                     out.instance.id,
@@ -271,7 +273,7 @@ class WideLane:
     async def decide(
         self,
         connection: TrioConnection,
-        effects: Effects,
+        post_commit: PostCommit,
         item: LongItem[Any],
         case: Case,
         positions: deque[int],
@@ -283,13 +285,13 @@ class WideLane:
         """
         changes = await self.advancer.run(connection, item, case, positions, created)
         for change, loaded in changes:
-            self._collect(effects, change, loaded, case.now)
+            self._collect(post_commit, change, loaded, case.now)
         return changes[0][0]
 
     async def commit(
         self,
         connection: TrioConnection,
-        effects: Effects,
+        post_commit: PostCommit,
         now: datetime,
         xid: str,
         items: list[Any],
@@ -298,9 +300,9 @@ class WideLane:
     ) -> None:
         """Write, fold the deltas of the instances ``folds``, and commit.
 
-        When the answer is lost, ``items`` and effects wait to be resolved by the next try.
+        When the answer is lost, ``items`` and post_commit wait to be resolved by the next try.
         """
-        changes = [change for change, _ in effects.changes]
+        changes = [change for change, _ in post_commit.changes]
         writes = store.statements(
             changes,
             now,
@@ -309,10 +311,10 @@ class WideLane:
             extra=extra,
             vault=connection.vault,
         )
-        sent = Sent(xid, changes, items, repeatable=all(item.repeatable for item in items))
+        sent = InDoubtCommit(xid, changes, items, repeatable=all(item.repeatable for item in items))
         for item in items:
             item.sent = sent
-        self._unheard[sent] = effects
+        self._in_doubt[sent] = post_commit
         try:
             if folds:
                 fold = variable_store.fold(folds, self._settings.instance_variables_max_bytes)
@@ -322,9 +324,9 @@ class WideLane:
             await connection.roundtrip([*writes, *sent.writes, (SQL["commit"], ())])
         except DatabaseError as error:
             if not isinstance(error, InDoubt):  # surely rolled back
-                del self._unheard[sent]
+                del self._in_doubt[sent]
             raise
-        del self._unheard[sent]
+        del self._in_doubt[sent]
 
     def _refuse_growth(self, items: list[Any], too_large: set[int]) -> None:
         """Refuse items that bring variables to instances which have too many; the others are repeated without them."""
@@ -335,58 +337,58 @@ class WideLane:
         if grown:
             raise RefusedWithin
 
-    async def resolve_unheard(self, connection: TrioConnection, items: list[Any]) -> None:
+    async def resolve_in_doubt(self, connection: TrioConnection, items: list[Any]) -> None:
         """Look what became of transactions whose COMMIT was not answered, and answer the items of committed ones."""
         # only their own: other lanes have theirs under way
-        for sent in {item.sent for item in items if item.sent in self._unheard}:
+        for sent in {item.sent for item in items if item.sent in self._in_doubt}:
             outcome = await sent.committed(connection)
             if outcome is None:
                 raise TryAgain(f"transaction {sent.xid} has not ended yet")
-            effects = self._unheard.pop(sent, None)
-            if effects is None:
+            post_commit = self._in_doubt.pop(sent, None)
+            if post_commit is None:
                 continue  # another lane, with others of its items, has looked meanwhile
             if outcome:
                 for item in sent.items:  # also those that stand aside meanwhile
                     item.answer(item.planned)
-                await self.committed(connection, effects, None)
+                await self.committed(connection, post_commit, None)
             else:
-                self.forget(effects)
+                self.forget(post_commit)
 
-    def undo(self, effects: Effects) -> None:
-        """The transaction failed: give up what it reserved, unless it may have been committed unheard."""
-        if not any(effects is each for each in self._unheard.values()):
-            self.forget(effects)
+    def undo(self, post_commit: PostCommit) -> None:
+        """The transaction failed: give up what it reserved, unless it is in doubt."""
+        if not any(post_commit is each for each in self._in_doubt.values()):
+            self.forget(post_commit)
 
     def abandon(self, items: list[Any]) -> None:
         """Nobody asks any more what became of the transactions of these items, unless others of theirs stand aside."""
-        for sent in {item.sent for item in items if item.sent in self._unheard}:
+        for sent in {item.sent for item in items if item.sent in self._in_doubt}:
             if all(item.settled for item in sent.items):
-                self.forget(self._unheard.pop(sent))
+                self.forget(self._in_doubt.pop(sent))
 
-    def forget(self, effects: Effects) -> None:
+    def forget(self, post_commit: PostCommit) -> None:
         """The transaction did not happen: give up what it reserved."""
-        for over in effects.overs:
+        for over in post_commit.deliveries:
             self._polls.waiters.give_up(over.waiter)
-        effects.overs.clear()
+        post_commit.deliveries.clear()
 
-    async def committed(self, connection: TrioConnection, effects: Effects, now: datetime | None) -> None:
-        """Carry a committed transaction into this engine's memory: leases, wake-ups, metrics, hand-overs.
+    async def committed(self, connection: TrioConnection, post_commit: PostCommit, now: datetime | None) -> None:
+        """Carry a committed transaction into this engine's memory: leases, wake-ups, metrics, hand-deliveries.
 
         ``now`` is the database's time in it; None when it was committed some time ago.
         """
-        for change, loaded in effects.changes:
+        for change, loaded in post_commit.changes:
             self._note(change, loaded)
-        for job_type in set(effects.queued):
+        for job_type in set(post_commit.queued):
             self._polls.queued(job_type)
-        if effects.armed:
-            first = min(effects.armed)
+        if post_commit.armed:
+            first = min(post_commit.armed)
             self._timer_armed(first, now or first)  # how long it has is not known then: that is looked up at once
-        overs, effects.overs = effects.overs, []
-        if overs:
-            await self._polls.deliver_all(connection, overs, {})
+        deliveries, post_commit.deliveries = post_commit.deliveries, []
+        if deliveries:
+            await self._polls.deliver_all(connection, deliveries, {})
 
     def _note(self, change: Change, loaded: LoadedDefinition) -> None:
-        out, metrics = change.outcome, self._metrics
+        out, metrics = change.effects, self._metrics
         steps = loaded.definition.steps
         for row in out.history:
             if row.kind < 10:

@@ -1,8 +1,8 @@
-"""The narrow lane: completions that touch their own token only, hundreds in one statement.
+"""The fast path: completions that touch their own token only, hundreds in one statement.
 
 The fence is in the statement's WHERE: an item that does not come back was refused, nothing of it was written, and its
-neighbours are committed. Refused items are looked up (`Facts`) and judged; that answers late and repeated calls. The
-next job is leased to a parked poll in the same statement when there is one (hand-off at birth).
+neighbours are committed. Refused items are looked up (`ExecutionState`) and judged; that answers late and repeated
+calls. The next job is leased to a parked poll in the same statement when there is one (direct dispatch).
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from penstock.core.fencing import Call, Verdict, judge
-from penstock.core.narrow import NarrowPlan
+from penstock.core.fast_path import FastPlan
+from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.flush import Flush
-from penstock.engine.poll_items import HandOver
+from penstock.engine.lanes.flush import Flush
+from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
-from penstock.store.batch import Batcher, Item
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, LOCKED, Database
-from penstock.store.jobs import JobKey, Moved, NarrowItem
+from penstock.store.jobs import FastItem, JobKey, Moved
 
 TRIES_MAX = 3
-"""Refused, yet judged applicable (the row changed under the statement): so often, then the wide lane takes it."""
+"""Refused, yet judged applicable (the row changed under the statement): so often, then the full path takes it."""
 
 
-class NarrowCompletion(Item[Verdict]):
-    """A completion with its plan. The answer APPLY means: not applied here, take the wide lane."""
+class FastCompletion(Item[Verdict]):
+    """A completion with its plan. The answer APPLY means: not applied here, take the full path."""
 
     __slots__ = ("call", "job", "loaded", "output", "plan", "step", "tries", "waiter")
 
     def __init__(
-        self, job: JobKey, call: Call, output: bytes | None, loaded: LoadedDefinition, step: int, plan: NarrowPlan
+        self, job: JobKey, call: FenceRequest, output: bytes | None, loaded: LoadedDefinition, step: int, plan: FastPlan
     ) -> None:
         super().__init__()
         self.job = job
@@ -49,8 +49,8 @@ class NarrowCompletion(Item[Verdict]):
         self.waiter: Waiter | None = None
 
 
-class NarrowLane:
-    """The queue of narrow completions and what applies them."""
+class FastPath:
+    """The queue of completions of the fast path and what applies them."""
 
     def __init__(
         self,
@@ -66,27 +66,27 @@ class NarrowLane:
         self._polls = polls
         self._cache = cache
         self._fold = fold
-        self.batcher: Batcher[NarrowCompletion] = Batcher(
+        self.batcher: Batcher[FastCompletion] = Batcher(
             "complete",
             self._apply,
             max_items=settings.batch_max_items,
             max_queue_items=settings.batch_queue_max_items,
             key=lambda item: item.job.token,
-            on_batch=metrics.batch_items["narrow"].observe,
+            on_batch=metrics.batch_items["fast"].observe,
         )
         self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
 
-    async def _apply(self, items: list[NarrowCompletion]) -> None:
+    async def _apply(self, items: list[FastCompletion]) -> None:
         try:
             await self._flush.apply_safely(items)
         finally:
             self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
-    async def _find_held(self, connection: TrioConnection, items: list[NarrowCompletion]) -> list[NarrowCompletion]:
+    async def _find_held(self, connection: TrioConnection, items: list[FastCompletion]) -> list[FastCompletion]:
         held = await store.held_tokens(connection, [item.job.token for item in items])
         return [item for item in items if item.job.token in held]
 
-    async def _batch(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
+    async def _batch(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         if again:
             await self._find_lost(connection, items)
@@ -105,35 +105,35 @@ class NarrowLane:
             raise
         self._give_up(items)
 
-    async def _complete(self, connection: TrioConnection, items: list[NarrowCompletion], again: bool) -> None:
+    async def _complete(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         moved = await self._send(connection, items)
         rows = {(row.token, row.seq): row for row in moved}
-        refused: list[NarrowCompletion] = []
-        overs: list[HandOver] = []
+        refused: list[FastCompletion] = []
+        deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
         for item in items:
             row = rows.get((item.job.token, item.job.seq))
             if row is None:
                 refused.append(item)
             else:
-                self._moved(item, row, overs, known)
+                self._moved(item, row, deliveries, known)
         # before anything else that can fail: only here is it known who is to get these jobs
-        if overs:
-            await self._polls.deliver_all(connection, overs, known)
+        if deliveries:
+            await self._polls.deliver_all(connection, deliveries, known)
         if refused and again:  # the earlier try may have been committed just now: ours waited for its row locks
             await self._find_lost(connection, refused)
             refused = [item for item in refused if not item.settled]
         if refused:
             await self._judge(connection, refused)
 
-    def _give_up(self, items: list[NarrowCompletion]) -> None:
+    def _give_up(self, items: list[FastCompletion]) -> None:
         for item in items:
             waiter, item.waiter = item.waiter, None
             if waiter is not None:
                 self._polls.waiters.give_up(waiter)
 
-    async def _send(self, connection: TrioConnection, items: list[NarrowCompletion]) -> list[Moved]:
-        rows: list[NarrowItem] = []
+    async def _send(self, connection: TrioConnection, items: list[FastCompletion]) -> list[Moved]:
+        rows: list[FastItem] = []
         for item in items:
             plan = item.plan
             if plan.is_job and item.waiter is None:
@@ -141,7 +141,7 @@ class NarrowLane:
                 item.waiter = self._polls.waiters.reserve(job_type)
             waiter = item.waiter
             rows.append(
-                NarrowItem(
+                FastItem(
                     item.job.token,
                     item.job.seq,
                     item.call.attempt,
@@ -155,9 +155,9 @@ class NarrowLane:
                 )
             )
         with self._metrics.db_transaction_seconds["complete"].time():
-            return await store.complete_narrow(connection, rows, to_outbox=self._to_outbox)
+            return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
 
-    def _moved(self, item: NarrowCompletion, row: Moved, overs: list[HandOver], known: dict[int, bytes]) -> None:
+    def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
         self._polls.leases.forget(job.token, job.seq)
@@ -172,7 +172,7 @@ class NarrowLane:
             if waiter is not None:
                 assert row.entered_at is not None
                 assert row.lease_until is not None
-                overs.append(_hand_over(item, waiter, row.new_seq, row.entered_at, row.lease_until))
+                deliveries.append(_hand_over(item, waiter, row.new_seq, row.entered_at, row.lease_until))
                 if variables is not None:
                     known[job.token] = variables
             else:
@@ -184,18 +184,18 @@ class NarrowLane:
                 self._fold(job.instance)
         item.answer(Verdict.DONE)
 
-    async def _judge(self, connection: TrioConnection, refused: list[NarrowCompletion]) -> None:
+    async def _judge(self, connection: TrioConnection, refused: list[FastCompletion]) -> None:
         found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
         for item, about in zip(refused, found, strict=True):
-            verdict = judge(item.call, about.facts)
-            if about.facts.state is None:  # closed, through another engine maybe
+            verdict = judge(item.call, about.execution)
+            if about.execution.state is None:  # closed, through another engine maybe
                 self._polls.leases.forget(item.job.token, item.job.seq)
             item.tries += 1
             if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
                 item.answer(verdict)
 
-    async def _find_lost(self, connection: TrioConnection, items: list[NarrowCompletion]) -> None:
-        """An earlier try may have been committed unheard: jobs it handed off are found under their new execution.
+    async def _find_lost(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
+        """An earlier try may have been committed: jobs that it dispatched directly are found under their new execution.
 
         That execution has to follow from this very completion. Another attempt may have come in between, and the worker
         that our poll is of may have got the job elsewhere.
@@ -206,22 +206,20 @@ class NarrowLane:
         if not handed:
             return
         tried = [(item.job.token, item.job.seq, item.call.worker, item.call.attempt) for item in handed.values()]
-        overs: list[HandOver] = []
+        deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
         for token, seq, worker, entered_at, lease_until in await store.fresh_leases(connection, tried):
             item = handed[token]
             waiter = item.waiter
             if waiter is not None and seq > item.job.seq and worker == waiter.worker:
                 row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0)
-                self._moved(item, row, overs, known)
-        if overs:
-            await self._polls.deliver_all(connection, overs, known)
+                self._moved(item, row, deliveries, known)
+        if deliveries:
+            await self._polls.deliver_all(connection, deliveries, known)
 
 
-def _hand_over(
-    item: NarrowCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime
-) -> HandOver:
-    return HandOver(
+def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime) -> Delivery:
+    return Delivery(
         waiter,
         item.loaded,
         item.job.instance,

@@ -1,7 +1,7 @@
-"""The wide lane's transaction: lock instances, read them, write what `core.advance` decided.
+"""The full path's transaction: lock instances, read them, write what `core.advance` decided.
 
-Two round trips: `open_scene` begins, locks and reads; `write` writes and commits. Everything between them is pure.
-Lock order and promises stand in ``queries/wide.sql`` and ``schema.sql``.
+Two round trips: `lock_and_load` begins, locks and reads; `write` writes and commits. Everything between them is pure.
+Lock order and promises stand in ``queries/full_path.sql`` and ``schema.sql``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from psycopg import errors as pg_errors
 
-from penstock.core.effect import Outcome
+from penstock.core.effect import Effects
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays, signals
 from penstock.store.connection import TrioConnection
-from penstock.store.jobs import JobKey, Known, known
+from penstock.store.jobs import ExecutionInfo, JobKey, known
 from penstock.store.statements import SQL, Statement
 from penstock.store.variables import UNFOLDED_MAX
 from penstock.store.vault import KeyMissing, Vault
@@ -45,18 +45,18 @@ class LockedInstance(NamedTuple):
     """Why kept signals can't be read."""
 
 
-class Scene(NamedTuple):
-    """Everything that one batch of the wide lane decides upon. ``xid`` tells later whether it was committed."""
+class LockedBatch(NamedTuple):
+    """Everything that one batch of the full path decides upon. ``xid`` tells later whether it was committed."""
 
     now: datetime
     xid: str
     instances: dict[int, LockedInstance]
-    known: list[Known]
+    known: list[ExecutionInfo]
     armed: set[tuple[int, int, int]]
     positions: deque[int]
 
 
-async def open_scene(
+async def lock_and_load(
     connection: TrioConnection,
     instances: Sequence[int],
     *,
@@ -64,7 +64,7 @@ async def open_scene(
     workers: Sequence[str] = (),
     timers: Sequence[tuple[int, int, int]] = (),
     positions: int,
-) -> Scene:
+) -> LockedBatch:
     """Begin a transaction, lock ``instances`` and read them.
 
     ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up under the locks. Leaves the
@@ -116,7 +116,7 @@ async def open_scene(
         )
         for id, definition, status, failure, instance_key in instance_rows
     }
-    return Scene(
+    return LockedBatch(
         now,
         xid[0][0],
         locked,
@@ -187,7 +187,7 @@ class Change(NamedTuple):
     """One instance's outcome. ``job_type_of`` gives the id of a step's job type, None for steps without jobs. ``code``:
     it is a run of code, whose job waits in the queue in every dispatch mode."""
 
-    outcome: Outcome
+    effects: Effects
     job_type_of: Callable[[int], int | None]
     created: NewInstance | None = None
     code: bool = False
@@ -247,7 +247,7 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s, t.queued, t.entry)
-        for change in changes for t in change.outcome.updated
+        for change in changes for t in change.effects.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
         texts, times, times, arrays.floats, ints, ints)  # fmt: skip
@@ -255,11 +255,11 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s, t.entry)
-        for change in changes for t in change.outcome.inserted
+        for change in changes for t in change.effects.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
         ints, texts, times, times, arrays.floats, ints)  # fmt: skip
-    add("delete_tokens", [(id,) for change in changes for id in change.outcome.deleted], ints)
+    add("delete_tokens", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 
 def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -> None:
@@ -268,7 +268,7 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
     queued: list[tuple[int, int, int, int]] = []
     outgoing: list[tuple[int, int, int, int, int]] = []
     for change in changes:
-        out = change.outcome
+        out = change.effects
         steps = {(row.token_id, row.seq): row.step for row in out.history}
         for job in out.dequeued:
             job_type = change.job_type_of(steps[job.token_id, job.seq])
@@ -286,16 +286,16 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
     add("delete_ready", sorted(gone), ints, ints, ints)
     add("insert_ready", queued, ints, ints, ints, ints)
     add("insert_outbox", outgoing, ints, ints, ints, ints, ints)
-    parked = [(change.outcome.instance.id, id) for change in changes for id in change.outcome.parked]
+    parked = [(change.effects.instance.id, id) for change in changes for id in change.effects.parked]
     add("insert_parked", parked, ints, ints)
-    unparked = [(change.outcome.instance.id, id) for change in changes for id in change.outcome.unparked]
+    unparked = [(change.effects.instance.id, id) for change in changes for id in change.effects.unparked]
     add("delete_parked", unparked, ints, ints)
-    add("delete_timers", [pair for change in changes for pair in change.outcome.disarmed], ints, ints)
-    fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.outcome.fired]
+    add("delete_timers", [pair for change in changes for pair in change.effects.disarmed], ints, ints)
+    fired = [(t.token_id, t.seq, t.index) for change in changes for t in change.effects.fired]
     add("delete_fired", fired, ints, ints, ints)
     armed = [
-        (t.fire_at, t.token_id, t.seq, change.outcome.instance.id, t.index)
-        for change in changes for t in change.outcome.armed
+        (t.fire_at, t.token_id, t.seq, change.effects.instance.id, t.index)
+        for change in changes for t in change.effects.armed
     ]  # fmt: skip
     add("insert_timers", armed, arrays.times, ints, ints, ints, ints)
 
@@ -303,16 +303,16 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
 def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool, vault: Vault | None) -> None:
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
-        (change.outcome.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
+        (change.effects.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
          h.step, h.kind, h.worker, h.reason, h.output)
-        for change in changes for h in change.outcome.history
+        for change in changes for h in change.effects.history
     ]  # fmt: skip
     add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
         partial(arrays.sealed, vault=vault))  # fmt: skip
     if audit:
         records = [
-            (now, change.outcome.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
-            for change in changes for a in change.outcome.audit
+            (now, change.effects.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
+            for change in changes for a in change.effects.audit
         ]  # fmt: skip
         add("insert_audit", records, times, ints, ints, ints, texts, texts, texts)
 
@@ -325,12 +325,12 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     ]  # fmt: skip
     variables = partial(arrays.sealed, vault=vault)
     add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints)
-    consumed = [(id,) for change in changes for id in change.outcome.consumed_signals]
+    consumed = [(id,) for change in changes for id in change.effects.consumed_signals]
     add("delete_signals", consumed, ints)
-    reopened = [(c.outcome.instance.id,) for c in changes if c.outcome.reopened]
+    reopened = [(c.effects.instance.id,) for c in changes if c.effects.reopened]
     add("delete_abnormal_ends", reopened, ints)
     add("reopen_instances", reopened, ints)
-    ended = [change.outcome for change in changes if change.outcome.ended]
+    ended = [change.effects for change in changes if change.effects.ended]
     add(
         "end_instances",
         [(o.instance.id, o.instance.status, o.instance.failure, now) for o in ended],
@@ -342,17 +342,17 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     abnormal = [
         (o.instance.status, o.instance.id, _failed_job_type(change),
          None if o.snapshot is None else msgspec.json.encode(o.snapshot))
-        for change in changes if (o := change.outcome).ended and o.instance.status is not InstanceStatus.COMPLETED
+        for change in changes if (o := change.effects).ended and o.instance.status is not InstanceStatus.COMPLETED
     ]  # fmt: skip
     add("insert_abnormal_ends", abnormal, ints, ints, ints, arrays.documents)
     add("forget_keys", [(o.instance.id,) for o in ended], ints)
     # a failed instance may be retried: its signals wait with it
     forgotten = [(o.instance.id,) for o in ended if o.instance.status is not InstanceStatus.FAILED]
     add("forget_signals", forgotten, ints)
-    add("forget_notes", [(id,) for change in changes for id in change.outcome.deleted], ints)
+    add("forget_notes", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 
 def _failed_job_type(change: Change) -> int | None:
     """The type of the job that failed the instance, if one did."""
-    failed = [row for row in change.outcome.history if row.kind is HistoryKind.FAILED]
+    failed = [row for row in change.effects.history if row.kind is HistoryKind.FAILED]
     return change.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None

@@ -11,9 +11,9 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from penstock.engine.advancer import Advancer, LongItem
+from penstock.engine.lanes.lane import Batcher
 from penstock.errors import PenstockError, Unavailable
 from penstock.settings import Settings
-from penstock.store.batch import Batcher
 from penstock.store.database import DatabaseError
 
 TRIES_MAX: Final = 3
@@ -22,7 +22,7 @@ TRIES_MAX: Final = 3
 I = TypeVar("I", bound=LongItem[Any])  # noqa: E741 - an item
 
 
-class LongLane(Generic[I]):
+class LongPath(Generic[I]):
     """A queue beside another one. ``apply`` settles an item, lets it stand aside, or gives it to `take_over` again."""
 
     def __init__(

@@ -1,4 +1,4 @@
--- The wide lane: lock, read, let `core.advance` decide, write. One transaction: `begin` to `read_tokens` in one round
+-- The full path: lock, read, let `core.advance` decide, write. One transaction: `begin` to `read_tokens` in one round
 -- trip, then the writes and COMMIT in a second one. Everything written here is under the locks taken first, so the
 -- writes need no fences, and rows are written by the `ctid` under which they were found (`jobs.sql` says why).
 

@@ -1,4 +1,4 @@
-"""Which completions are *narrow*: they touch their own token only and need neither variables nor other tokens.
+"""Which completions take the fast path: they touch their own token only and need neither variables nor other tokens.
 
 Such a completion is one row update with the fence in its WHERE, and hundreds of them one statement. Everything else
 goes through `advance` under the locks of the whole instance. Pure, computed once per definition.
@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.definition import Definition, Step, StepType
 
 
-class NarrowPlan(msgspec.Struct, frozen=True):
+class FastPlan(msgspec.Struct, frozen=True):
     """What follows a step: the next step, or with ``ends`` the END that completes a single-token instance."""
 
     next_step: int
@@ -19,12 +19,12 @@ class NarrowPlan(msgspec.Struct, frozen=True):
     is_job: bool
 
 
-def narrow_plans(definition: Definition) -> tuple[NarrowPlan | None, ...]:
-    """One entry per step, None for steps whose completion is wide."""
+def fast_plans(definition: Definition) -> tuple[FastPlan | None, ...]:
+    """One entry per step, None for steps whose completion takes the full path."""
     return tuple(_plan(definition, step) for step in definition.steps)
 
 
-def narrow_start(definition: Definition) -> bool:
+def fast_start(definition: Definition) -> bool:
     """Whether the first step is a job that needs nothing but its token."""
     first = definition.steps[0]
     return first.type is StepType.SERVICE_TASK and _is_plain(first)
@@ -35,7 +35,7 @@ def _is_plain(step: Step) -> bool:
     return not step.boundaries and step.timeout_s is None and step.duration is None and step.until is None
 
 
-def _plan(definition: Definition, step: Step) -> NarrowPlan | None:
+def _plan(definition: Definition, step: Step) -> FastPlan | None:
     if step.type is not StepType.SERVICE_TASK or step.next is None or step.conditions or not _is_plain(step):
         return None
     target = definition.steps[step.next]
@@ -43,14 +43,14 @@ def _plan(definition: Definition, step: Step) -> NarrowPlan | None:
         # signals are kept for waits only, and whoever ends the instance has to forget them
         waits = any(other.type is StepType.WAIT for other in definition.steps)
         if definition.single_token and not definition.auto_start_next and not waits:
-            return NarrowPlan(target.index, ends=True, is_job=False)
+            return FastPlan(target.index, ends=True, is_job=False)
         return None
     if target.type not in (StepType.SERVICE_TASK, StepType.USER_TASK) or not _is_plain(target):
         return None  # also WAIT: a kept signal may be there for it
     insides = definition.blocks.insides
     if insides[step.index] & ~insides[target.index]:
         return None  # the branch leaves its gateway's block
-    return NarrowPlan(target.index, ends=False, is_job=target.type is StepType.SERVICE_TASK)
+    return FastPlan(target.index, ends=False, is_job=target.type is StepType.SERVICE_TASK)
 
 
 def needs_variables(definition: Definition) -> bool:

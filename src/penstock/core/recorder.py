@@ -1,7 +1,7 @@
 """The bookkeeping of one advance: the tokens it holds, and the rows that it writes about them.
 
 `advance.py` decides where tokens go; this keeps what follows from it (positions, history rows, queue, timers) in one
-`Outcome`. Pure, like its only user.
+`Effects`. Pure, like its only user.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import HistoryRow, JobRef, Outcome, Timer
+from penstock.core.effect import Effects, HistoryRow, JobRef, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 from penstock.core.work import Work
 
 DELTA_UNIT_BYTES = 131_072
-"""A variable delta counts for one, and for one more with each such piece of it. As in `complete_narrow`."""
+"""A variable delta counts for one, and for one more with each such piece of it. As in `complete_fast`."""
 
 
 SIGNALS_PER_ADVANCE_MAX = 500
@@ -46,7 +46,7 @@ class Inputs(msgspec.Struct):
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}  # of each WAIT all, or more than SIGNALS_PER_ADVANCE_MAX
 
 
-class Book:
+class Recorder:
     """One advance's view of an instance, and the outcome it fills."""
 
     def __init__(
@@ -62,12 +62,12 @@ class Book:
         self.tokens = {token.id: token for token in tokens}
         self.parked_before = self.parked()
         self.fresh: set[int] = set()
-        self.touched: dict[int, Token] = {}
+        self.changed: dict[int, Token] = {}
         self.removed: list[int] = []
         self.variables = None if variables is None else dict(variables)
         self.inputs = inputs
         self.work = inputs.work
-        self.out = Outcome(instance)
+        self.out = Effects(instance)
         self.entering: deque[tuple[Token, int]] = deque()
         self.reentering: dict[int, int | None] = {}  # by token: the entry that `retry` comes back to
         self.used_signals: set[int] = set()
@@ -91,22 +91,22 @@ class Book:
     def add(self, token: Token) -> None:
         self.tokens[token.id] = token
         self.fresh.add(token.id)
-        self.touched[token.id] = token
+        self.changed[token.id] = token
 
-    def touch(self, token: Token) -> None:
-        self.touched[token.id] = token
+    def mark_changed(self, token: Token) -> None:
+        self.changed[token.id] = token
 
     def remove(self, token: Token) -> None:
         del self.tokens[token.id]
-        self.touched.pop(token.id, None)
+        self.changed.pop(token.id, None)
         if token.id not in self.fresh:
             self.removed.append(token.id)
         heir = self.tokens.get(token.parent_id or token.instance_id)
         if heir is not None and token.unfolded:  # its deltas are still to be folded: somebody has to count them
             heir.unfolded += token.unfolded
-            self.touch(heir)
+            self.mark_changed(heir)
 
-    def place(self, token: Token, step: Step) -> None:
+    def begin_execution(self, token: Token, step: Step) -> None:
         """Begin a new execution of ``step`` on ``token``."""
         token.seq = self.position()
         token.step = step.index
@@ -116,7 +116,7 @@ class Book:
         token.timeout_s = step.timeout_s
         token.queued = None
         token.entry = self.reentering.pop(token.id, None)
-        self.touch(token)
+        self.mark_changed(token)
 
     def close(
         self,
@@ -135,7 +135,7 @@ class Book:
 
     def count_delta(self, token: Token, output: bytes) -> None:
         token.unfolded += 1 + len(output) // DELTA_UNIT_BYTES
-        self.touch(token)
+        self.mark_changed(token)
 
     def has_timers(self, token: Token) -> bool:
         step = self.definition.steps[token.step]
@@ -205,11 +205,11 @@ class Book:
     def parked(self) -> set[int]:
         return {token.id for token in self.tokens.values() if token.state is TokenState.PARKED}
 
-    def finish(self) -> Outcome:
+    def finish(self) -> Effects:
         out = self.out
         parked = self.parked()
         out.parked, out.unparked = sorted(parked - self.parked_before), sorted(self.parked_before - parked)
-        for token in self.touched.values():
+        for token in self.changed.values():
             (out.inserted if token.id in self.fresh else out.updated).append(token)
         out.deleted = self.removed
         out.dead_end = not out.ended and all(token.state is TokenState.ENDED for token in self.tokens.values())

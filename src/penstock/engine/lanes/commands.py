@@ -1,4 +1,4 @@
-"""The wide lane's items: one class per thing that can be done with an instance, each only says what it wants."""
+"""Commands: one class per thing that can be done with an instance, each only says what it wants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.access.identity import actor
 from penstock.core.definition import Step, StepType
-from penstock.core.effect import AuditRow, Outcome
+from penstock.core.effect import AuditRow, Effects
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -21,66 +21,72 @@ from penstock.core.event import (
     TaskCompleted,
     TimerFired,
 )
-from penstock.core.fencing import Call, Verdict, judge
+from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.core.state import RETRY_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
-from penstock.engine.wide_item import IsCode, Settled, WideItem, WritesOnly
+from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
 from penstock.store import keys, timers
 from penstock.store.connection import TrioConnection
-from penstock.store.jobs import JobKey, Known
+from penstock.store.full_path import LockedInstance
+from penstock.store.jobs import ExecutionInfo, JobKey
 from penstock.store.statements import Statement
-from penstock.store.wide import LockedInstance
 
 
-class CompleteItem(WideItem):
+class CompleteCommand(Command):
     """A completion that needs the whole instance. Answers a Verdict."""
 
     __slots__ = ("call", "output")
 
-    def __init__(self, job: JobKey, call: Call, output: bytes | None) -> None:
+    def __init__(self, job: JobKey, call: FenceRequest, output: bytes | None) -> None:
         super().__init__(job.instance, job=job, worker=call.worker)
         self.call = call
         self.output = output
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         assert known is not None
         assert self.job is not None
-        verdict = judge(self.call, known.facts)
+        verdict = judge(self.call, known.execution)
         if verdict is not Verdict.APPLY:
             raise Settled(verdict)
         return JobCompleted(self.job.token, self.call.worker, self.output)
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return Verdict.DONE
 
 
-class FailItem(WideItem):
+class FailCommand(Command):
     """A failure. Answers a Verdict."""
 
     __slots__ = ("call", "error", "retry_after_s", "retryable")
 
-    def __init__(self, job: JobKey, call: Call, *, retryable: bool, error: str, retry_after_s: float | None) -> None:
+    def __init__(
+        self, job: JobKey, call: FenceRequest, *, retryable: bool, error: str, retry_after_s: float | None
+    ) -> None:
         super().__init__(job.instance, job=job, worker=call.worker)
         self.call = call
         self.retryable = retryable
         self.error = error
         self.retry_after_s = retry_after_s
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         assert known is not None
         assert self.job is not None
-        verdict = judge(self.call, known.facts)
+        verdict = judge(self.call, known.execution)
         if verdict is not Verdict.APPLY:
             raise Settled(verdict)
         return JobFailed(self.job.token, self.call.worker, self.retryable, self.error, self.retry_after_s)
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return Verdict.DONE
 
 
-class DeadLetterItem(WideItem):
+class DeadLetterCommand(Command):
     """A job whose lease expired as often as is allowed."""
 
     __slots__ = ("attempt", "expiries", "key")
@@ -91,7 +97,9 @@ class DeadLetterItem(WideItem):
         self.attempt = attempt
         self.expiries = expiries
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
         if loaded.code or token is None or token.seq != self.key.seq or token.attempt != self.attempt:
             raise Settled(None)  # a run of code never fails for its executors (`store.journal.expire`)
@@ -100,7 +108,7 @@ class DeadLetterItem(WideItem):
         return JobDeadLettered(token.id, self.expiries)
 
 
-class CancelItem(WideItem):
+class CancelCommand(Command):
     """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``."""
 
     __slots__ = ("actor", "force", "reason")
@@ -111,19 +119,21 @@ class CancelItem(WideItem):
         self.reason = reason
         self.actor = actor()
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Conflict(f"the instance is {locked.instance.status.name} already")
         if loaded.code and not self.force:
             raise IsCode
         return CancelRequested(self.reason)
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
-        outcome.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.reason))
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
+        effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.reason))
         return None
 
 
-class RetryItem(WideItem):
+class RetryCommand(Command):
     """Let a failed instance go on."""
 
     __slots__ = ("actor",)
@@ -139,7 +149,9 @@ class RetryItem(WideItem):
         if holder is not None:
             raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
         if loaded.code:
@@ -149,12 +161,12 @@ class RetryItem(WideItem):
         locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
         return RetryRequested()
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
-        outcome.audit.append(AuditRow("RETRIED", actor=self.actor))
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
+        effects.audit.append(AuditRow("RETRIED", actor=self.actor))
         return None
 
 
-class TaskItem(WideItem):
+class TaskCommand(Command):
     """Complete the oldest open execution of a user task, or signal that of a wait."""
 
     __slots__ = ("actor", "by", "detail", "kind", "output", "step_id")
@@ -168,7 +180,9 @@ class TaskItem(WideItem):
         self.by = self.actor if by is None else by
         self.detail = None if self.by == self.actor else f"for {self.by}"
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         signal = self.kind is StepType.WAIT
         if loaded.code and signal:
             raise IsCode
@@ -195,11 +209,11 @@ class TaskItem(WideItem):
             raise Conflict(f"the instance is not parked at '{step.id}'")
         raise NotFound(f"user task '{step.id}' is not open")
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         step = loaded.definition.step(self.step_id)
         kind = "SIGNALLED" if self.kind is StepType.WAIT else "USER_TASK_COMPLETED"
         index = None if step is None else step.index
-        outcome.audit.append(AuditRow(kind, step=index, actor=self.actor, detail=self.detail))
+        effects.audit.append(AuditRow(kind, step=index, actor=self.actor, detail=self.detail))
         return None
 
 
@@ -211,7 +225,7 @@ def _ignore(instance: int, timer: TimerKey, error: PenstockError) -> None:
     """Nobody counts refusals."""
 
 
-class TimerItem(WideItem):
+class TimerCommand(Command):
     """A timer is due. Answers whether it fired. One of an execution that is closed is garbage, and goes.
 
     ``give_up``: the reason with which it fails its instance instead of firing. ``on_refused`` hears of a refusal that
@@ -242,7 +256,9 @@ class TimerItem(WideItem):
             self._on_refused(self.instance, self.timer, error)
         super().refuse(error)
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         assert self.timer is not None
         token_id, seq, index = self.timer
         if not armed:
@@ -260,7 +276,7 @@ class TimerItem(WideItem):
             else StepGivenUp(token_id, self._give_up)
         )
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return True
 
     def statements(self) -> list[Statement]:
@@ -268,7 +284,7 @@ class TimerItem(WideItem):
         return [timers.delete(*self.timer)] if self._void else []
 
 
-class FoldItem(WideItem):
+class FoldCommand(Command):
     """Move the variable deltas of an instance into its overlay. No event."""
 
     __slots__ = ("_done",)
@@ -288,7 +304,9 @@ class FoldItem(WideItem):
         self._done()
         super().refuse(error)
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Settled(None)
         raise WritesOnly

@@ -1,19 +1,19 @@
-"""What all items of the wide lane have in common; `items` and `tasks` have them."""
+"""What all commands have in common; `commands` and `engine.tasks` have them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.effect import Outcome
+from penstock.core.effect import Effects
 from penstock.core.event import Event
 from penstock.engine.advancer import LongItem
 from penstock.engine.definitions import LoadedDefinition
 from penstock.errors import Conflict
-from penstock.store.commits import Sent
 from penstock.store.connection import TrioConnection
-from penstock.store.jobs import JobKey, Known
+from penstock.store.full_path import LockedInstance
+from penstock.store.in_doubt import InDoubtCommit
+from penstock.store.jobs import ExecutionInfo, JobKey
 from penstock.store.statements import Statement
-from penstock.store.wide import LockedInstance
 
 
 class Settled(Exception):
@@ -35,7 +35,7 @@ class IsCode(Conflict):
         super().__init__("the instance is a run of a workflow written as code")
 
 
-class WideItem(LongItem[Any]):
+class Command(LongItem[Any]):
     """Something to do with one instance."""
 
     __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
@@ -63,16 +63,18 @@ class WideItem(LongItem[Any]):
         self.worker = worker
         self.timer = timer
         self.planned: object = None
-        self.sent: Sent | None = None
+        self.sent: InDoubtCommit | None = None
 
     async def prepare(self, connection: TrioConnection) -> None:
         """What has to be read, or taken, first, under the instance's lock. Raises as `decide`."""
 
-    def decide(self, locked: LockedInstance, loaded: LoadedDefinition, known: Known | None, armed: bool) -> Event:
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
         """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
         raise WritesOnly
 
-    def after(self, outcome: Outcome, loaded: LoadedDefinition) -> object:
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         """The answer once the outcome is committed."""
         return None
 

@@ -15,14 +15,14 @@ from typing import Any
 from psycopg import errors as pg_errors
 
 from penstock.store.connection import TrioConnection
+from penstock.store.full_path import Change
 from penstock.store.statements import SQL, Statement
-from penstock.store.wide import Change
 
 NOTE_SCOPE = "commit"
 """Of the rows in `idempotency` that only prove a commit; they go with the old keys."""
 
 
-class Sent:
+class InDoubtCommit:
     """A transaction on its way: its id, and what proves it (None: it may be repeated without harm)."""
 
     __slots__ = ("items", "proof", "writes", "xid")
@@ -54,7 +54,7 @@ def _written_anyway(changes: Sequence[Change]) -> Statement | None:
     for change in changes:
         if change.created is not None:
             return SQL["instance_exists"], (change.created.id,)
-        for row in change.outcome.history:
-            about = (change.outcome.instance.id, row.position, row.token_id, row.seq, row.ended_at)
+        for row in change.effects.history:
+            about = (change.effects.instance.id, row.position, row.token_id, row.seq, row.ended_at)
             return SQL["history_written"], about
     return None
