@@ -1,5 +1,8 @@
 """One engine with everything around it, in order: what starts before what, and what stops before what.
 
+It starts the listeners whose sockets it is given: none in the process of a user's program (`durable.local`), which gets
+the engine itself.
+
 Start: metrics → database → schema → number → batchers → services → listeners → ready. Stop: not ready, parked polls
 answered → listeners drained (grace; past it requests are cancelled) → services → batchers flushed → number given back
 → pool → metrics. Sockets are bound by the caller, so that a taken port is known before anything runs.
@@ -11,23 +14,20 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from penstock import __version__
 from penstock.access.gate import Gate
-from penstock.access.limits import make_limits
 from penstock.engine.engine import Engine
-from penstock.http import HttpServer, Limits, ListenError, Server, listen
+from penstock.http import ListenError, listen
 from penstock.log import get_logger
 from penstock.metrics import Metrics
-from penstock.rest.app import make_app
-from penstock.rest.cors import Cors
 from penstock.runtime.access import AccessService, ListenerTls
 from penstock.runtime.database_start import DatabaseStart
 from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
-from penstock.runtime.entrance import Entrance
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.leftovers import Leftovers
@@ -35,13 +35,14 @@ from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
 from penstock.runtime.retention import Retention
-from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
-from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.vault import make_vault
+
+if TYPE_CHECKING:
+    from penstock.runtime.listeners import Listeners
 
 FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end; each is bounded by itself."""
@@ -81,10 +82,16 @@ class Node:
     """One engine process's service. One of several reports its metrics to its parent, which serves them."""
 
     def __init__(
-        self, settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]], gate: Gate | None = None
+        self,
+        settings: Settings,
+        dsn: str,
+        sockets: dict[str, list[socket.socket]],
+        gate: Gate | None = None,
+        started: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
         self._settings = settings
         self._gate = gate
+        self._started = started
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__, kafka=settings.through_kafka)
@@ -123,11 +130,11 @@ class Node:
         where = {purpose: address(group) for purpose, group in sockets.items()}
         if self._page is not None:
             await supervisor.start("metrics", self._page.serve, sockets["metrics"])
-        http = self._http_server()
-        entrance = Entrance()
+        listeners = self._listeners()
 
         async def serve_entrance() -> None:
-            await supervisor.start("REST", http.serve, entrance, sockets["REST"])
+            if listeners is not None:
+                await listeners.serve_entrance(supervisor)
 
         membership = Membership(database, self._settings.dispatch_mode.value)
         number = await DatabaseStart(self._settings, self._dsn, serve_entrance).run(membership.join)
@@ -142,26 +149,19 @@ class Node:
         dispatch = await self._start_dispatch(supervisor, engine)
         services = await self._start_services(supervisor, engine, membership, dispatch)
         services += await self._start_access(supervisor, database, membership)
-        shares = self._shares
-        if (shares.rest, shares.grpc) != (self._settings.http_max_connections, self._settings.grpc_max_connections):
-            log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
-        limits = make_limits(self._settings)
-        rpc = RpcServer(engine, self._settings, self._gate, self._tls.grpc, limits, max_connections=shares.grpc)
-        await supervisor.start("gRPC", rpc.serve, sockets["gRPC"])
-        degraded = list[str] if dispatch is None else dispatch.degraded
-        entrance.app = make_app(engine, degraded=degraded, gate=self._gate, limits=limits)
-        if "REST" not in supervisor.names():
-            await serve_entrance()
-        self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
-        self._metrics.watch_connections("REST", lambda: http.statistics().connections)
-        rpc.set_serving(True)
+        if listeners is not None:
+            await listeners.start(supervisor, engine, list[str] if dispatch is None else dispatch.degraded)
         stopping.serving = True
         log.info("ready", engine=engine.ids.number, **where)
         if self._reporter is not None:
             await self._reporter.report()
+        self._started(engine)
         await stopping.asked.wait()
 
-        await self._drain(supervisor, http, rpc, engine)
+        if listeners is None:
+            engine.drain()
+        else:
+            await listeners.drain(supervisor, engine)
         if dispatch is not None:
             await dispatch.finish()
         await supervisor.stop(*services)
@@ -175,6 +175,13 @@ class Node:
         await database.close(POOL_GRACE_S)
         await self._stop_metrics(supervisor)
         log.info("stopped")
+
+    def _listeners(self) -> Listeners | None:
+        if "REST" not in self._sockets:
+            return None
+        from penstock.runtime.listeners import Listeners  # what it brings is much, and of no use without sockets
+
+        return Listeners(self._settings, self._sockets, self._gate, self._tls, self._shares, self._metrics)
 
     async def _start_dispatch(self, supervisor: Supervisor, engine: Engine) -> Dispatch | None:
         if not self._settings.through_kafka:
@@ -237,23 +244,6 @@ class Node:
             await supervisor.start(name, partial(forever, name, step, self._metrics))
         return list(access.steps())
 
-    async def _drain(self, supervisor: Supervisor, http: Server, rpc: RpcServer, engine: Engine) -> None:
-        """Answer what is in flight within the grace; past it requests are cancelled."""
-        grace_s = self._settings.shutdown_grace_seconds
-        supervisor.expect_end("REST")
-        supervisor.expect_end("gRPC")
-        rpc.set_serving(False)
-        http.drain()  # first: then the answers of parked polls tell their clients that the connection ends
-        engine.drain()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(rpc.drain, grace_s)
-            with trio.move_on_after(grace_s) as grace:
-                await supervisor.wait_ended("REST")
-            if grace.cancelled_caught:
-                log.warning("requests were cut off", grace_s=grace_s)
-                await supervisor.stop("REST")
-        await supervisor.wait_ended("gRPC")
-
     async def _flush(self, supervisor: Supervisor, engine: Engine) -> None:
         batchers = engine.batchers()
         with trio.move_on_after(FLUSH_TIMEOUT_S):
@@ -271,23 +261,3 @@ class Node:
         with trio.move_on_after(METRICS_GRACE_S):
             await supervisor.wait_ended("metrics")
         await supervisor.stop("metrics")
-
-    def _http_server(self) -> Server:
-        settings = self._settings
-        limits = Limits(
-            max_head_bytes=settings.http_max_header_bytes,
-            max_body_bytes=settings.max_body_bytes,
-            max_request_memory_bytes=settings.http_max_request_memory_bytes,
-            max_connections=self._shares.rest,
-            max_connections_per_address=settings.address_max_connections or self._shares.rest,
-            header_timeout_seconds=settings.http_header_timeout_seconds,
-            body_timeout_seconds=settings.http_body_timeout_seconds,
-            keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
-            write_timeout_seconds=settings.http_write_timeout_seconds,
-        )
-        unasked = Cors(settings.allowed_origins, settings.cors_headers).unasked
-        if settings.http_server is HttpServerKind.HYPERCORN:
-            from penstock.http.hypercorn_seam import HypercornServer
-
-            return HypercornServer(limits, tls=self._tls.rest, refusal_headers=unasked)
-        return HttpServer(limits, tls=self._tls.rest, refusal_headers=unasked)

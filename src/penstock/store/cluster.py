@@ -180,14 +180,14 @@ def make_data_dir(data_dir: Path) -> None:
     _check_roots_alone(data_dir)
 
 
-def open_lock(data_dir: Path) -> int:
-    """A file descriptor of the lock file, which only we can open: who can, can hold it."""
+def open_lock(data_dir: Path, name: str = "lock") -> int:
+    """A file descriptor of a lock file, which only we can open: who can, can hold it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(data_dir / "lock", flags, 0o600)
+    fd = os.open(data_dir / name, flags, 0o600)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise EmbeddedPostgresError(f"{data_dir}/lock is not a file of its own: remove it")
+            raise EmbeddedPostgresError(f"{data_dir}/{name} is not a file of its own: remove it")
         os.fchmod(fd, 0o600)
     except BaseException:
         os.close(fd)

@@ -1,8 +1,10 @@
-"""The embedded PostgreSQL: started with the engine, stopped with it, its data kept.
+"""The embedded PostgreSQL: started with the first who uses it, stopped with the last, its data kept.
 
-One engine per data directory, enforced by a lock which the kernel frees however the engine ends. A server that an
-engine killed by ``kill -9`` left running is stopped first and a new one started (adopting it would keep its old
-settings, and it could not be waited for). The server runs in a session of its own: Ctrl-C in a terminal goes to the
+One engine per data directory, enforced by a lock which the kernel frees however the engine ends; programs of users
+(`shared`) attach to the server that runs there. Who uses it holds a lock of its own (``users``), shared, so that the
+last one to leave knows that it is the last; who starts or stops the server holds ``starting`` meanwhile. A server that
+was left running by ``kill -9`` of all who used it is stopped first and a new one started (adopting it would keep its
+old settings). The server runs in a session of its own: Ctrl-C in a terminal goes to the
 engine alone, which drains and then stops it. For development and single machines: no replication, no backup schedule.
 Relies on `cluster.py` for the files. Must not know the schema.
 """
@@ -15,7 +17,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -65,6 +67,10 @@ ORPHANS_TIMEOUT_S = 10.0
 """How long to wait for the processes of a server that was itself killed: idle ones end at once, busy ones don't."""
 
 POLL_INTERVAL_S = 0.02
+WATCH_INTERVAL_S = 0.5
+"""Between two looks at a server that is not our child."""
+USERS, STARTING = "users", "starting"
+"""Lock files beside the first: who uses the server, and who starts or stops it."""
 LOCK_MAX_BYTES = 4096
 
 _ORPHANS_LEFT = "pre-existing shared memory block"
@@ -79,16 +85,16 @@ class DataDirectoryInUse(EmbeddedPostgresError):
 
 
 class EmbeddedServer:
-    """A server that runs."""
+    """A server that runs. ``alone``: it was started by us, and nobody else has used it since."""
 
-    def __init__(self, dsn: str, process: trio.Process) -> None:
-        self.dsn = dsn
-        self._process = process
+    def __init__(self, dsn: str, wait: Callable[[], Awaitable[object]], *, alone: bool) -> None:
+        self.dsn, self.alone = dsn, alone
+        self._wait = wait
 
     async def watch(self) -> None:
         """Wait for its end; raises EmbeddedPostgresError then, as nobody asked for it. Cancel this before a stop."""
-        code = await self._process.wait()
-        raise EmbeddedPostgresError(f"the embedded PostgreSQL ended by itself (exit code {code})")
+        await self._wait()
+        raise EmbeddedPostgresError("the embedded PostgreSQL ended by itself")
 
 
 @asynccontextmanager
@@ -113,55 +119,176 @@ async def run_embedded(
     settings: Mapping[str, str] | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
     stop_timeout_s: float = STOP_TIMEOUT_S,
+    shared: bool = False,
 ) -> AsyncGenerator[EmbeddedServer]:
-    """Run PostgreSQL on ``data_dir`` (default: `default_data_dir`) for the block.
+    """Run PostgreSQL on ``data_dir`` (default: `default_data_dir`) for the block, or use the one that runs there.
 
     Makes the directory and the cluster if they don't exist (about 1 s). ``settings`` go before our own. Raises
-    `DataDirectoryInUse` if another engine has the directory, `EmbeddedPostgresError` if the server does not start.
-    Cancelled at any point, it stops the server, in bounded time.
+    `DataDirectoryInUse` if another engine has the directory and this is not ``shared``, `EmbeddedPostgresError` if the
+    server does not start. Cancelled at any point, the server is stopped by the last who uses it, in bounded time.
     """
     data_dir = (data_dir or default_data_dir()).absolute()
-    settings = settings or {}
-    with _locked(data_dir) as lock:
+    with _locked(data_dir, shared=shared) as lock, _opened(data_dir, USERS) as users:
         installation = await trio.to_thread.run_sync(find_installation, data_dir)
         _warn_of_shared(installation)
-        left = await _stop_leftover(installation, stop_timeout_s)
-        if lock.socket_dir is not None:  # of an engine that was killed
+        server = _Server(installation, lock, settings or {}, start_timeout_s, stop_timeout_s)
+        try:
+            async with _changing(data_dir, start_timeout_s):
+                alone = _join(users)
+                running = None if alone and not (shared and lock.is_taken()) else await server.attach()
+                if running is None:
+                    running = await server.start()
+            yield running
+        finally:
+            with trio.CancelScope(shield=True):
+                async with _changing(data_dir, stop_timeout_s):
+                    if _is_last(users) and not (shared and lock.is_taken()):
+                        await server.stop()
+
+
+class _Server:
+    """The server of a data directory: started here, or found. One at a time looks after it (`_changing`)."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        lock: _Lock,
+        settings: Mapping[str, str],
+        start_timeout_s: float,
+        stop_timeout_s: float,
+    ) -> None:
+        self._installation, self._lock, self._settings = installation, lock, settings
+        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
+        self._process: trio.Process | None = None
+        self._began = False
+
+    async def start(self) -> EmbeddedServer:
+        """A new one, on a cluster that is made if there is none."""
+        installation, lock = self._installation, self._lock
+        self._began = True
+        left = await _stop_leftover(installation, self._stop_timeout_s)
+        if lock.socket_dir is not None:  # of one that was killed
             remove_socket_dir(installation, lock.socket_dir)
         if not installation.cluster.exists():
-            await _make_cluster(installation, sync=settings.get("fsync") != "off")
+            await _make_cluster(installation, sync=self._settings.get("fsync") != "off")
         socket_dir = make_socket_dir(installation)
         try:
             temporary = None if socket_dir == installation.cluster else socket_dir
             lock.note(temporary)
-            await trio.to_thread.run_sync(write_settings, installation, socket_dir, settings)
-            process = await _start_ready(installation, left, start_timeout_s)
-            try:
-                log.info("embedded PostgreSQL runs on %s (pid %d)", data_dir, process.pid)
-                dsn = make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
-                lock.note(temporary, dsn)
-                yield EmbeddedServer(dsn, process)
-            finally:
-                await _stop(process, stop_timeout_s)
-        finally:
+            await trio.to_thread.run_sync(write_settings, installation, socket_dir, self._settings)
+            self._process = process = await _start_ready(installation, left, self._start_timeout_s)
+        except BaseException:
             remove_socket_dir(installation, socket_dir)
+            raise
+        log.info("embedded PostgreSQL runs on %s (pid %d)", installation.cluster.parent, process.pid)
+        dsn = make_conninfo(host=str(socket_dir), port=PORT, user=SUPERUSER, dbname="postgres")
+        lock.note(temporary, dsn)
+        return EmbeddedServer(dsn, process.wait, alone=True)
+
+    async def attach(self) -> EmbeddedServer | None:
+        """The one that others use; None when it is gone: then they are about to end."""
+        self._began = True
+        postmaster = read_postmaster(self._installation)
+        dsn = self._lock.dsn
+        if postmaster is None or not dsn or not await self._runs(postmaster):
+            return None
+
+        async def wait() -> None:
+            while await self._runs(postmaster):  # noqa: ASYNC110 – nothing tells us
+                await trio.sleep(WATCH_INTERVAL_S)
+
+        log.info("embedded PostgreSQL runs already (pid %d)", postmaster.pid)
+        return EmbeddedServer(dsn, wait, alone=False)
+
+    async def _runs(self, postmaster: Postmaster) -> bool:
+        return await trio.to_thread.run_sync(is_running, self._installation, postmaster)
+
+    async def stop(self) -> None:
+        """By the last who used it."""
+        if not self._began:
+            return
+        if self._process is not None:
+            await _stop(self._process, self._stop_timeout_s)
+        else:
+            await _stop_leftover(self._installation, self._stop_timeout_s, log_level=logging.INFO)
+        if self._lock.socket_dir is not None:
+            remove_socket_dir(self._installation, self._lock.socket_dir)
+
+
+@contextmanager
+def _opened(data_dir: Path, name: str) -> Generator[int]:
+    fd = open_lock(data_dir, name)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@asynccontextmanager
+async def _changing(data_dir: Path, timeout_s: float) -> AsyncGenerator[None]:
+    """Alone with the question whether there is a server."""
+    with _opened(data_dir, STARTING) as fd:
+        with trio.move_on_after(timeout_s) as limit:
+            while not _lock_nowait(fd, fcntl.LOCK_EX):  # noqa: ASYNC110 – nothing tells us
+                await trio.sleep(POLL_INTERVAL_S)
+        if limit.cancelled_caught:
+            raise EmbeddedPostgresError(f"another process has been starting or stopping the server for {timeout_s} s")
+        yield
+
+
+def _join(users: int) -> bool:
+    """Be one of those who use the server; whether there are no others."""
+    alone = _lock_nowait(users, fcntl.LOCK_EX)
+    fcntl.flock(users, fcntl.LOCK_SH)
+    return alone
+
+
+def _is_last(users: int) -> bool:
+    """Whether nobody else uses the server."""
+    return _lock_nowait(users, fcntl.LOCK_EX)
+
+
+def _lock_nowait(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _Lock:
-    """The lock file, held. Its lines: the holder's pid; the socket's directory, if it is a temporary one; the conninfo
-    once the server runs."""
+    """The lock file. Its lines: the pid of the engine that has it, or of who started the server; the socket's
+    directory, if it is a temporary one; the conninfo once the server runs."""
 
     def __init__(self, fd: int) -> None:
-        _, socket_dir, *_ = [*os.fsdecode(os.pread(fd, LOCK_MAX_BYTES, 0)).splitlines(), "", ""]
-        self.socket_dir = Path(socket_dir) if socket_dir else None
-        """Of the holder before, if it left one."""
         self._fd = fd
-        self.note(self.socket_dir)
+        self._pid = os.getpid()
+
+    def _lines(self) -> list[str]:
+        return [*os.fsdecode(os.pread(self._fd, LOCK_MAX_BYTES, 0)).splitlines(), "", "", ""]
+
+    @property
+    def socket_dir(self) -> Path | None:
+        """The temporary directory of who started a server last, if it left one."""
+        name = self._lines()[1]
+        return Path(name) if name else None
+
+    @property
+    def dsn(self) -> str:
+        """Of the server that was started last."""
+        return self._lines()[2]
+
+    def is_taken(self) -> bool:
+        """Whether an engine has the directory: one of before there was a `USERS` says so in no other way."""
+        if not _lock_nowait(self._fd, fcntl.LOCK_EX):
+            return True
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return False
 
     def note(self, socket_dir: Path | None, dsn: str = "") -> None:
         """Tell whoever comes next of a directory that is to be removed, and others (`running_dsn`) of the server."""
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, os.fsencode(f"{os.getpid()}\n{socket_dir or ''}\n{dsn}"), 0)
+        os.pwrite(self._fd, os.fsencode(f"{self._pid}\n{socket_dir or ''}\n{dsn}"), 0)
 
 
 def _warn_of_shared(installation: Installation) -> None:
@@ -185,7 +312,7 @@ def running_dsn(data_dir: Path | None = None) -> str | None:
 
 
 @contextmanager
-def _locked(data_dir: Path) -> Generator[_Lock]:
+def _locked(data_dir: Path, *, shared: bool) -> Generator[_Lock]:
     """Hold the data directory, made if need be. The file descriptor is not inherited by the server."""
     try:
         make_data_dir(data_dir)
@@ -193,14 +320,15 @@ def _locked(data_dir: Path) -> Generator[_Lock]:
     except OSError as error:
         raise EmbeddedPostgresError(f"the data directory {data_dir} can't be used: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.fsdecode(os.pread(fd, 32, 0)).partition("\n")[0]
-            raise DataDirectoryInUse(
-                f"the data directory {data_dir} is in use by another engine (pid {holder or 'unknown'})"
-            ) from None
-        yield _Lock(fd)
+        lock = _Lock(fd)
+        if not shared:
+            if not _lock_nowait(fd, fcntl.LOCK_EX):
+                holder = os.fsdecode(os.pread(fd, 32, 0)).partition("\n")[0]
+                raise DataDirectoryInUse(
+                    f"the data directory {data_dir} is in use by another engine (pid {holder or 'unknown'})"
+                ) from None
+            lock.note(lock.socket_dir, lock.dsn)
+        yield lock
     finally:
         os.close(fd)
 
@@ -307,13 +435,15 @@ async def _stop(process: trio.Process, timeout_s: float) -> None:
             log.warning("embedded PostgreSQL did not stop within %g s of %s", bound_s, number.name)
 
 
-async def _stop_leftover(installation: Installation, timeout_s: float) -> Postmaster | None:
+async def _stop_leftover(
+    installation: Installation, timeout_s: float, *, log_level: int = logging.WARNING
+) -> Postmaster | None:
     """Stop the server of an engine that was killed. Gives what such a server, or one that crashed, says it was."""
     left = read_postmaster(installation)
     if left is None:
         return None
     if await trio.to_thread.run_sync(is_running, installation, left):
-        log.warning("stopping the embedded PostgreSQL (pid %d) that a killed engine left running", left.pid)
+        log.log(log_level, "stopping the embedded PostgreSQL (pid %d) that another process started", left.pid)
         if not (
             await _signalled_ends(installation, left, signal.SIGINT, timeout_s)
             or await _signalled_ends(installation, left, signal.SIGQUIT, KILL_TIMEOUT_S)
