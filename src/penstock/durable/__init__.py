@@ -1,10 +1,13 @@
 """Workflows as ordinary Python: bodies whose nurseries, cancel scopes and deadlines are durable.
 
 A body is an `async def` under `workflow`; what it awaits are steps and the verbs here. Its semantics are Trio's, driven
-by `penstock.kernel`. Imports nothing of the engine. So far bodies run in memory (`penstock.testing.run_workflow`).
+by `penstock.kernel`. `App` runs them on PostgreSQL, `penstock.testing.run_workflow` in memory. Bodies import nothing of
+the engine: `App` is loaded when it is first asked for.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from penstock.durable.errors import (
     BadDuration,
@@ -12,6 +15,9 @@ from penstock.durable.errors import (
     NonRetryable,
     NotInWorkflow,
     PayloadTooLarge,
+    RunBlocked,
+    RunCancelled,
+    RunFailed,
     StepFailed,
     Unencodable,
 )
@@ -58,7 +64,12 @@ from penstock.kernel.local import (
 )
 from penstock.kernel.nursery import Nursery
 
+if TYPE_CHECKING:
+    from penstock.durable.app import App
+    from penstock.durable.run import Run
+
 __all__ = [
+    "App",
     "BadDuration",
     "BadKey",
     "BadMessage",
@@ -77,6 +88,10 @@ __all__ = [
     "NotInWorkflow",
     "Nursery",
     "PayloadTooLarge",
+    "Run",
+    "RunBlocked",
+    "RunCancelled",
+    "RunFailed",
     "RunInfo",
     "Semaphore",
     "Step",
@@ -105,3 +120,15 @@ __all__ = [
     "uuid4",
     "workflow",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "App":
+        from penstock.durable.app import App
+
+        return App
+    if name == "Run":
+        from penstock.durable.run import Run
+
+        return Run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

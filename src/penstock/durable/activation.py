@@ -242,6 +242,21 @@ class Activation:
             return {"path": path, "kind": "sleep", "due_at": operation.due, "where": where}
         return {"path": branch.path, "kind": "branch", "where": where} if branch.path else None
 
+    def waits_in_words(self) -> str:
+        """What the run waits for, for a person."""
+        words: list[str] = []
+        for wait in self.waits():
+            due = wait.get("due_at")
+            at = f" until {datetime.fromtimestamp(due, UTC).astimezone():%Y-%m-%d %H:%M:%S}" if due else ""
+            what = {
+                "sleep": f"sleep{at}",
+                "receive": f"message {wait.get('name')!r}",
+                "step": f"{wait.get('name')}{at}",
+            }
+            if wait["kind"] in what:
+                words.append(f"{what[wait['kind']]} ({wait.get('where')})")
+        return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
+
     # -- inside
 
     def _obey(self) -> None:

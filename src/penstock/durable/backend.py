@@ -41,6 +41,7 @@ class Held(msgspec.Struct, frozen=True):
     lease_s: float
     fresh: bool = False
     expiries: int = 0
+    fence: object = None  # the backend's own
 
 
 class Stored(msgspec.Struct, frozen=True):

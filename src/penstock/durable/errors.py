@@ -40,3 +40,27 @@ class StepFailed(Exception):
     def __init__(self, type_name: str, message: str, traceback: str = "") -> None:
         super().__init__(f"{type_name}: {message}" if message else type_name)
         self.type_name, self.message, self.traceback = type_name, message, traceback
+
+
+class RunFailed(Exception):
+    """A run ended with an error: what was raised, and where."""
+
+    def __init__(self, id: str, reason: str) -> None:
+        super().__init__(f"run {id} failed: {reason}")
+        self.id, self.reason = id, reason
+
+
+class RunCancelled(RunFailed):
+    """A run was cancelled, and has ended."""
+
+    def __init__(self, id: str, reason: str) -> None:
+        Exception.__init__(self, f"run {id} was cancelled" + (f": {reason}" if reason else ""))
+        self.id, self.reason = id, reason
+
+
+class RunBlocked(Exception):
+    """This code can't go on with a run; code that can will. Nothing of the run is lost."""
+
+    def __init__(self, id: str, reason: str) -> None:
+        super().__init__(f"run {id} is blocked on code: {reason}")
+        self.id, self.reason = id, reason

@@ -228,8 +228,9 @@ class HeldRun:
             return
         due = self.activation.next_due()
         until = None if due == inf else due
+        waits = self.activation.waits_in_words()
         if await self._ask(lambda: self.keeper.backend.park(self.held, self.mail, until, self.shown)):
-            self._leave("parked", "" if until is None else str(until))
+            self._leave("parked", waits)
         else:
             self.must_read = True
 

@@ -192,6 +192,7 @@ def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
         job_type=job.job_type,
         arguments=bytes(job.variables),
         started_at=job.created_at.timestamp(),
+        taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
         mail=mark.mail,
         expiries=mark.expiries,

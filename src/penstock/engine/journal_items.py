@@ -41,6 +41,8 @@ class Taken(NamedTuple):
     """A JSON object by parameter name."""
     started_at: float
     """Seconds since 1970: what `now()` gives before any record."""
+    taken_at: float
+    """What the database's clock showed then."""
     lease_left_s: float
     mail: int
     expiries: int

@@ -1,0 +1,232 @@
+"""The program's side of durable functions: `App`. Serves workflows, starts runs, and finds them again.
+
+An `App` starts nothing before its first use. It is used in one process: after a fork it refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import trio
+
+from penstock.durable.backend import Held
+from penstock.durable.executor import Executor
+from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.run import News, Run
+from penstock.durable.workflow import Workflow
+
+if TYPE_CHECKING:
+    from penstock.durable.blocking import BlockingApp
+    from penstock.durable.local import LocalRuns
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STOP_GRACE_S = 10.0
+"""How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
+DRAIN_MAX_S = 60.0
+
+
+class App:
+    """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), without it ``PENSTOCK_AT``, else
+    the embedded PostgreSQL.
+
+    ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
+    workflows it is a client: it starts, finds and talks to runs, and executes none.
+    """
+
+    def __init__(
+        self,
+        *workflows: Workflow[..., Any],
+        name: str = "",
+        at: str | None = None,
+        limits: ExecutorLimits | None = None,
+    ) -> None:
+        self.name = name
+        self._at = at
+        self._limits = limits
+        self._workflows = {(each.name, each.version): each for each in workflows}
+        if len(self._workflows) != len(workflows):
+            raise ValueError("two workflows have one name and version")
+        self._pid: int | None = None
+        self._runs: LocalRuns | None = None
+        self._news = News()
+        self._stack: AsyncExitStack | None = None
+        self.on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None
+
+    # -- in a program without a loop
+
+    def run(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> R:
+        """Start a run, or go on with the one that has this id; serve until it has ended, and give its result.
+
+        Meanwhile other runs of this app's workflows are served, too; what is open at the end is given back. Tells on
+        standard error what it waits for. Ctrl-C stops in order: the run goes on when it is run again with its id.
+        """
+        self._refuse_loops("run")
+        from penstock.durable.console import serve_one
+
+        value: R = _run(serve_one, self, workflow, args, kwargs, id)
+        return value
+
+    def main(self) -> None:
+        """Serve until SIGTERM or Ctrl-C. A second one ends at once."""
+        self._refuse_loops("main")
+        from penstock.durable.console import serve
+
+        _run(serve, self)
+
+    @contextmanager
+    def in_thread(self) -> Generator[BlockingApp]:
+        """Serve in a thread of its own, for programs without a loop or with asyncio: calls block."""
+        from penstock.durable.blocking import serve_in_thread
+
+        self._claim()
+        with serve_in_thread(self) as blocking:
+            yield blocking
+
+    # -- in a Trio program
+
+    async def __aenter__(self) -> App:
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError("`async with app` needs Trio: under asyncio use `with app.in_thread()`")
+        stack = AsyncExitStack()
+        await stack.enter_async_context(self.opened(STOP_GRACE_S))
+        self._stack = stack
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        stack, self._stack = self._stack, None
+        assert stack is not None
+        return await stack.__aexit__(kind, error, traceback)
+
+    async def start(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> Run[R]:
+        """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
+        IdempotencyConflict."""
+        arguments = workflow.encode_arguments(args, kwargs)
+        instance_id = await self._open_runs().start(workflow, arguments, id)
+        return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow)
+
+    async def get(self, id: str, workflow: Workflow[P, R] | None = None) -> Run[R]:
+        """The run that was started with this id, or that has this instance id. Raises NotFound."""
+        names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
+        return Run(id, await self._open_runs().find(id, names), self._open_runs, self._news, workflow)
+
+    # -- inside
+
+    @asynccontextmanager
+    async def opened(self, grace_s: float) -> AsyncGenerator[None]:
+        """The app at work for the block; steps may take ``grace_s`` to end after it."""
+        self._claim()
+        if self._runs is not None:
+            raise RuntimeError("this app is in use already")
+        from penstock.durable.local import LocalBackend, LocalRuns, open_engine
+
+        async with open_engine(self._dsn(), serves=bool(self._workflows)) as engine:
+            self._runs = LocalRuns(engine, self.name)
+            try:
+                if not self._workflows:
+                    yield
+                    return
+                backend = LocalBackend(engine, self.name, list(self._workflows.values()))
+                await backend.register()
+                executor = Executor(backend, self._workflows, self._limits, self._note)
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(executor.run)
+                    try:
+                        yield
+                    finally:
+                        with trio.CancelScope(shield=True), trio.move_on_after(grace_s + DRAIN_MAX_S):
+                            await executor.drain(grace_s)
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._runs = None
+
+    def _note(self, event: str, held: Held, detail: str) -> None:
+        if event == "blocked":
+            self._news.blocked[held.id] = detail
+        if event in ("taken", "resumed"):
+            self._news.blocked.pop(held.id, None)
+        if event in ("blocked", "ended"):
+            self._news.tell(held.id)
+        self.on_event(event, held, detail)
+
+    def _dsn(self) -> str | None:
+        at = self._at or os.environ.get("PENSTOCK_AT")
+        if at is not None and "://" in at and not at.startswith(("postgresql://", "postgres://")):
+            raise ValueError(f"at: {at.split('://')[0]}://… can't be used; a PostgreSQL is postgresql://…")
+        return at
+
+    def _open_runs(self) -> LocalRuns:
+        if self._pid not in (None, os.getpid()):
+            self._claim()
+        if self._runs is None:
+            raise RuntimeError("this app is not open: use `async with app`, or `with app.in_thread()`")
+        return self._runs
+
+    def _claim(self) -> None:
+        if self._pid is None:
+            self._pid = os.getpid()
+        elif self._pid != os.getpid():
+            raise RuntimeError(
+                f"this App was used in process {self._pid}, of which this one is a fork: make or use it after the fork"
+            )
+
+    def _refuse_loops(self, verb: str) -> None:
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError(f"{verb}() blocks, and a Trio loop runs here: use `async with app`")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise RuntimeError(f"{verb}() blocks, and an asyncio loop runs here: use `with app.in_thread()`")
+
+    @property
+    def workflow_names(self) -> list[str]:
+        """``order@1``."""
+        return [f"{name}@{version}" for name, version in self._workflows]
+
+
+def _run(function: Callable[..., Any], *args: Any) -> Any:
+    """``trio.run``; an error that came alone comes without its groups."""
+    try:
+        return trio.run(function, *args, strict_exception_groups=True)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
+
+
+@asynccontextmanager
+async def until_signalled(scope: trio.CancelScope) -> AsyncGenerator[list[int]]:
+    """Within the block SIGINT and SIGTERM cancel the scope; the list has what came. A second one ends the process."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                if came:
+                    sys.stderr.write("penstock: ending at once\n")
+                    signal.signal(number, signal.SIG_DFL)
+                    os.kill(os.getpid(), number)
+                came.append(number)
+                scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch)
+        yield came
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,121 @@
+"""An `App` in a thread of its own, with a Trio loop there: for programs without a loop, and for those with asyncio.
+
+Calls block the thread that makes them. Under asyncio make them where blocking is allowed (`asyncio.to_thread`, a plain
+``def`` endpoint of FastAPI).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import trio
+import trio.from_thread
+import trio.lowlevel
+
+from penstock.durable.run import Run
+from penstock.durable.workflow import Workflow
+
+if TYPE_CHECKING:
+    from penstock.durable.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class BlockingRun(Generic[R]):
+    """A `Run` whose calls block."""
+
+    def __init__(self, run: Run[R], call: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+        self.id, self.instance_id = run.id, run.instance_id
+        self._run, self._call = run, call
+
+    def result(self, timeout_s: float | None = None) -> R:
+        """See `Run.result`."""
+        value: R = self._call(lambda: self._run.result(timeout_s))
+        return value
+
+    def status(self) -> str:
+        """See `Run.status`."""
+        return str(self._call(self._run.status))
+
+    def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
+        """See `Run.send`."""
+        self._call(lambda: self._run.send(name, value, dedup=dedup))
+
+    def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
+        """See `Run.cancel`."""
+        self._call(lambda: self._run.cancel(reason, force=force))
+
+    def view(self) -> Any:
+        """See `Run.view`."""
+        return self._call(self._run.view)
+
+    def tree(self) -> dict[str, Any]:
+        """See `Run.tree`."""
+        tree: dict[str, Any] = self._call(self._run.tree)
+        return tree
+
+
+class BlockingApp:
+    """An `App` that serves in another thread. Safe to share between threads."""
+
+    def __init__(self, app: App, token: trio.lowlevel.TrioToken) -> None:
+        self._app, self._token = app, token
+
+    def start(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> BlockingRun[R]:
+        """See `App.start`."""
+        run: Run[R] = self._call(lambda: self._app.start(workflow, *args, id=id, **kwargs))
+        return BlockingRun(run, self._call)
+
+    def get(self, id: str, workflow: Workflow[P, R] | None = None) -> BlockingRun[R]:
+        """See `App.get`."""
+        run: Run[R] = self._call(lambda: self._app.get(id, workflow))
+        return BlockingRun(run, self._call)
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return trio.from_thread.run(function, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise RuntimeError("this app does not serve any more") from None
+
+
+@contextmanager
+def serve_in_thread(app: App) -> Generator[BlockingApp]:
+    """The app at work in a thread for the block. What ends it early is raised at the block's end."""
+    opened: Future[BlockingApp] = Future()
+    leaving: Future[Callable[[], None]] = Future()
+
+    async def serve() -> None:
+        left = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        leaving.set_result(lambda: token.run_sync_soon(left.set))
+        async with app:
+            opened.set_result(BlockingApp(app, token))
+            await left.wait()
+
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            trio.run(serve, strict_exception_groups=True)
+        except BaseException as error:
+            if opened.done():
+                failed.append(error)
+            else:
+                opened.set_exception(error)
+
+    thread = threading.Thread(target=run, name="penstock app", daemon=True)
+    thread.start()
+    try:
+        yield opened.result()
+    finally:
+        with suppress(trio.RunFinishedError):
+            leaving.result()()
+        thread.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,299 @@
+"""An engine in this process, without listeners: the journals of an executor, and what an `App` asks for its caller.
+
+The only module of `durable` that knows the engine. Batching, outages, commits in doubt, timers, sweeper and retention
+are the engine's; here is what one says to the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+import trio
+
+from penstock.client.errors import NotFound, error_for
+from penstock.core.state import InstanceStatus
+from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored
+from penstock.durable.workflow import Workflow
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.engine import Engine
+from penstock.engine.ids import show_instance
+from penstock.engine.journal_items import Held as Lease
+from penstock.engine.journal_items import JournalRecord, NewRecord, RunEnd, Taken
+from penstock.engine.vocabulary import InstanceView
+from penstock.errors import LeaseLost as LeaseIsLost
+from penstock.errors import PenstockError, TooManyRequests, Unavailable
+from penstock.kernel.record import Kind, Record
+from penstock.runtime.node import Node
+from penstock.runtime.stopping import Stopping
+from penstock.settings import Secret, Settings, load_settings
+from penstock.store.database import AWAY, first_line
+from penstock.store.embedded import run_embedded
+
+T = TypeVar("T")
+
+MAX_CONNECTIONS = 6
+CLIENT_MAX_CONNECTIONS = 2
+PROBE_INTERVAL_S = 1.0
+"""A program is told of new runs by hints; its looks into the queue are for those that were lost."""
+
+
+def _settings(dsn: str | None, *, serves: bool) -> Settings:
+    """Those of the environment (``WE_…``), for a program with an engine inside."""
+    settings = load_settings()
+    mode = settings.dispatch_mode
+    return msgspec.structs.replace(
+        settings,
+        postgres_dsn=Secret(dsn) if dsn is not None else None,
+        db_max_conns=MAX_CONNECTIONS if serves else CLIENT_MAX_CONNECTIONS,
+        ready_probe_interval_seconds=PROBE_INTERVAL_S,
+        metrics_enabled=False,
+        processes=1,
+        authentication=False,
+        dispatch_mode=mode,
+    )
+
+
+def _quiet_logs() -> None:
+    """The engine's lines go to the program's own logging, under ``penstock``; a program that has structlog set up keeps
+    what it has."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        logger_factory=lambda *args: logging.getLogger("penstock.engine"),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+@asynccontextmanager
+async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine]:
+    """An engine for the block: on a database, or on the embedded PostgreSQL. Its failure is the block's."""
+    _quiet_logs()
+    settings = _settings(dsn, serves=serves)
+    async with trio.open_nursery() as nursery:
+        if dsn is not None:
+            async with _node(settings, dsn) as engine:
+                yield engine
+        else:
+            async with run_embedded(settings.data_path, shared=True) as server:
+                watching = trio.CancelScope()
+
+                async def watch() -> None:
+                    with watching:
+                        await server.watch()
+
+                nursery.start_soon(watch)
+                async with _node(settings, server.dsn) as engine:
+                    yield engine
+                watching.cancel()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _node(settings: Settings, dsn: str) -> AsyncGenerator[Engine]:
+    stopping = Stopping()
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status: trio.TaskStatus[Engine]) -> None:
+            await Node(settings, dsn, {}, started=task_status.started).run(stopping)
+
+        engine: Engine = await nursery.start(run)
+        yield engine
+        stopping.asked.set()
+
+
+class LocalBackend:
+    """The journals of one app's workflows, for one executor."""
+
+    def __init__(self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]]) -> None:
+        self._engine = engine
+        self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
+        self._by_type = {each.job_type: each for each in self._code}
+        self._holder = engine.code.holder(app or "app", 1)
+        engine.journal.open_inbox(self._holder)
+
+    async def register(self) -> None:
+        """Make the workflows known, so that their runs can be asked for."""
+        for each in self._code:
+            await told(self._engine.code.register(each))
+
+    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+        """Runs under lease."""
+        found = await _asked(self._engine.code.take(self._holder, self._code, max_runs, wait_s=max_wait_s))
+        return [self._read_taken(each) for each in found]
+
+    def _read_taken(self, taken: Taken) -> Held:
+        workflow = self._by_type[taken.job_type]
+        return Held(
+            key=_key(taken.held.instance),
+            id=taken.instance_id,
+            attempt=taken.held.attempt,
+            workflow=workflow.name,
+            version=workflow.version,
+            arguments=taken.arguments.decode(),
+            started_at=taken.started_at,
+            now=taken.taken_at,
+            lease_s=taken.lease_left_s,
+            fresh=taken.held.attempt == 1 and taken.mail == 0,
+            expiries=taken.expiries,
+            fence=taken.held,
+        )
+
+    async def wait_mail(self) -> list[str]:
+        """Keys of runs that were told something."""
+        return [_key(mail.instance) for mail in await self._engine.journal.wait_mail(self._holder)]
+
+    async def read(self, held: Held, after: int) -> Page:
+        """A page of the journal."""
+        page = await _asked(self._engine.journal.read(_lease(held).instance, after))
+        if page.mail is None:
+            raise LeaseLost
+        return Page([_read_record(record) for record in page.records], page.mail, page.more)
+
+    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        """Write records."""
+        new = [_new_record(record) for record in records]
+        answer = await _asked(self._engine.journal.append(_lease(held), new, after=after, mail=mail))
+        if answer.reread or answer.mail != mail:
+            return None
+        return [Stored(place.pos, place.at) for place in answer.placed]
+
+    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+        """Give the run up until then."""
+        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        park = self._engine.journal.park(_lease(held), mail=mail, due_at=due, view=view, branches=branches)
+        return await _asked(park)
+
+    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+        """End the run."""
+        if ending.result is not None:
+            end = RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + ending.result.encode() + b"}")
+        elif ending.cancelled:
+            end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure)
+        else:
+            end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed")
+        return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))
+
+    async def block(self, held: Held, reason: str) -> float:
+        """Blocked on code."""
+        return await _asked(self._engine.journal.block(_lease(held), reason))
+
+    async def give_back(self, held: Held) -> None:
+        """For others to take."""
+        await _asked(self._engine.journal.give_back(_lease(held)))
+
+    async def extend(self, held: Held, shown: Shown) -> Beat:
+        """A heartbeat."""
+        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        answer = await _asked(self._engine.journal.extend(_lease(held), view=view, branches=branches))
+        return Beat(answer.lease_left_s, answer.mail)
+
+
+class LocalRuns:
+    """What an `App` asks of the engine for its caller. Raises the errors of `penstock.client`."""
+
+    def __init__(self, engine: Engine, app: str) -> None:
+        self._engine, self._app = engine, app
+
+    async def start(self, workflow: Workflow[..., Any], arguments: str, id: str | None) -> str:
+        """The instance id of a new run, or of the one that has this id."""
+        code = CodeWorkflow(workflow.name, workflow.version, self._app)
+        view = await told(self._engine.code.start(code, arguments.encode(), id=id))
+        return view.id
+
+    async def find(self, id: str, workflows: Mapping[str, object]) -> str:
+        """The instance id of the run with this id: of these workflows, or of any if there are none."""
+        for name in workflows:
+            code = CodeWorkflow(name, 1, self._app)
+            found = await told(self._engine.instances.find_by_key(code.definition_id, id))
+            if found is not None:
+                return show_instance(found)
+        if not workflows:
+            page = await told(self._engine.instances.list(None, None, id, 0, 1))
+            if page.items:
+                return page.items[0].id
+        try:
+            return (await self.look(id)).id
+        except NotFound:
+            raise NotFound(f"there is no run with the id '{id}'") from None
+
+    async def look(self, instance_id: str) -> InstanceView:
+        """The run as it is now."""
+        return await told(self._engine.instances.get(instance_id))
+
+    async def tree(self, instance_id: str) -> dict[str, Any]:
+        """The run's branches, as REST shows them."""
+        tree: dict[str, Any] = msgspec.to_builtins(await told(self._engine.runs.tree(instance_id)))
+        return tree
+
+    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None) -> None:
+        """A message."""
+        await told(self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup))
+
+    async def cancel(self, instance_id: str, reason: str | None, *, force: bool) -> None:
+        """Ask the run to end, or end it."""
+        if force:
+            await told(self._engine.instances.cancel(instance_id, reason))
+        else:
+            await told(self._engine.runs.cancel(instance_id, reason))
+
+
+async def told(call: Awaitable[T]) -> T:
+    """What a caller gets: the engine's errors are those of its clients."""
+    try:
+        return await call
+    except PenstockError as error:
+        raise error_for(error.code, error.reason) from None
+    except AWAY as error:
+        raise error_for("unavailable", f"the database is away: {first_line(error)}") from error
+
+
+async def _asked(call: Awaitable[T]) -> T:
+    """What an executor gets."""
+    try:
+        return await call
+    except LeaseIsLost:
+        raise LeaseLost from None
+    except (Unavailable, TooManyRequests, *AWAY) as error:
+        raise Away(first_line(error)) from error
+
+
+def _lease(held: Held) -> Lease:
+    assert isinstance(held.fence, Lease)
+    return held.fence
+
+
+def _key(instance: int) -> str:
+    return show_instance(instance)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _new_record(record: Record) -> NewRecord:
+    return NewRecord(
+        kind=record.kind,
+        path=record.path,
+        name=record.name,
+        payload=record.payload,
+        digest=record.digest,
+        attempt=record.attempt,
+        took_ms=record.took_ms,
+    )
+
+
+def _read_record(row: JournalRecord) -> Record:
+    return Record(
+        row.at, Kind(row.kind), row.path, row.name, row.payload, row.digest, row.attempt, row.pos, row.took_ms
+    )
