@@ -38,10 +38,11 @@ INSTALLATIONS: dict[str, tuple[str, list[str]]] = {
 RUNS = 7
 
 
-def needed_by(requirements: list[str]) -> set[str]:
-    """The names of all distributions that an installer would bring for these, with what they need in turn."""
+def needed_by(requirements: list[str], extra: str = "") -> set[str]:
+    """The names of all distributions that an installer would bring for these, with what they need in turn; ``extra`` is
+    that of who requires them."""
     found: set[tuple[str, str]] = set()
-    waiting = [(Requirement(text), "") for text in requirements]
+    waiting = [(Requirement(text), extra) for text in requirements]
     for wanted, of_extra in waiting:
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": of_extra}):
             continue

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distribution
 from pathlib import Path
 
 import psycopg
@@ -18,30 +16,13 @@ from packaging.specifiers import SpecifierSet
 from penstock import __version__
 from penstock.store import PSYCOPG_FROM, check_psycopg, psycopg_range
 from tests.house.sources import PACKAGE, TOP
+from tests.installation import build_wheel, install
 from tools.psycopg_versions import NOT_INSTALLED
-from tools.sizes import needed_by
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    source = tmp_path_factory.mktemp("source")
-    for folder in ("src", "examples", "benchmarks"):
-        shutil.copytree(TOP / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE", "schema.sql"):
-        shutil.copy(TOP / file, source)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(source / "dist"),
-        str(source),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    [built] = (source / "dist").glob("penstock-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
@@ -103,28 +84,11 @@ def test_the_wheel_has_the_command_and_the_licence(wheel):
 
 
 @pytest.fixture(scope="module")
-def plain(built, wheel, tmp_path_factory) -> Path:
-    """The `bin` of a new virtual environment after `pip install penstock`, without a network: what the wheel says that
-    it needs is linked from the environment of this test run, where it is in the versions of the lock."""
+def plain(built, tmp_path_factory) -> Path:
+    """The `bin` of a new virtual environment after `pip install penstock`."""
     venv = tmp_path_factory.mktemp("plain") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    [site] = (venv / "lib").glob("python3*/site-packages")
-    [metadata] = wheel.glob("penstock-*.dist-info")
-    wanted = [
-        line.removeprefix("Requires-Dist: ")
-        for line in (metadata / "METADATA").read_text().splitlines()
-        if line.startswith("Requires-Dist: ")
-    ]
-    needed = needed_by(wanted)
+    needed = install(built, venv)
     assert len(needed) <= 15, needed
-    for name in needed:
-        files = distribution(name).files or []
-        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
-            (site / top).symlink_to(distribution(name).locate_file(top))
-    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
-    # --no-deps would hide a requirement that is not there: --no-index makes pip fail on it instead.
-    subprocess.run([*pip, "install", "-q", "--no-index", str(built)], check=True, capture_output=True, env={})
-    subprocess.run([*pip, "check"], check=True, capture_output=True, env={})
     return venv / "bin"
 
 

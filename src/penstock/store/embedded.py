@@ -128,22 +128,29 @@ async def run_embedded(
     server does not start. Cancelled at any point, the server is stopped by the last who uses it, in bounded time.
     """
     data_dir = (data_dir or default_data_dir()).absolute()
-    with _locked(data_dir, shared=shared) as lock, _opened(data_dir, USERS) as users:
+    with _locked(data_dir, shared=shared) as lock:
         installation = await trio.to_thread.run_sync(find_installation, data_dir)
         _warn_of_shared(installation)
         server = _Server(installation, lock, settings or {}, start_timeout_s, stop_timeout_s)
-        try:
-            async with _changing(data_dir, start_timeout_s):
-                alone = _join(users)
-                running = None if alone and not (shared and lock.is_taken()) else await server.attach()
-                if running is None:
-                    running = await server.start()
-            yield running
-        finally:
-            with trio.CancelScope(shield=True):
-                async with _changing(data_dir, stop_timeout_s):
-                    if _is_last(users) and not (shared and lock.is_taken()):
-                        await server.stop()
+        with _opened(data_dir, USERS) as users:
+            try:
+                async with _changing(data_dir, start_timeout_s):
+                    alone = _join(users)
+                    running = None if alone and not (shared and lock.is_taken()) else await server.attach()
+                    if running is None:
+                        running = await server.start()
+                yield running
+            finally:
+                with trio.CancelScope(shield=True):
+                    async with _changing(data_dir, stop_timeout_s):
+                        if _is_last(users) and not (shared and lock.is_taken()):
+                            await server.stop()
+                        else:
+                            server.leave()
+
+
+_LEFT_RUNNING: list[trio.Process] = []
+"""Servers that we started and that others use on. Kept, as Python complains of processes that it forgets."""
 
 
 class _Server:
@@ -202,6 +209,11 @@ class _Server:
 
     async def _runs(self, postmaster: Postmaster) -> bool:
         return await trio.to_thread.run_sync(is_running, self._installation, postmaster)
+
+    def leave(self) -> None:
+        """Others use it on: it goes on without its parent."""
+        if self._process is not None:
+            _LEFT_RUNNING.append(self._process)
 
     async def stop(self) -> None:
         """By the last who used it."""
