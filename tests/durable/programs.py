@@ -48,6 +48,15 @@ def until(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -> N
         time.sleep(0.02)
 
 
+def rows(directory: Path, sql: str) -> list[tuple[object, ...]]:
+    """From the embedded PostgreSQL of that directory, while it runs."""
+    dsn = running_dsn(directory / "data")
+    if not dsn:
+        return []
+    with psycopg.connect(dsn, connect_timeout=10, options="-c search_path=penstock") as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
 class Program:
     """A script, started as often as a test likes."""
 
@@ -65,11 +74,7 @@ class Program:
 
     def rows(self, sql: str = JOURNAL) -> list[tuple[object, ...]]:
         """From the embedded PostgreSQL while it runs."""
-        dsn = running_dsn(self.directory / "data")
-        if not dsn:
-            return []
-        with psycopg.connect(dsn, connect_timeout=10) as connection:
-            return connection.execute(sql).fetchall()
+        return rows(self.directory, sql)
 
 
 def ended(process: subprocess.Popen[str], timeout_s: float = WAIT_S) -> tuple[int, str, str]:

@@ -8,11 +8,9 @@ import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from penstock.store.embedded import running_dsn
-from tests.durable.programs import JOURNAL, own_directory, until
+from tests.durable.programs import JOURNAL, own_directory, rows, until
 from tests.house.sources import TOP
 from tests.installation import build_wheel, install
 
@@ -44,7 +42,7 @@ def test_the_first_example_is_killed_in_the_middle_and_goes_on(python: Path, dir
     environment = {"WE_DATA_DIR": str(directory / "data"), "HOME": str(directory), "PATH": "/usr/bin:/bin"}
     first = subprocess.Popen([python, "hello.py"], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
     with first:
-        until(lambda: journal(directory) == [(1, "/0", "greet")], first)
+        until(lambda: rows(directory, JOURNAL) == [(1, "/0", "greet")], first)
         first.send_signal(signal.SIGKILL)
         said, _ = first.communicate()
     assert said == ""
@@ -54,11 +52,3 @@ def test_the_first_example_is_killed_in_the_middle_and_goes_on(python: Path, dir
     assert again.stdout == "Hello, Ada!\n", again.stderr
     assert "penstock: run ada goes on" in again.stderr
     assert again.returncode == 0
-
-
-def journal(directory: Path) -> list[tuple[object, ...]]:
-    dsn = running_dsn(directory / "data")
-    if not dsn:
-        return []
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(JOURNAL).fetchall()

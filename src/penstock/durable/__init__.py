@@ -123,12 +123,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "App":
-        from penstock.durable.app import App
-
-        return App
-    if name == "Run":
-        from penstock.durable.run import Run
-
-        return Run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in ("App", "Run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from penstock.durable import app, run
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{name} runs an engine in this program: pip install 'penstock[engine]' ({error})") from error
+    return app.App if name == "App" else run.Run

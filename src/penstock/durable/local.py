@@ -33,6 +33,7 @@ from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
 from penstock.store.database import AWAY, first_line
 from penstock.store.embedded import run_embedded
+from penstock.store.placement import NEW_SCHEMA
 
 T = TypeVar("T")
 
@@ -45,16 +46,14 @@ PROBE_INTERVAL_S = 1.0
 def _settings(dsn: str | None, *, serves: bool) -> Settings:
     """Those of the environment (``WE_…``), for a program with an engine inside."""
     settings = load_settings()
-    mode = settings.dispatch_mode
     return msgspec.structs.replace(
         settings,
-        postgres_dsn=Secret(dsn) if dsn is not None else None,
+        postgres_dsn=settings.postgres_dsn if dsn is None else Secret(dsn),
         db_max_conns=MAX_CONNECTIONS if serves else CLIENT_MAX_CONNECTIONS,
         ready_probe_interval_seconds=PROBE_INTERVAL_S,
         metrics_enabled=False,
         processes=1,
         authentication=False,
-        dispatch_mode=mode,
     )
 
 
@@ -81,8 +80,8 @@ async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine
     _quiet_logs()
     settings = _settings(dsn, serves=serves)
     async with trio.open_nursery() as nursery:
-        if dsn is not None:
-            async with _node(settings, dsn) as engine:
+        if settings.postgres_dsn is not None:
+            async with _node(settings, settings.postgres_dsn.reveal()) as engine:
                 yield engine
         else:
             async with run_embedded(settings.data_path, shared=True) as server:
@@ -105,7 +104,7 @@ async def _node(settings: Settings, dsn: str) -> AsyncGenerator[Engine]:
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            await Node(settings, dsn, {}, started=task_status.started).run(stopping)
+            await Node(settings, dsn, {}, started=task_status.started, new_schema=NEW_SCHEMA).run(stopping)
 
         engine: Engine = await nursery.start(run)
         yield engine

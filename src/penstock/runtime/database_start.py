@@ -17,7 +17,8 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, READ_ONLY, first_line, is_starting
+from penstock.store.database import AWAY, READ_ONLY, Database, first_line, is_starting
+from penstock.store.placement import placed
 from penstock.store.pooler import refuse_transaction_pooling
 from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 
@@ -34,9 +35,16 @@ class DatabaseStart:
     """One engine's way to its database. ``on_long_wait`` is called once when it takes longer than
     ``outage_wait_seconds``."""
 
-    def __init__(self, settings: Settings, dsn: str, on_long_wait: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        new_schema: str | None,
+        on_long_wait: Callable[[], Awaitable[None]],
+    ) -> None:
         self._settings = settings
-        self._dsn = dsn
+        self._database = database
+        self._new_schema = new_schema
         self._on_long_wait = on_long_wait
 
     async def run(self, join: Callable[[], Awaitable[T]]) -> T:
@@ -51,7 +59,7 @@ class DatabaseStart:
             except (*AWAY, trio.TooSlowError) as error:
                 why = first_line(error) or "no answer"
                 now = trio.current_time()
-                if isinstance(error, READ_ONLY) or await is_starting(self._dsn):
+                if isinstance(error, READ_ONLY) or await is_starting(self._database.dsn):
                     last_sign = now
                     _waiting.warning(
                         "start", "waiting for the database to take writes", error=why, since_s=now - started
@@ -66,10 +74,12 @@ class DatabaseStart:
     async def _prepare(self) -> None:
         connect_timeout_s = self._settings.db_connect_timeout_seconds
         with trio.fail_after(connect_timeout_s):
-            connection = await TrioConnection.connect(self._dsn)
+            dsn = await placed(self._database.dsn, self._settings.db_schema, self._new_schema)
+            self._database.use(dsn)
+            connection = await TrioConnection.connect(dsn)
         try:
             with trio.fail_after(connect_timeout_s):
-                await refuse_transaction_pooling(connection, self._dsn)
+                await refuse_transaction_pooling(connection, dsn)
             found = await ensure_schema(connection)
             if found < SCHEMA_VERSION:
                 log.info("schema applied", version=SCHEMA_VERSION, before=found or None)

@@ -11,6 +11,7 @@ from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line, with_defaults
 from penstock.store.embedded import embedded
+from penstock.store.placement import placed
 from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 
 log = get_logger(__name__)
@@ -28,17 +29,17 @@ def run(settings: Settings) -> int:
 
 async def _migrate(settings: Settings) -> None:
     if settings.postgres_dsn is not None:
-        await _apply(settings.postgres_dsn.reveal(), settings.partition_days)
+        await _apply(settings.postgres_dsn.reveal(), settings)
         return
     async with embedded(settings.data_path) as dsn:
-        await _apply(dsn, settings.partition_days)
+        await _apply(dsn, settings)
 
 
-async def _apply(dsn: str, partition_days: float) -> None:
-    connection = await TrioConnection.connect(with_defaults(dsn))
+async def _apply(dsn: str, settings: Settings) -> None:
+    connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema, None)))
     try:
         found = await ensure_schema(connection)
-        await prepare_partitions(connection, partition_days)
+        await prepare_partitions(connection, settings.partition_days)
     finally:
         connection.close_nowait()
     if found < SCHEMA_VERSION:

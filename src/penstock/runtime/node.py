@@ -88,10 +88,12 @@ class Node:
         sockets: dict[str, list[socket.socket]],
         gate: Gate | None = None,
         started: Callable[[Engine], None] = lambda engine: None,
+        new_schema: str | None = None,
     ) -> None:
         self._settings = settings
         self._gate = gate
         self._started = started
+        self._new_schema = new_schema
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__, kafka=settings.through_kafka)
@@ -137,7 +139,7 @@ class Node:
                 await listeners.serve_entrance(supervisor)
 
         membership = Membership(database, self._settings.dispatch_mode.value)
-        number = await DatabaseStart(self._settings, self._dsn, serve_entrance).run(membership.join)
+        number = await DatabaseStart(self._settings, database, self._new_schema, serve_entrance).run(membership.join)
         pool = database.pool
         self._metrics.watch_pool(
             lambda: pool.statistics().idle, lambda: pool.statistics().busy, lambda: pool.statistics().waiting

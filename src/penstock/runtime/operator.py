@@ -14,6 +14,7 @@ from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import with_defaults
 from penstock.store.embedded import DataDirectoryInUse, embedded, running_dsn
+from penstock.store.placement import placed
 from penstock.store.schema import ensure_schema
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[
 
     async def run() -> T:
         async with _dsn(settings) as dsn:
-            connection = await TrioConnection.connect(with_defaults(dsn))
+            connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema, None)))
             try:
                 await ensure_schema(connection)
                 return await act(connection)

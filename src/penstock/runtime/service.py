@@ -32,6 +32,7 @@ from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.embedded import run_embedded
+from penstock.store.placement import placed
 from penstock.store.vault import make_vault
 from penstock.tls import CertificateError
 
@@ -185,6 +186,7 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
             async def announce() -> None:
                 for event in parent.ready:
                     await event.wait()
+                database.use(await placed(dsn, settings.db_schema, None))  # the children have made it, if need be
                 log.info("ready", processes=settings.processes, **where)
 
             nursery.start_soon(announce)

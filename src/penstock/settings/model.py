@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import msgspec
 
 from penstock.masking import mask_text
 from penstock.settings.access import AccessSettings
-from penstock.settings.described import says
+from penstock.settings.described import SettingInfo, bounds_of, checkable, says
 from penstock.settings.secret import Secret, redact_dsn
 
 __all__ = [
@@ -121,6 +120,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         _database(
             "Directory of the embedded PostgreSQL; not used with `postgres_dsn`. "
             "Default: `penstock/postgres` in `$XDG_DATA_HOME`, else in `~/.local/share`, for root in `/var/lib`."
+        ),
+    ] = None
+    db_schema: Annotated[
+        Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_]{0,62}$")] | None,
+        _database(
+            "Schema of Penstock's tables. Default: where they are; in a database without them the first of the"
+            " connection's `search_path` (`public`), for programs with an `App` `penstock`."
         ),
     ] = None
     db_max_conns: Annotated[int, _database("Connections in the pool, at most.", 2, 500, env="DB_MAX_CONNS")] = 10
@@ -435,26 +441,6 @@ def _shown(info: SettingInfo, value: object) -> object:
     return value if isinstance(value, (int, float)) else mask_text(str(value))
 
 
-class SettingInfo(NamedTuple):
-    """One setting as documentation shows it."""
-
-    name: str
-    env: str
-    group: str
-    description: str
-    default: Any
-    type: Any
-    bounds: tuple[float, float] | None
-
-    @property
-    def secret(self) -> bool:
-        return Secret in get_args(self.type)
-
-    @property
-    def is_list(self) -> bool:
-        return get_origin(self.type) is tuple
-
-
 def _describe() -> Iterator[SettingInfo]:
     hints = get_type_hints(Settings, include_extras=True)
     first = {field.name for field in msgspec.structs.fields(AccessSettings)}
@@ -469,32 +455,13 @@ def _describe() -> Iterator[SettingInfo]:
             description=cast("str", meta.description),
             default=field.default,
             type=annotation,
-            bounds=_bounds(annotation, meta),
+            bounds=bounds_of(annotation, meta),
         )
-
-
-def _bounds(annotation: Any, meta: msgspec.Meta) -> tuple[float, float] | None:
-    """Of the number itself, or of the number in an optional one: msgspec takes bounds of a number only."""
-    inner = [get_args(each)[1] for each in get_args(annotation) if get_origin(each) is Annotated]
-    for each in (meta, *inner):
-        if each.ge is not None and each.le is not None:
-            return each.ge, each.le
-    return None
 
 
 SETTINGS: Final[Mapping[str, SettingInfo]] = {info.name: info for info in _describe()}
 
 
-def _checkable(hint: Any) -> Any:
-    """The type that a value is checked against. msgspec takes bounds on a number only, not on ``float | None``."""
-    annotation, meta = get_args(hint)
-    numbers = [each for each in get_args(annotation) if each is not NoneType]
-    if meta.ge is None or not numbers:
-        return hint
-    bounded: Any = Annotated[numbers[0], meta]
-    return bounded | None
-
-
 CHECKED_TYPES: Final[Mapping[str, Any]] = {
-    name: _checkable(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()
+    name: checkable(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()
 }

@@ -181,6 +181,11 @@ class Database:
             configure=self._configure,
         )
 
+    def use(self, dsn: str) -> None:
+        """Connect with this from now on: the same database, other settings of the session (`placement`)."""
+        self.dsn = with_defaults(dsn)
+        self.pool.connect_with(self.dsn)
+
     async def _configure(self, connection: TrioConnection) -> None:
         connection.vault = self.vault
         await configure(connection)

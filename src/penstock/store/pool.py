@@ -121,6 +121,10 @@ class Pool:
         with trio.CancelScope(shield=True):
             await self.close(CLEANUP_TIMEOUT_S)
 
+    def connect_with(self, dsn: str) -> None:
+        """New connections are made with this."""
+        self._dsn = dsn
+
     def connection(self) -> PooledConnection:
         """``async with pool.connection() as connection``: one for the block, rolled back if left in a transaction.
 

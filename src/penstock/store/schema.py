@@ -70,6 +70,7 @@ async def ensure_schema(connection: TrioConnection) -> int:
     await connection.fetch(SQL["lock_schema"])
     try:
         if not (await connection.fetch(SQL["schema_exists"]))[0][0]:
+            await _make_schema(connection)
             await _apply(connection, schema_sql())
             return 0
         found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
@@ -84,6 +85,14 @@ async def ensure_schema(connection: TrioConnection) -> int:
     finally:
         if not connection.closed:  # else the server has let go of it, and what was raised tells more
             await connection.fetch(SQL["unlock_schema"])
+
+
+async def _make_schema(connection: TrioConnection) -> None:
+    """The schema that the tables are to be in, when it is not there."""
+    try:
+        await connection.execute(SQL["make_schema"])
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PenstockError(f"{first_line(error)}: make it, or name one that is there with `db_schema`") from error
 
 
 async def _apply(connection: TrioConnection, text: str, version: int | None = None) -> None:

@@ -31,7 +31,7 @@ DELETE FROM engine WHERE number = $1::int AND holder = $2::uuid
 
 -- name: hold_number
 -- The session lock by which other engines see at once that this one is gone. 1885697139 is 'pens'.
-SELECT pg_try_advisory_lock(1885697139, $1::int)
+SELECT pg_try_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), $1::int)
 
 -- name: listen
 LISTEN penstock
@@ -47,7 +47,7 @@ SELECT pg_logical_emit_message(true, 'penstock', '') WHERE NOT pg_is_in_recovery
 -- Other engines with a valid lease: number, holder, process, mode, description, whether their session lock is held, seconds
 -- left.
 SELECT e.number, e.holder::text, e.process, e.dispatch_mode, e.description, EXISTS (
-  SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = 1885697139 AND l.objid = e.number::oid
+  SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139)::oid AND l.objid = e.number::oid
     AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
   extract(epoch FROM e.leased_until - penstock_now())::float8
 FROM engine e WHERE e.leased_until > penstock_now() AND e.holder <> $1::uuid
@@ -74,11 +74,23 @@ ON CONFLICT (name) DO UPDATE SET value = greatest(s.value::int, $1::int)::text
 -- name: schema_exists
 SELECT to_regclass('penstock_schema') IS NOT NULL
 
+-- name: find_schema
+-- Whether this connection sees our tables, and whether they are in the schema of new installations.
+SELECT to_regclass('penstock_schema') IS NOT NULL, to_regclass('penstock.penstock_schema') IS NOT NULL
+
+-- name: make_schema
+-- The first of the search path, when it is not there. Changes nothing for a path that finds one.
+DO $$ BEGIN
+  IF current_schema() IS NULL THEN
+    EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', trim(both '"' from split_part(current_setting('search_path'), ',', 1)));
+  END IF;
+END $$
+
 -- name: lock_schema
-SELECT pg_advisory_lock(1885697139, -1)
+SELECT pg_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -1)
 
 -- name: unlock_schema
-SELECT pg_advisory_unlock(1885697139, -1)
+SELECT pg_advisory_unlock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -1)
 
 -- name: allow_sequential_scan
 SET LOCAL enable_seqscan = on

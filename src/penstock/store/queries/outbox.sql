@@ -172,7 +172,7 @@ ORDER BY id LIMIT 1
 
 -- name: lock_leftovers
 -- One engine at a time moves what another mode left.
-SELECT pg_advisory_xact_lock(1885697139, -4)
+SELECT pg_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -4)
 
 -- name: outbox_left
 -- Whether anything of the other mode is left: in the outbox ($1), else in the queue.
@@ -190,7 +190,7 @@ SELECT j.name FROM job_type j WHERE j.name NOT LIKE 'code:%' AND j.id IN (SELECT
 
 -- name: lead
 -- The session lock by which one relay is elected. 1885697139 is 'pens'; engine numbers have 0 to 1023, the retention -2.
-SELECT pg_try_advisory_lock(1885697139, -3)
+SELECT pg_try_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -3)
 
 -- name: end_idle_session
 -- The server ends this session, and with it the lock, when nothing was heard of it for so long ($1, as 6000ms): a

@@ -6,7 +6,7 @@ SET LOCAL lock_timeout = '500ms'
 
 -- name: retention_turn
 -- Whether it is this transaction's turn; another engine has it otherwise. 1885697139 is 'pens'.
-SELECT pg_try_advisory_xact_lock(1885697139, -2)
+SELECT pg_try_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -2)
 
 -- name: partitions_wanted
 -- The ranges that are missing so that $1 days each cover now and the two ranges after it, for each parent. They begin

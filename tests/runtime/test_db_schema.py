@@ -1,0 +1,94 @@
+"""In which schema the tables are: where they were, else where they are to be; two installations in one database."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+import trio
+from psycopg import sql
+
+from penstock.durable.local import open_engine
+from penstock.engine.engine import Engine
+from penstock.runtime import migrate
+from penstock.settings import Secret, Settings
+from penstock.store.database import with_defaults
+from penstock.store.placement import in_schema, placed
+
+
+def schemas(dsn: str) -> list[str]:
+    """Those that have Penstock's tables."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'penstock_schema' ORDER BY 1")
+        return [name for (name,) in found]
+
+
+def execute(dsn: str, text: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(text.encode())
+
+
+async def test_a_program_makes_the_schema_of_its_own_and_an_engine_finds_it(empty_database_dsn: str):
+    async with open_engine(empty_database_dsn, serves=True) as engine:
+        await engine.ready()
+    assert schemas(empty_database_dsn) == ["penstock"]
+    assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
+    assert schemas(empty_database_dsn) == ["penstock"]
+
+
+async def test_an_installation_in_public_goes_on_there_for_programs_too(empty_database_dsn: str):
+    assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
+    async with open_engine(empty_database_dsn, serves=True) as engine:
+        await engine.ready()
+    assert schemas(empty_database_dsn) == ["public"]
+
+
+async def test_an_installation_where_the_roles_search_path_says_goes_on_there(empty_database_dsn: str):
+    with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute("CREATE SCHEMA theirs")
+        connection.execute(sql.SQL("ALTER DATABASE {} SET search_path = theirs").format(sql.Identifier(name)))
+    assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
+    async with open_engine(empty_database_dsn, serves=True):
+        assert schemas(empty_database_dsn) == ["theirs"]
+
+
+HELD = b"""SELECT objid::int FROM pg_locks JOIN pg_database d ON d.oid = database
+WHERE locktype = 'advisory' AND datname = current_database() ORDER BY 1"""
+
+
+async def numbers(engine: Engine) -> list[int]:
+    """Of the engines whose session lock is held, of any installation."""
+    async with engine.database.connection() as connection:
+        return [int(str(number)) for (number,) in await connection.fetch(HELD)]
+
+
+async def test_two_installations_in_one_database_have_locks_of_their_own(
+    empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WE_DB_SCHEMA", "one")
+    async with open_engine(empty_database_dsn, serves=True) as first:
+        monkeypatch.setenv("WE_DB_SCHEMA", "two")
+        async with open_engine(empty_database_dsn, serves=True) as second:
+            assert first.ids.number == second.ids.number
+            with trio.fail_after(30):
+                while await numbers(first) != [first.ids.number, second.ids.number]:
+                    await trio.lowlevel.checkpoint()
+    assert schemas(empty_database_dsn) == ["one", "two"]
+
+
+async def test_a_schema_that_can_not_be_made_is_told_with_what_to_do(
+    empty_database_dsn: str, caplog: pytest.LogCaptureFixture
+):
+    execute(empty_database_dsn, "DROP ROLE IF EXISTS may_nothing; CREATE ROLE may_nothing LOGIN")
+    dsn = psycopg.conninfo.make_conninfo(empty_database_dsn, user="may_nothing")
+    assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(dsn), db_schema="wf")) == 1
+    assert schemas(empty_database_dsn) == []
+    execute(empty_database_dsn, "DROP ROLE may_nothing")
+
+
+async def test_the_options_of_a_dsn_are_kept(empty_database_dsn: str):
+    dsn = psycopg.conninfo.make_conninfo(empty_database_dsn, options="-c work_mem=7MB")
+    assert await placed(dsn, None, None) == dsn
+    with psycopg.connect(with_defaults(in_schema(dsn, "wf"))) as connection:
+        assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
+        assert connection.execute("SHOW search_path").fetchone() == ("wf",)
