@@ -38,7 +38,7 @@ def install(built: Path, venv: Path, extra: str = "") -> set[str]:
     for name in needed:
         files = distribution(name).files or []
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
-            (site / top).symlink_to(distribution(name).locate_file(top))
+            (site / top).symlink_to(str(distribution(name).locate_file(top)))
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
     # --no-deps would hide a requirement that is not there: --no-index makes pip fail on it instead.
     package = f"{built}[{extra}]" if extra else str(built)

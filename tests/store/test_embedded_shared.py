@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,14 @@ import trio
 from penstock.store.cluster import find_installation, is_running, read_postmaster
 from penstock.store.connection import TrioConnection
 from penstock.store.embedded import EmbeddedPostgresError, EmbeddedServer, run_embedded
-from tests.store.test_embedded import FAST_SETTINGS, data_dir, directory, made_directory  # noqa: F401 - fixtures
+from tests.durable.programs import own_directory
+from tests.postgres import FAST_SETTINGS
+
+
+@pytest.fixture
+def data_dir() -> Generator[Path]:
+    for directory in own_directory():
+        yield directory / "data"
 
 
 async def one(dsn: str) -> object:
@@ -50,7 +60,7 @@ class User:
 
 
 @pytest.mark.parametrize("first_leaves_first", [True, False])
-async def test_a_second_program_attaches_and_the_last_one_stops_the_server(data_dir: Path, first_leaves_first: bool):  # noqa: F811
+async def test_a_second_program_attaches_and_the_last_one_stops_the_server(data_dir: Path, first_leaves_first: bool):
     async with trio.open_nursery() as nursery:
         first, second = User(nursery, data_dir), User(nursery, data_dir)
         started, found = await first.enter(), await second.enter()
@@ -64,7 +74,7 @@ async def test_a_second_program_attaches_and_the_last_one_stops_the_server(data_
     assert not runs(data_dir)
 
 
-async def test_an_engine_and_a_program_share_the_server_in_either_order(data_dir: Path):  # noqa: F811
+async def test_an_engine_and_a_program_share_the_server_in_either_order(data_dir: Path):
     for engine_first in (True, False):
         async with trio.open_nursery() as nursery:
             first = User(nursery, data_dir, shared=not engine_first)
@@ -77,7 +87,7 @@ async def test_an_engine_and_a_program_share_the_server_in_either_order(data_dir
         assert not runs(data_dir)
 
 
-async def test_many_at_once_start_one_server(data_dir: Path):  # noqa: F811
+async def test_many_at_once_start_one_server(data_dir: Path):
     found: list[EmbeddedServer] = []
     async with trio.open_nursery() as nursery:
         users = [User(nursery, data_dir) for _ in range(5)]
@@ -95,16 +105,13 @@ async def test_many_at_once_start_one_server(data_dir: Path):  # noqa: F811
     assert not runs(data_dir)
 
 
-async def test_who_attached_is_told_of_the_end_of_the_server(data_dir: Path):  # noqa: F811
+async def test_who_attached_is_told_of_the_end_of_the_server(data_dir: Path):
     async with trio.open_nursery() as nursery:
         first, second = User(nursery, data_dir), User(nursery, data_dir)
         await first.enter()
         found = await second.enter()
         postmaster = read_postmaster(find_installation(data_dir))
         assert postmaster is not None
-        import os
-        import signal
-
         os.kill(postmaster.pid, signal.SIGKILL)
         with trio.fail_after(30), pytest.raises(EmbeddedPostgresError):
             await found.watch()

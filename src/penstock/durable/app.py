@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import trio
 
@@ -201,18 +201,21 @@ def _run(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return trio.run(function, *args, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from None
+        raise _only(group) from None
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    [error, *more] = group.exceptions
+    if more:
+        return group
+    return _only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error
 
 
 @asynccontextmanager
-async def until_signalled(scope: trio.CancelScope) -> AsyncGenerator[list[int]]:
-    """Within the block SIGINT and SIGTERM cancel the scope; the list has what came. A second one ends the process."""
-    came: list[int] = []
+async def until_signalled(scope: trio.CancelScope, came: list[int]) -> AsyncGenerator[None]:
+    """Within the block SIGINT and SIGTERM cancel the scope, and go into the list. A second one ends the process."""
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
 
     async def watch(task_status: trio.TaskStatus[None]) -> None:
@@ -228,5 +231,5 @@ async def until_signalled(scope: trio.CancelScope) -> AsyncGenerator[list[int]]:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(watch)
-        yield came
+        yield
         nursery.cancel_scope.cancel()

@@ -51,8 +51,9 @@ async def serve_one(
     teller = _Teller()
     app.on_event = teller.hear
     results: list[R] = []
+    came: list[int] = []
     with trio.CancelScope() as scope:
-        async with until_signalled(scope) as came, app.opened(0.0):
+        async with until_signalled(scope, came), app.opened(0.0):
             run = await app.start(workflow, *args, id=id, **kwargs)
             if id is None:
                 _tell(f"run {run.id}; with id= it can be gone on with")
@@ -60,7 +61,7 @@ async def serve_one(
             results.append(await run.result())
     if not results:
         _tell("stopped; " + (f"run {teller.run.id} goes on where it was" if teller.run else "nothing was started"))
-        if came and came[0] == signal.SIGTERM:
+        if signal.SIGTERM in came:
             raise SystemExit(128 + signal.SIGTERM)
         raise KeyboardInterrupt
     return results[0]
@@ -69,7 +70,7 @@ async def serve_one(
 async def serve(app: App) -> None:
     """`App.main`."""
     with trio.CancelScope() as scope:
-        async with until_signalled(scope), app.opened(STOP_GRACE_S):
+        async with until_signalled(scope, []), app.opened(STOP_GRACE_S):
             _tell(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
             await trio.sleep_forever()
     _tell("stopped")
