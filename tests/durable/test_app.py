@@ -151,6 +151,8 @@ with app.in_thread() as shop:
     child = os.fork()
     if not child:
         refused(lambda: app.run(order, 1))
+        refused(lambda: shop.get("o-2"))
+        sys.stdout.flush()
         os._exit(0)
     os.waitpid(child, 0)
 refused(lambda: shop.get("o-2"))
@@ -161,10 +163,11 @@ refused(lambda: shop.get("o-2"))
 def test_run_is_refused_inside_of_loops_and_after_a_fork(directory: Path):
     code, said, errors = ended(Program(directory, REFUSED).start())
     assert code == 0, errors
-    trio_s, asyncio_s, forked, left = said.splitlines()
+    trio_s, asyncio_s, forked, forked_too, left = said.splitlines()
     assert trio_s == "run() blocks, and a Trio loop runs here: use `async with app`"
     assert asyncio_s == "run() blocks, and an asyncio loop runs here: use `with app.in_thread()`"
     assert "of which this one is a fork" in forked
+    assert forked_too == forked
     assert left == "this app does not serve any more"
 
 

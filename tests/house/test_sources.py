@@ -18,6 +18,8 @@ FORBIDDEN_NAMES = {"base", "common", "constants", "helper", "helpers", "misc", "
 VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}
 # Where tests sleep on the real clock, and why nothing can be waited on there.
 SLEEPS = {
+    "tests/durable/programs.py": "polls what users' programs do, which nothing announces",
+    "tests/durable/test_crashes.py": "everything there runs on a virtual clock",
     "tests/durable/test_isolation.py": "a sleep in a body, which is refused",
     "tests/engine/test_terminated.py": "pauses between faults, for some seconds",
     "tests/http/conftest.py": "polls the server's counters, which announce nothing",

@@ -88,7 +88,7 @@ class App:
         """Serve in a thread of its own, for programs without a loop or with asyncio: calls block."""
         from penstock.durable.blocking import serve_in_thread
 
-        self._claim()
+        self.claim()
         with serve_in_thread(self) as blocking:
             yield blocking
 
@@ -126,7 +126,7 @@ class App:
     @asynccontextmanager
     async def opened(self, grace_s: float) -> AsyncGenerator[None]:
         """The app at work for the block; steps may take ``grace_s`` to end after it."""
-        self._claim()
+        self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
         from penstock.durable.local import LocalBackend, LocalRuns, open_engine
@@ -167,13 +167,13 @@ class App:
         return at
 
     def _open_runs(self) -> LocalRuns:
-        if self._pid not in (None, os.getpid()):
-            self._claim()
+        self.claim()
         if self._runs is None:
             raise RuntimeError("this app is not open: use `async with app`, or `with app.in_thread()`")
         return self._runs
 
-    def _claim(self) -> None:
+    def claim(self) -> None:
+        """This process uses the app; another one may not."""
         if self._pid is None:
             self._pid = os.getpid()
         elif self._pid != os.getpid():

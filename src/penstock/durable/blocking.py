@@ -78,6 +78,7 @@ class BlockingApp:
         return BlockingRun(run, self._call)
 
     def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        self._app.claim()  # in a fork there is no such thread, and nobody would answer
         try:
             return trio.from_thread.run(function, trio_token=self._token)
         except trio.RunFinishedError:

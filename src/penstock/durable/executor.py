@@ -90,6 +90,8 @@ class Executor:
         with trio.move_on_after(grace_s):
             while any(run.activation.is_busy for run in self._runs.values()):
                 await self._wait_change()
+        if self.steps.threads:
+            log.warning("waiting for %d steps that run in threads: these can't be cancelled", self.steps.threads)
         async with trio.open_nursery() as nursery:
             for run in list(self._runs.values()):
                 nursery.start_soon(self._let_go, run)

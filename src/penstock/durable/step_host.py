@@ -23,6 +23,11 @@ class StepHost:
     def __init__(self, max_threads: int) -> None:
         self._threads = trio.CapacityLimiter(max_threads)
 
+    @property
+    def threads(self) -> int:
+        """How many plain functions run now."""
+        return self._threads.borrowed_tokens
+
     async def attempt(self, call: StepCall, info: StepInfo) -> Outcome:
         """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
         current_step.set(info)  # the task is this attempt's own

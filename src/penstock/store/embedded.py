@@ -131,7 +131,7 @@ async def run_embedded(
     with _locked(data_dir, shared=shared) as lock:
         installation = await trio.to_thread.run_sync(find_installation, data_dir)
         _warn_of_shared(installation)
-        server = _Server(installation, lock, settings or {}, start_timeout_s, stop_timeout_s)
+        server = _Server(installation, lock, settings or {}, start_timeout_s, stop_timeout_s, shared=shared)
         with _opened(data_dir, USERS) as users:
             try:
                 async with _changing(data_dir, start_timeout_s):
@@ -163,7 +163,11 @@ class _Server:
         settings: Mapping[str, str],
         start_timeout_s: float,
         stop_timeout_s: float,
+        *,
+        shared: bool,
     ) -> None:
+        # a program that was killed and is run again is nothing to warn of
+        self._left_level = logging.INFO if shared else logging.WARNING
         self._installation, self._lock, self._settings = installation, lock, settings
         self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self._process: trio.Process | None = None
@@ -173,7 +177,7 @@ class _Server:
         """A new one, on a cluster that is made if there is none."""
         installation, lock = self._installation, self._lock
         self._began = True
-        left = await _stop_leftover(installation, self._stop_timeout_s)
+        left = await _stop_leftover(installation, self._stop_timeout_s, log_level=self._left_level)
         if lock.socket_dir is not None:  # of one that was killed
             remove_socket_dir(installation, lock.socket_dir)
         if not installation.cluster.exists():
