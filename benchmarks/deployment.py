@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,52 +88,52 @@ def work_directory(parent: Path) -> Generator[Path]:
 
 @contextmanager
 def engine(
-    directory: Path, settings: Mapping[str, str], *, dsn: str | None = None, source: Path | None = None
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    dsn: str | None = None,
+    source: Path | None = None,
+    under: Sequence[str] = (),
+    ready_s: float = READY_TIMEOUT_S,
 ) -> Generator[Deployment]:
     """An engine of our own, ready; on the embedded PostgreSQL in ``directory``, or on ``dsn``. ``source``: another
-    checkout, run by this Python with the packages that are installed here."""
-    with reserved_ports(3) as ports, _engine_on(ports, directory, settings, dsn, source) as deployment:
-        yield deployment
-
-
-@contextmanager
-def _engine_on(
-    ports: list[int], directory: Path, settings: Mapping[str, str], dsn: str | None, source: Path | None
-) -> Generator[Deployment]:
-    rest, grpc, metrics = ports
-    command = [sys.executable, "-m", "penstock", "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
-    command += ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
-    if dsn is None:
-        command += ["--data-dir", str(directory)]
-    log = directory / f"engine-{rest}.log"
-    began = time.monotonic()
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=_environment(settings, dsn, source),
-            cwd=source,
-            start_new_session=True,
-        )
-    try:
-        _wait_ready(process, rest, log)
-        yield Deployment(
-            host="127.0.0.1",
-            port=rest,
-            metrics=("127.0.0.1", metrics),
-            dsn=dsn or _embedded_dsn(directory),
-            engine_pid=process.pid,
-            own=True,
-            grpc=("127.0.0.1", grpc),
-            disk=disk_of(directory),
-            settings=dict(settings),
-            ready_s=time.monotonic() - began,
-            log=log,
-        )
-    finally:
-        _stop(process, log)
+    checkout, run by this Python with the packages that are installed here. ``under``: what to run it under."""
+    with reserved_ports(3) as ports:
+        rest, grpc, metrics = ports
+        command = [*under, sys.executable, "-m", "penstock", "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
+        command += ["--rest-port", str(rest), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
+        if dsn is None:
+            command += ["--data-dir", str(directory)]
+        environment = _environment(settings, dsn, source)
+        log = directory / f"engine-{rest}.log"
+        began = time.monotonic()
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                cwd=source,
+                start_new_session=True,
+            )
+        try:
+            _wait_ready(process, rest, log, ready_s)
+            yield Deployment(
+                host="127.0.0.1",
+                port=rest,
+                metrics=("127.0.0.1", metrics),
+                dsn=dsn or _embedded_dsn(directory),
+                engine_pid=process.pid,
+                own=True,
+                grpc=("127.0.0.1", grpc),
+                disk=disk_of(directory),
+                settings=dict(settings),
+                ready_s=time.monotonic() - began,
+                log=log,
+            )
+        finally:
+            _stop(process, log)
 
 
 def _environment(settings: Mapping[str, str], dsn: str | None, source: Path | None) -> dict[str, str]:
@@ -155,8 +155,8 @@ def variable_of(setting: str) -> str:
     return SETTINGS[setting].env
 
 
-def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    until = time.monotonic() + READY_TIMEOUT_S
+def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path, within_s: float) -> None:
+    until = time.monotonic() + within_s
     while time.monotonic() < until:
         if process.poll() is not None:
             raise DeploymentFailed(f"the engine ended with exit code {process.returncode}:\n{tail(log)}")
@@ -167,7 +167,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
                 if answer.status == 200:
                     return
         time.sleep(0.01)
-    raise DeploymentFailed(f"the engine is not ready after {READY_TIMEOUT_S:.0f} s:\n{tail(log)}")
+    raise DeploymentFailed(f"the engine is not ready after {within_s:.0f} s:\n{tail(log)}")
 
 
 def _embedded_dsn(directory: Path) -> str:
