@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks import deployment
 from benchmarks.bench import Bench, Options
@@ -28,7 +29,7 @@ READY_TIMEOUT_S = 240.0
 LENGTH = 3
 
 
-def instructions_per_job(source: Path, work_dir: Path, items: int, plan: dict[str, int | bool]) -> float:
+def instructions_per_job(source: Path, work_dir: Path, items: int, plan: dict[str, Any]) -> float:
     """One engine, one window."""
     with deployment.work_directory(work_dir) as directory:
         counted = directory / "callgrind"
@@ -41,7 +42,7 @@ def instructions_per_job(source: Path, work_dir: Path, items: int, plan: dict[st
             workflow = linear(bench.new_tag(), LENGTH)
             bench.upload(workflow)
             bench.seed(workflow, variables_of(START_VARIABLES_BYTES), items // LENGTH)
-            work = WorkPlan(job_types=workflow.job_types, outputs=workflow.outputs, **plan)  # type: ignore[arg-type]
+            work = WorkPlan(job_types=workflow.job_types, outputs=workflow.outputs, **plan)
             with bench.load(work) as load:
                 load.begin()
                 bench.wait_count(load, Count.COMPLETED, items // 10)
@@ -81,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     if shutil.which("callgrind_control") is None:
         sys.exit("needs valgrind")
-    plan: dict[str, int | bool] = {"workers": options.workers}
+    plan: dict[str, Any] = {"workers": options.workers}
     if options.batch:
         plan |= {"max_jobs": 32, "batch": True}
     found: dict[str, list[float]] = {"old": [], "new": []}

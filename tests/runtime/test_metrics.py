@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
+import prometheus_client
 import psycopg
 import pytest
 import trio
@@ -20,6 +22,7 @@ from penstock.errors import LeaseLost
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
 from penstock.metrics import registry as metrics_registry
+from penstock.metrics.histogram import Histogram
 from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
@@ -74,6 +77,20 @@ class Growth:
 
 
 # -- definitions and instances
+
+
+def test_a_histogram_says_what_the_librarys_says() -> None:
+    """Its `observe` is our own: on each bound, between and beyond them."""
+    bounds = (0.0005, 0.01, 0.5, 2.0)
+    pages: list[bytes] = []
+    for kind in (Histogram, prometheus_client.Histogram):
+        registry = prometheus_client.CollectorRegistry()
+        family = kind("seconds", "How long.", ["what"], buckets=bounds, registry=registry)
+        for amount in (-1.0, 0.0, *bounds, 0.0004, 0.02, 1, 3.0, math.inf):
+            family.labels("a").observe(amount)
+        pages.append(prometheus_client.generate_latest(registry))
+    assert pages[0] == pages[1]
+    assert b'seconds_bucket{le="0.5",what="a"} 7.0' in pages[0]
 
 
 @drives("workflow_definitions_uploaded", "Definition versions created")

@@ -81,7 +81,11 @@ class Hold:
     def close(self) -> None:
         """Hold nothing any more. Idempotent."""
         if self.bytes:
-            self.keep(0)
+            memory = self.memory
+            memory.used_bytes -= self.bytes
+            self.bytes = 0
+            if memory.waiting:
+                memory.let_in()
 
 
 class Waiting(NamedTuple):

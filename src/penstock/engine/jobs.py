@@ -21,7 +21,7 @@ from penstock.engine.lease_book import GrantedLease
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ReleaseItem
-from penstock.engine.polls import Polls
+from penstock.engine.polls import MANY_TYPES, Polls
 from penstock.engine.vocabulary import (
     Completion,
     DeadJob,
@@ -48,6 +48,7 @@ from penstock.errors import (
 )
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
+from penstock.offload import take_turn
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
@@ -133,7 +134,8 @@ class Jobs:
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
-        await self._polls.take_turn(len(request.job_types))
+        if len(request.job_types) > MANY_TYPES:
+            await take_turn()
         types = tuple(dict.fromkeys(request.job_types))
         if not types or len(types) > JOB_TYPES_MAX:
             raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
@@ -276,7 +278,8 @@ class Jobs:
 
     async def _complete(self, request: Completion) -> Verdict:
         job, call = self._read(request, CallKind.COMPLETE)
-        await self._permit(job)
+        if job_type_limit() is not None:
+            await self._permit(job)
         lease = self._polls.leases.find(job.token, job.seq)
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
         step = None if lease is None else lease.step

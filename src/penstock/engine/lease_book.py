@@ -22,6 +22,7 @@ STALE_ENDS_MAX = 10_000
 of an hour would be remembered for an hour."""
 ENDED_MAX_ITEMS = 5_000
 """Ends are remembered until so many others were told after them, or twice as many."""
+_NEVER: Final = (-1, 0)
 _CLOSED: Final = 1 << 31
 """In place of an attempt: behind all of them."""
 
@@ -61,8 +62,7 @@ class LeaseBook:
         known = self._leases.get(token)
         if known is not None and (known.seq, known.attempt) > told:
             return
-        ended = self._ended.get(token) or self._ended_before.get(token)
-        if ended is not None and ended >= told and not scanned:
+        if not scanned and (self._ended.get(token, _NEVER) >= told or self._ended_before.get(token, _NEVER) >= told):
             return
         self._watch(lease)
         if len(self._leases) > self._max_items:
@@ -75,7 +75,10 @@ class LeaseBook:
 
     def forget(self, token: int, seq: int) -> None:
         """The execution closed: there is no lease of it any more, nor of those before it."""
-        self.end(token, seq, _CLOSED)
+        lease = self._leases.get(token)
+        if lease is not None and lease.seq <= seq:
+            del self._leases[token]
+        self._note_end(token, (seq, _CLOSED))
 
     def end(self, token: int, seq: int, attempt: int) -> None:
         """An attempt failed or was given back: its lease is over. A newer attempt may have one already: that stays."""
@@ -83,11 +86,7 @@ class LeaseBook:
         lease = self._leases.get(token)
         if lease is not None and (lease.seq, lease.attempt) <= told:
             del self._leases[token]
-        ended = self._ended.get(token) or self._ended_before.get(token)
-        if ended is None or ended < told:
-            self._ended[token] = told
-            if len(self._ended) >= ENDED_MAX_ITEMS:
-                self._ended, self._ended_before = {}, self._ended
+        self._note_end(token, told)
 
     def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
@@ -111,6 +110,13 @@ class LeaseBook:
         """Watch again what `take_due` took, unless it was granted or extended meanwhile."""
         if lease.token not in self._leases:
             self.grant(lease)
+
+    def _note_end(self, token: int, told: tuple[int, int]) -> None:
+        ended = self._ended
+        if ended.setdefault(token, told) < told:
+            ended[token] = told
+        if len(ended) >= ENDED_MAX_ITEMS:
+            self._ended, self._ended_before = {}, ended
 
     def all(self) -> list[GrantedLease]:
         """What is watched, granted or extended longest ago first. For diagnosis."""

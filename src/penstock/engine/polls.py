@@ -30,7 +30,6 @@ from penstock.engine.vocabulary import Job
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
-from penstock.offload import take_turn
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
@@ -48,7 +47,7 @@ RELEASE_TRIES_MAX = 3
 """A release that is refused may just have met a heartbeat: it is tried so often."""
 
 MANY_TYPES = 100
-"""Polls that name more job types take turns."""
+"""Polls that name more job types go one after the other: a millisecond each, and a thousand may come at once."""
 
 COPIED_AT_ONCE_BYTES = 262_144
 """Variables that are made into bytes without a turn of the loop between."""
@@ -133,11 +132,6 @@ class Polls:
             self.give_back(waiter.jobs)
             raise
         return waiter.jobs
-
-    async def take_turn(self, types: int) -> None:
-        """Polls that name many types go one after the other: a millisecond each, and a thousand may come at once."""
-        if types > MANY_TYPES:
-            await take_turn()
 
     def _is_full_for(self, waiter: Waiter) -> bool:
         """Whether there is no room to park it."""

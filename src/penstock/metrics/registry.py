@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
+
+from penstock.metrics.histogram import Histogram
 
 __all__ = ["Family", "Metrics"]
 

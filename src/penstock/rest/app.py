@@ -6,7 +6,7 @@ decide what a request means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -16,6 +16,7 @@ from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
+from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
@@ -56,6 +57,14 @@ _HEALTH: Final = frozenset({"/healthz", "/readyz"})
 """Probes are not counted with their address, and come by an address."""
 _WAITING: Final = frozenset({"/v1/jobs/poll", "/v1/jobs/lost"})
 """Calls that may be parked."""
+_ANSWER_LITTLE: Final = frozenset(
+    {
+        "/v1/jobs/lost",
+        *(f"/v1/jobs/{action}" for action in ("complete", "fail", "heartbeat", "release")),
+        *(f"/v1/jobs/{{id}}/{action}" for action in ("complete", "fail", "heartbeat")),
+    }
+)
+"""Hot routes whose answers hold no variables: what workers say of their jobs. It spares them 1 µs."""
 _NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
 """What one caller may read is kept for no other."""
 
@@ -105,21 +114,22 @@ class RestApp:
         self._routed = RoutedApp(engine, degraded, self._hot_methods)
         self._gate = gate
         self._limits = limits
+        self._guarded = gate is not None or limits is not None
         self._console = ConsoleFiles() if engine.settings.console_enabled else None
         self._cors = Cors(engine.settings.allowed_origins, engine.settings.cors_headers)
         self._pages = Pages(engine.settings)
         self._max_body_bytes = engine.settings.max_body_bytes
         self._seconds = engine.metrics.http_request_seconds
         self._answer_memory = engine.answer_memory
+        self._no_hold = Hold(engine.answer_memory)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         kind = scope["type"]
         if kind == "http":
-            await self._serve(scope, receive, send)
-        elif kind == "lifespan":
-            await _answer_lifespan(receive, send)
-        else:
-            raise ValueError(f"there is no {kind} here")
+            return self._serve(scope, receive, send)
+        if kind == "lifespan":
+            return _answer_lifespan(receive, send)
+        raise ValueError(f"there is no {kind} here")
 
     def patterns(self) -> set[tuple[str, str]]:
         """(method, pattern) of every route."""
@@ -130,24 +140,27 @@ class RestApp:
         started = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         set_trace(headers.get(b"traceparent"))
-        cors = self._cors.headers(headers.get(b"origin"))
         method: str = scope["method"]
-        caller, refusal = await self._admit(scope, method, headers)
-        if self._gate is not None:
-            cors = (*cors, *_NO_STORE)
+        cors: Headers = ()
+        caller, refusal = None, None
+        if self._guarded or not self._pages.pass_at_once(headers):
+            cors = self._cors.headers(headers.get(b"origin"))
+            caller, refusal = await self._admit(scope, method, headers)
+            if self._gate is not None:
+                cors = (*cors, *_NO_STORE)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
-        hold = None if _answers_little(scope["path"]) else self._answer_memory.open()
+        hot = self._find_hot(scope["path"]) if method == "POST" else None
+        hold = self._no_hold if hot is not None and hot[0] in _ANSWER_LITTLE else self._answer_memory.open()
         try:
             reply: Reply | None
-            hot = self._find_hot(scope["path"]) if method == "POST" else None
             if refusal is not None:
                 reply = problem_of(refusal)
-            elif self._console is not None and (place := _console_place(scope["path"], headers)) is not None:
-                pattern, cors = CONSOLE, ()
-                reply = await self._console.answer(method, place, headers)
             elif hot is not None:
                 pattern, handler, job_id = hot
                 reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
+            elif self._console is not None and (place := _console_place(scope["path"], headers)) is not None:
+                pattern, cors = CONSOLE, ()
+                reply = await self._console.answer(method, place, headers)
             elif method == "GET" and scope["path"] == LIVE_PATH:  # the framework would take several turns of the loop
                 pattern, reply = LIVE_PATH, ALIVE
             elif method == "OPTIONS":
@@ -162,8 +175,7 @@ class RestApp:
                 status = reply.status
                 await send_reply(send, reply, cors)
         finally:
-            if hold is not None:
-                hold.close()
+            hold.close()
             if self._limits is not None and refusal is None and scope["path"] not in _HEALTH:
                 self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"
@@ -232,7 +244,7 @@ class RestApp:
             body = await read_body(receive, self._max_body_bytes)
             peer_gone = scope.get("extensions", {}).get(PEER_GONE, _unknown)
             call = Call(body, headers, receive, job_id, peer_gone)
-            if isinstance(caller, Identity) and pattern in _WAITING:
+            if caller is not None and isinstance(caller, Identity) and pattern in _WAITING:
                 return await self._answer_while_valid(caller, handler, call)
             return await handler(call)
         except PenstockError as error:
@@ -314,8 +326,3 @@ def _console_place(path: str, headers: dict[bytes, bytes]) -> str | None:
 
 def _unknown() -> bool:
     return False
-
-
-def _answers_little(path: str) -> bool:
-    """Whether no answer of a route holds variables: what workers say of their jobs, in short. It spares them 1 µs."""
-    return path.startswith(_JOBS) and not path.endswith("/poll")

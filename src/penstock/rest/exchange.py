@@ -92,15 +92,15 @@ def _check_size(size: int, max_bytes: int) -> None:
 async def send_reply(send: Send, reply: Reply, more_headers: Headers) -> None:
     """Send an answer whole."""
     headers = [*reply.headers, *more_headers]
-    if reply.body is not None:
-        headers += (
-            (b"content-type", reply.content_type),
-            (b"content-length", b"%d" % (len(reply.body) + sum(map(len, reply.rest)))),
-        )
+    body, rest = reply.body, reply.rest
+    if body is not None:
+        size_bytes = len(body) + sum(map(len, rest)) if rest else len(body)
+        headers += ((b"content-type", reply.content_type), (b"content-length", b"%d" % size_bytes))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body or b"", "more_body": bool(reply.rest)})
-    for left, piece in enumerate(reply.rest, 1 - len(reply.rest)):
-        await send({"type": "http.response.body", "body": piece, "more_body": left < 0})
+    await send({"type": "http.response.body", "body": body or b"", "more_body": bool(rest)})
+    if rest:
+        for left, piece in enumerate(rest, 1 - len(rest)):
+            await send({"type": "http.response.body", "body": piece, "more_body": left < 0})
 
 
 def text_header(headers: dict[bytes, bytes], name: bytes) -> str | None:

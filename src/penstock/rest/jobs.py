@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -110,7 +111,10 @@ class JobRoutes:
             if gone and jobs:  # both in one step of the scheduler: nothing stays leased to who went away
                 await self._give_back(jobs)
                 jobs = []
-        if sum(len(memoryview(job.variables)) for job in jobs) > ENCODED_AT_ONCE_BYTES:
+        size_bytes = 0
+        for job in jobs:
+            size_bytes += len(memoryview(job.variables))
+        if size_bytes > ENCODED_AT_ONCE_BYTES:
             return await _large_answer(jobs)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
 
@@ -132,17 +136,20 @@ class JobRoutes:
     async def complete(self, call: Call) -> Reply:
         """``POST /v1/jobs/{id}/complete``"""
 
-        def read() -> Completion:
-            body = _read_completion(call.body)
-            return Completion(
-                job_id=call.job_id,
-                worker_id=required(body.worker_id, "workerId"),
-                attempt=body.attempt,
-                variables=given_variables(body.variables, self._limits),
-            )
-
-        await self._engine.jobs.complete(await run_sized(len(call.body), read))
+        small = len(call.body) <= INLINE_MAX_BYTES  # nearly always: it spares them 1 µs
+        await self._engine.jobs.complete(
+            self._completion(call) if small else await run_sized(len(call.body), partial(self._completion, call))
+        )
         return NO_CONTENT
+
+    def _completion(self, call: Call) -> Completion:
+        body = _read_completion(call.body)
+        return Completion(
+            job_id=call.job_id,
+            worker_id=required(body.worker_id, "workerId"),
+            attempt=body.attempt,
+            variables=given_variables(body.variables, self._limits),
+        )
 
     async def fail(self, call: Call) -> Reply:
         """``POST /v1/jobs/{id}/fail``"""

@@ -36,15 +36,19 @@ class Pages:
         """Why a request gets no answer; None when it may pass. ``probe``: it asks for the engine's health, for which
         orchestrators come by address."""
         host = headers.get(b"host")
-        named = self._hosts if self._local or not probe else None
-        if named and host is not None and host not in self._seen:
-            if _name_of(host) not in named:
-                return "this engine does not answer to that Host; allowed_hosts (WE_ALLOWED_HOSTS) lists more names"
-            if len(self._seen) < _SEEN_MAX_ITEMS:
+        if host is not None and host not in self._seen:
+            if self._hosts and _name_of(host) not in self._hosts:
+                if self._local or not probe:
+                    return "this engine does not answer to that Host; allowed_hosts (WE_ALLOWED_HOSTS) lists more names"
+            elif len(self._seen) < _SEEN_MAX_ITEMS:
                 self._seen.add(host)
         if self._checked and not self.is_own(headers) and not (self._any_may_read and method in _READS):
             return "a web page of another origin may not use this engine; cors_origins (WE_CORS_ORIGINS) lists more"
         return None
+
+    def pass_at_once(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether there is nothing to look at: no browser, and a Host that passed before."""
+        return headers.get(b"host") in self._seen and b"origin" not in headers and b"sec-fetch-site" not in headers
 
     def is_own(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether no page asks for this, or one of the engine's own origin or of those that were listed by name."""

@@ -5,6 +5,8 @@ Takes the place of the application for so long; the server and its connections s
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from penstock.http.asgi import App, Receive, Scope, Send
 from penstock.rest.exchange import Reply, send_reply
 from penstock.rest.problems import RETRY_LATER, problem
@@ -16,12 +18,13 @@ class Entrance:
     def __init__(self) -> None:
         self.app: App | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.app is not None:
-            await self.app(scope, receive, send)
-        elif scope["type"] != "http":
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (self._wait if self.app is None else self.app)(scope, receive, send)
+
+    async def _wait(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
             raise ValueError(f"there is no {scope['type']} here")  # servers take that for "not supported"
-        elif scope["path"] == "/healthz":
+        if scope["path"] == "/healthz":
             await send_reply(send, Reply(200, b"", content_type=b"text/plain"), ())
         else:
             await send_reply(

@@ -81,8 +81,11 @@ class Flush(Generic[I]):
         An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
         """
         batch = items[0].batch if items else None
-        ask = any(item.was_aside for item in items)
-        await self._try(items, batch, again=any(item.unheard for item in items), ask=ask)
+        ask = again = False
+        for item in items:
+            ask |= item.was_aside
+            again |= item.unheard
+        await self._try(items, batch, again=again, ask=ask)
 
     async def _try(
         self, items: Sequence[I], batch: object, *, again: bool, ask: bool = False, part: bool = False

@@ -28,19 +28,19 @@ class Item(Generic[R]):
     __slots__ = (
         "_answer",
         "_error",
-        "_settled",
         "_task",
         "aside",
         "batch",
         "deadline",
         "moved",
+        "settled",
         "unheard",
         "was_aside",
     )
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
-        self._settled = False
+        self.settled = False  # `answer` or `refuse` was called
         self._answer: R | None = None
         self._error: BaseException | None = None
         self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
@@ -50,21 +50,16 @@ class Item(Generic[R]):
         self.moved = False  # another queue has it
         self.unheard = False  # an earlier try may have been committed
 
-    @property
-    def settled(self) -> bool:
-        """Whether `answer` or `refuse` was called."""
-        return self._settled
-
     def answer(self, answer: R) -> None:
         """Give the result, once; later calls are ignored (a batch that is applied again after an outage)."""
-        if not self._settled:
-            self._settled, self._answer = True, answer
+        if not self.settled:
+            self.settled, self._answer = True, answer
             self._wake()
 
     def refuse(self, error: PenstockError) -> None:
         """Give an error instead."""
-        if not self._settled:
-            self._settled, self._error = True, error
+        if not self.settled:
+            self.settled, self._error = True, error
             self._wake()
 
     def _wake(self) -> None:
@@ -74,8 +69,9 @@ class Item(Generic[R]):
 
     async def wait_answer(self) -> R:
         """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
-        while not self._settled:
-            await self._wait_wake()
+        while not self.settled:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
         if self._error is not None:
             raise self._error
         return cast(R, self._answer)  # settled without an error: the answer is an R
@@ -83,9 +79,10 @@ class Item(Generic[R]):
     async def wait_tried(self) -> bool:
         """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
         queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
-        while not (self._settled or self.aside or self.moved):
-            await self._wait_wake()
-        return self._settled
+        while not (self.settled or self.aside or self.moved):
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        return self.settled
 
     def stand_aside(self, *, unheard: bool) -> None:
         """Another transaction holds its row. Called by `Batcher.set_aside`."""
@@ -100,14 +97,9 @@ class Item(Generic[R]):
         self.batch = None
         self._wake()
 
-    async def _wait_wake(self) -> None:
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
