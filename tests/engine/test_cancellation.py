@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.journal_items import Taken
 from penstock.engine.vocabulary import Failure, Heartbeat, Job, Release, StartRequest
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
@@ -22,6 +23,7 @@ from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
 from tests.waiting import wait_until
@@ -178,6 +180,31 @@ async def retry(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.retry(instance))
 
 
+def of_run(operation: Callable[[Driver, Taken], Awaitable[Any]], *, parked: bool = False) -> Prepare:
+    """Something that is done with a run of code, which an executor holds, or which is parked."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        run = await runs.begin(driver, id=key)
+        if parked:
+            assert await driver.engine.journal.park(run.held, mail=0, due_at=0.0)
+        return LockedBatch(key, lambda: operation(driver, run))
+
+    return prepare
+
+
+async def take_run(driver: Driver, key: str) -> LockedBatch:
+    await runs.start(driver, id=key)
+    return LockedBatch(key, lambda: runs.take(driver, "cancelled"))
+
+
+async def send_to_run(driver: Driver, run: Taken) -> None:
+    await driver.engine.runs.send(run.instance_id, "go", b"1", dedup="once")
+
+
+async def wake_run(driver: Driver, run: Taken) -> None:
+    await driver.engine.timers.fire_once()
+
+
 async def user_task(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("ask", business_key=key)).id
     return LockedBatch(key, lambda: driver.finish_task(instance, "ask", {"y": key}))
@@ -222,6 +249,16 @@ SCENARIOS: dict[str, Prepare] = {
     "a batch of releases": release,
     "a cancel": cancel,
     "a retry of an instance": retry,
+    "a poll of an executor": take_run,
+    "an append": of_run(lambda driver, run: runs.append(driver, run.held, runs.done("/0"), runs.done("/1"))),
+    "a park": of_run(lambda driver, run: driver.engine.journal.park(run.held, mail=0, due_at=9e9)),
+    "a wake-up": of_run(wake_run, parked=True),
+    "a message to a run that is held": of_run(send_to_run),
+    "a message to a run that is parked": of_run(send_to_run, parked=True),
+    "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
+    "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.held, "no")),
+    "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),
+    "a run's end": of_run(lambda driver, run: runs.finish(driver, run.held, 1)),
     "a user task": user_task,
     "a signal": signal,
     "a signal by key": signal_by_key,
@@ -234,7 +271,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
-  (SELECT kept FROM instance_key k WHERE k.instance_id = i.id)
+  (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
+  (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
 FROM instance i LEFT JOIN token t ON t.instance_id = i.id LEFT JOIN ready r ON r.token_id = t.id
 LEFT JOIN job_note n ON n.token_id = t.id WHERE i.business_key = %s ORDER BY i.id, t.id
 """
@@ -274,20 +312,25 @@ def check_nothing_is_left(driver: Driver, attempt: Attempt[Any]) -> None:
     held = {(t, s) for t, s in driver.rows("SELECT id, seq FROM token WHERE state = 1")}
     watched = {(t, s) for t, s in held if driver.engine.polls.leases.find(t, s) is not None}
     assert watched == held, "a lease that nobody watches"
-    heard = {job.id for job in attempt.results[0]} if attempt.results and is_jobs(attempt.results[0]) else set()
+    heard = heard_of(attempt.results[0]) if attempt.results else set[str]()
     leased = driver.rows("SELECT instance_id, id, seq FROM token WHERE claimed_by = 'cancelled' AND state = 1")
     assert {f"{i:x}-{t:x}-{s:x}" for i, t, s in leased} <= heard, "a job is leased to a poll that never heard of it"
 
 
-def is_jobs(result: Any) -> bool:
-    return isinstance(result, list) and all(isinstance(each, Job) for each in result)
+def heard_of(result: Any) -> set[str]:
+    """The ids of the jobs, and of the runs' jobs, that a poll answered."""
+    if not isinstance(result, list):
+        return set()
+    runs_taken = [each.held for each in result if isinstance(each, Taken)]
+    jobs = {each.id for each in result if isinstance(each, Job)}
+    return jobs | {f"{held.instance:x}-{held.instance:x}-{held.seq:x}" for held in runs_taken}
 
 
 async def finish(driver: Driver, key: str) -> None:
     """The next operations work: every instance of the scene is brought to its end."""
     for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s", key):
         if status == 0:
-            await driver.cancel(f"{id:x}")
+            await driver.engine.instances.cancel(f"{id:x}", None, force=True)
         assert await driver.status(f"{id:x}") in ("COMPLETED", "FAILED", "CANCELLED")
     assert driver.rows("SELECT count(*) FROM token") == [(0,)]
     assert driver.rows("SELECT count(*) FROM ready") == [(0,)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, cast
 
 import trio
 
@@ -20,7 +21,7 @@ class LocalEngine(Driver):
     """``start`` it in a nursery; `crash` ends it as a killed process would: nothing is told to anybody."""
 
     def __init__(self, dsn: str, **settings: object) -> None:
-        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.settings = Settings(**cast(Any, settings))
         self.database = Database(dsn, max_connections=6)
         self.membership = Membership(self.database, self.settings.dispatch_mode.value)
         self._dsn = dsn
@@ -35,6 +36,7 @@ class LocalEngine(Driver):
             self.membership.attach(engine)
             self.sweeper = LeaseSweeper(engine)
             self.membership.on_lost = self.sweeper.scan_soon
+            self.membership.on_dead = self.sweeper.note_dead
 
             async def probe() -> None:
                 await engine.polls.wait_probe()

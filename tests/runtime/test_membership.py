@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from penstock.runtime import membership
 from penstock.runtime.membership import Membership
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from tests.engine import runs
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.waiting import wait_until
@@ -331,3 +333,67 @@ async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal
         await wait_until(parked)
         instance = (await a.start("linear")).id  # the next wake-up is heard
     assert await a.status(instance) == "COMPLETED"
+
+
+async def test_a_living_engine_that_loses_its_listener_keeps_its_runs_and_a_dead_one_does_not(
+    database_dsn: str, start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on two machines, where nobody sees the other's process: what is seen is the lock."""
+    monkeypatch.setattr(membership, "this_process", lambda: None)
+    a, b = await start_local(), await start_local()
+    await see_each_other(a, b)
+    run = await runs.begin(a, a.engine.code.holder("shop", 1))
+    dead: list[str] = []
+    told = b.membership.on_dead
+
+    def note_dead(tags: Sequence[str]) -> None:
+        dead.extend(tags)
+        told(tags)
+
+    b.membership.on_dead = note_dead
+    for _ in range(3):
+        pid = listener_of(a)
+        with psycopg.connect(database_dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+        async def is_back(pid: int | None = pid) -> bool:
+            return listener_of(a) not in (None, pid)
+
+        await wait_until(is_back)
+        await see_each_other(a, b)
+    await runs.append(a, run.held, runs.done("/0"))
+    assert dead == []
+    tag = a.engine.code.tag
+    await a.crash()
+
+    async def is_taken() -> bool:
+        return b.rows("SELECT state FROM token") == [(0,)]
+
+    await wait_until(is_taken)
+    assert dead == [tag]
+    [again] = await runs.take(b, b.engine.code.holder("shop", 1))
+    assert again.held.attempt == 2
+    await runs.finish(b, again.held)
+
+
+def listener_of(engine: LocalEngine) -> int | None:
+    """The backend that holds the engine's session lock."""
+    rows = engine.rows(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1885697139 AND objsubid = 2 AND objid = %s"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        engine.membership.number,
+    )
+    return rows[0][0] if rows else None
+
+
+async def test_the_holder_of_a_run_hears_of_mail_that_was_sent_through_another_engine(start_local: StartLocal) -> None:
+    a, b = await start_local(), await start_local()
+    await see_each_other(a, b)
+    holder = a.engine.code.holder("shop", 1)
+    a.engine.journal.open_inbox(holder)
+    run = await runs.begin(a, holder)
+    await b.engine.runs.send(run.instance_id, "go", b"1")
+    with trio.fail_after(15):
+        [mail] = await a.engine.journal.wait_mail(holder)
+    assert (mail.instance, mail.mail) == (run.held.instance, 1)
+    await runs.finish(a, run.held, mail=1)

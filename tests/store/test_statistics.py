@@ -29,7 +29,8 @@ BURST = 30_000
 TABLES = {
     "instance": "id", "token": "id", "ready": "seq", "timer": "token_id", "history_other": "instance_id",
     "idempotency": "instance_id", "abnormal_end": "instance_id", "job_note": "token_id", "dispatch_outbox": "id",
-    "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id",
+    "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
+    "signal_id": "instance_id",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -39,6 +40,8 @@ HOT = (
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
     "reopen_instances", "forget_keys", "forget_signals", "forget_notes", "update_tokens", "delete_tokens",
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
+    "append_records", "read_journal", "run_marks", "run_states", "appended", "tell_runs", "park_runs", "lock_due_runs",
+    "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"
@@ -49,6 +52,9 @@ FILL_REST = """
     INSERT INTO buffered_signal (id, instance_id, step, received_at, output)
       SELECT seq, instance_id, 0, now(), '{}' FROM token;
     INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM token ON CONFLICT DO NOTHING;
+    INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
+      SELECT instance_id, seq, now(), 1, 1, '/0' FROM token;
+    INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance_id, id::text, '' FROM token;
     INSERT INTO instance_key (definition_id, key, instance_id) SELECT 'd', id::text, id FROM token"""
 
 
