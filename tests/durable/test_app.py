@@ -10,7 +10,8 @@ import pytest
 
 from tests.durable.programs import JOURNAL, Program, ended, own_directory, until
 
-DONE, CLOCK, MESSAGE = 1, 5, 6
+DONE = 1
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -477,3 +477,18 @@ async def test_a_journal_that_grows_too_long_ends_the_run(autojump_clock):
         await database.wait_state("r", "ended")
     assert row.ending is not None
     assert row.ending.failure == "JournalTooLong: 51 records; 50 at most"
+
+
+async def test_open_nurseries_and_branches_are_shown_with_what_they_wait_for(autojump_clock):
+    @workflow
+    async def body() -> None:
+        async with open_nursery() as nursery:
+            nursery.start_soon(sleep, "1 h", key="nap")
+            await receive("m", int)
+
+    database = Database()
+    async with executing(database, body):
+        row = database.start(body)
+        await database.wait_state("r", "parked")
+    shown = [(each["path"], each["kind"]) for each in msgspec.json.decode(row.shown.branches or "[]")]
+    assert shown == [("/1", "receive"), ("/0", "nursery"), ("/0.[nap]", "branch"), ("/0.[nap]/0", "sleep")]

@@ -215,32 +215,30 @@ class Activation:
         return StepInfo(f"{self.run_id}{call.path}", call.attempt, self.run_id)
 
     def waits(self) -> list[dict[str, Any]]:
-        """The open branches, as JSON values: what each waits for, since no record says so."""
-        shown: list[dict[str, Any]] = []
+        """What is open, as JSON values with a path: nurseries, branches, and what each waits for. No record says it."""
+        shown: dict[str, dict[str, Any]] = {}
         for branch in sorted(self.kernel.open_branches(), key=lambda branch: branch.ticket)[:MAX_SHOWN_BRANCHES]:
-            found = self._wait_of(branch)
-            if found is not None:
-                shown.append({name: value for name, value in found.items() if value is not None})
-        return shown
+            if branch.nursery is not None:
+                shown[branch.nursery.path] = {"kind": "nursery"}
+                shown[branch.path] = {"kind": "branch"}
+            if (found := self._wait_of(branch)) is not None:
+                path, what = found
+                shown[path] = {name: value for name, value in what.items() if value is not None}
+        return [{"path": path, **what} for path, what in shown.items()]
 
-    def _wait_of(self, branch: Branch) -> dict[str, Any] | None:
+    def _wait_of(self, branch: Branch) -> tuple[str, dict[str, Any]] | None:
         operation, where = branch.operation, branch.where()
         if isinstance(operation, CallOperation):
             call = self.calls.get(operation.path)
-            return {
-                "path": operation.path,
-                "kind": "step",
-                "name": operation.call.name,
-                "attempt": call.attempt if call else None,
-                "due_at": call.due if call else None,
-                "where": where,
-            }
+            attempt, due = (call.attempt, call.due) if call is not None else (None, None)
+            step = {"kind": "step", "name": operation.call.name, "attempt": attempt, "due_at": due, "where": where}
+            return operation.path, step
         if isinstance(operation, Receive):
-            return {"path": operation.path, "kind": "receive", "name": operation.name, "where": where}
+            return operation.path, {"kind": "receive", "name": operation.name, "where": where}
         if isinstance(operation, Sleep):
             path = f"{branch.path}/{branch.entered - 1}"
-            return {"path": path, "kind": "sleep", "due_at": operation.due, "where": where}
-        return {"path": branch.path, "kind": "branch", "where": where} if branch.path else None
+            return path, {"kind": "sleep", "due_at": operation.due, "where": where}
+        return None
 
     def waits_in_words(self) -> str:
         """What the run waits for, for a person."""

@@ -107,7 +107,13 @@ class App:
     ) -> bool | None:
         stack, self._stack = self._stack, None
         assert stack is not None
-        return await stack.__aexit__(kind, error, traceback)
+        try:
+            return await stack.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:  # of the nurseries inside, which are none of the caller's business
+            only = _only(group)
+            if only is error:
+                return False
+            raise only from None
 
     async def start(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> Run[R]:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises

@@ -92,9 +92,11 @@ async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine
                         await server.watch()
 
                 nursery.start_soon(watch)
-                async with _node(settings, server.dsn) as engine:
-                    yield engine
-                watching.cancel()
+                try:
+                    async with _node(settings, server.dsn) as engine:
+                        yield engine
+                finally:
+                    watching.cancel()
         nursery.cancel_scope.cancel()
 
 
@@ -232,7 +234,8 @@ class LocalRuns:
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
         """The run's branches, as REST shows them."""
-        tree: dict[str, Any] = msgspec.to_builtins(await told(self._engine.runs.tree(instance_id)))
+        found = await told(self._engine.runs.tree(instance_id))
+        tree: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return tree
 
     async def send(self, instance_id: str, name: str, payload: str, dedup: str | None) -> None:
