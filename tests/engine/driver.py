@@ -110,7 +110,7 @@ class Driver:
         if seconds:
             self.clock.advance(seconds)
         fired = await self.engine.timers.fire_once()
-        await self.engine.full_path.batcher.wait_flushed()
+        await self.engine.full_path.lane.wait_flushed()
         await self.engine.full_path.long.batcher.wait_flushed()
         return fired
 

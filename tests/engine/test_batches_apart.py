@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from penstock.engine.lanes.command import Command
-from penstock.engine.lanes.flush import Flush
-from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.tasks import SignalCommand
 from penstock.engine.vocabulary import Signal
@@ -58,8 +58,7 @@ class Lanes:
 
         async def done() -> bool:
             return (
-                self._driver.engine.full_path.batcher.statistics().batch_age_s is None
-                or self.begun.count([instance]) > 1
+                self._driver.engine.full_path.lane.statistics().batch_age_s is None or self.begun.count([instance]) > 1
             )
 
         await wait_until(done)
@@ -83,7 +82,7 @@ async def test_what_stands_aside_is_not_applied_by_its_old_batch_too(
     lanes.gates[number(slow)].set()
     for item in items:
         await item.wait_answer()
-    await driver.engine.full_path.batcher.wait_flushed()
+    await driver.engine.full_path.lane.wait_flushed()
     assert lanes.begun.count([number(slow)]) == 1
     assert driver.rows("SELECT count(*) FROM buffered_signal WHERE instance_id = %s", number(slow)) == [(1,)]
 
@@ -116,11 +115,8 @@ async def test_what_moved_is_not_applied_by_its_old_batch_too(driver: Driver) ->
         if len(applied) > 1:
             moved.answer(None)
 
-    async def never(_: list[Item[None]]) -> None:
-        raise AssertionError
-
-    batcher: Batcher[Item[None]] = Batcher("test", never, max_items=2, max_queue_items=2)
+    engine = driver.engine
+    lane: Lane[Item[None]] = Lane("test", engine.database, engine.settings, engine.metrics, apply)
     moved.batch = other.batch = [moved, other]
-    flush = Flush(driver.engine.database, driver.engine.metrics, batcher, apply)
-    await flush.apply_safely([moved, other])
+    await lane.apply_batch([moved, other])
     assert applied == [[moved, other]]

@@ -339,7 +339,7 @@ async def test_a_batch_that_ends_late_leaves_the_polls_alone_of_those_that_stood
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""
-    lane = driver.engine.fast_path
+    lane = driver.engine.fast_path.lane
     nothing: Any = None
     item = FastCompletion(
         JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing
@@ -349,11 +349,11 @@ async def test_a_batch_that_ends_late_leaves_the_polls_alone_of_those_that_stood
     waiter.reserved = 1
 
     async def apply(_: list[FastCompletion]) -> None:
-        lane.batcher.set_aside([item])
+        lane.set_aside([item])
         item.aside, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
 
-    monkeypatch.setattr(lane._flush, "apply_safely", apply)
+    monkeypatch.setattr(lane, "apply_safely", apply)
     item.batch = batch
-    await lane._apply(batch)
+    await lane.apply_batch(batch)
     assert (item.waiter, waiter.reserved) == (waiter, 1)
     item.answer(fencing.Verdict.DONE)

@@ -167,7 +167,7 @@ async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_not
             del held[instance]
 
     async def take() -> None:
-        await driver.engine.full_path.batcher.wait_flushed()  # what a fold has locked is not claimed
+        await driver.engine.full_path.lane.wait_flushed()  # what a fold has locked is not claimed
         held.update({job.instance_id: job for job in await driver.poll("work", n=10)})
 
     held: dict[str, Job] = {}

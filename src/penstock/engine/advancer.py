@@ -26,7 +26,7 @@ from penstock.core.state import Instance, Token
 from penstock.core.work import LongWork, Record, Work
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
-from penstock.engine.lanes.lane import Item
+from penstock.engine.lanes.item import Item
 from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long

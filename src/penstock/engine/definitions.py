@@ -16,7 +16,7 @@ from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_vari
 from penstock.core.parsing import STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
-from penstock.engine.lanes.flush import RETRY_FIRST_S, RETRY_MAX_S
+from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
 from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
 from penstock.errors import Conflict, Forbidden, NotFound

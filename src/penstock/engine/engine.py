@@ -94,9 +94,9 @@ class Engine:
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""
         return [
-            self.fast_path.batcher,
-            self.full_path.batcher,
-            self.starts.batcher,
+            self.fast_path.lane,
+            self.full_path.lane,
+            self.starts.lane,
             self.starts.keyed,
             self.full_path.long.batcher,
             self.starts.long.batcher,
@@ -146,7 +146,7 @@ class Engine:
         self._folding.add(instance)
         item = FoldCommand(instance, lambda: self._folding.discard(instance))
         try:
-            self.full_path.batcher.submit_nowait(item)
+            self.full_path.lane.submit_nowait(item, within_s=0)
         except TooManyRequests:
             self._folding.discard(instance)
 

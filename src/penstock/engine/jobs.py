@@ -14,9 +14,9 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
 from penstock.engine.lanes.commands import CompleteCommand, FailCommand
 from penstock.engine.lanes.fast_path import FastCompletion, FastPath
-from penstock.engine.lanes.flush import Flush
 from penstock.engine.lanes.full_path import FullPath
-from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.lease_book import GrantedLease
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
@@ -110,18 +110,17 @@ class Jobs:
         self._polls = polls
         self._fast_path = fast_path
         self._full_path = full_path
-        size, queue = settings.batch_max_items, settings.batch_queue_max_items
-        self.looks: Batcher[Lookup] = Batcher("look-up", self._look, max_items=size, max_queue_items=queue)
-        self.beats: Batcher[HeartbeatCall] = Batcher(
+        self.looks: Lane[Lookup] = Lane("look-up", database, settings, metrics, self._look_batch)
+        self.beats: Lane[HeartbeatCall] = Lane(
             "heartbeat",
-            self._beat,
-            max_items=size,
-            max_queue_items=queue,
+            database,
+            settings,
+            metrics,
+            self._beat_batch,
+            find_held=self._find_held,
             key=lambda item: item.job.token,
-            on_batch=metrics.batch_items["heartbeat"].observe,
+            label="heartbeat",
         )
-        self._flush_looks = Flush(database, metrics, self.looks, self._look_batch)
-        self._flush_beats = Flush(database, metrics, self.beats, self._beat_batch, find_held=self._find_held)
 
     async def poll(self, request: PollRequest) -> list[Job]:
         """Jobs of the wanted types under lease, oldest first; waits for up to ``wait_seconds`` when there is none.
@@ -284,7 +283,7 @@ class Jobs:
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
         step = None if lease is None else lease.step
         if loaded is None or step is None:
-            known = await self.looks.submit(Lookup(job, call.worker), within_s=self._settings.outage_wait_seconds)
+            known = await self.looks.submit(Lookup(job, call.worker))
             verdict = judge(call, known.execution)
             if verdict is not Verdict.APPLY:
                 return verdict
@@ -292,7 +291,7 @@ class Jobs:
         plan = loaded.plans[step]
         if plan is not None:
             item = FastCompletion(job, call, request.variables, loaded, step, plan)
-            verdict = await self._fast_path.batcher.submit(item, within_s=self._settings.outage_wait_seconds)
+            verdict = await self._fast_path.lane.submit(item)
             if verdict is not Verdict.APPLY:
                 return verdict
         answer = await self._full_path.submit(CompleteCommand(job, call, request.variables))
@@ -335,7 +334,7 @@ class Jobs:
             job.token, job.seq, call.attempt, call.worker, self.lease_s(request.lease_seconds), request.checkpoint,
             request.progress,
         )  # fmt: skip
-        return await self.beats.submit(HeartbeatCall(job, call, extension), within_s=self._settings.outage_wait_seconds)
+        return await self.beats.submit(HeartbeatCall(job, call, extension))
 
     async def _permit(self, job: JobKey) -> None:
         """Raises Forbidden when the caller is limited to other job types. An unknown job is for others to tell of."""
@@ -345,7 +344,7 @@ class Jobs:
         if lease is not None and lease.loaded is not None:
             loaded, step = lease.loaded, lease.step
         else:
-            known = await self.looks.submit(Lookup(job, ""), within_s=self._settings.outage_wait_seconds)
+            known = await self.looks.submit(Lookup(job, ""))
             if known.definition is None or known.step is None:
                 return
             loaded, step = await self._load(known)
@@ -387,7 +386,7 @@ class Jobs:
         if plan is None:
             return None
         item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
-        self._fast_path.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        self._fast_path.lane.submit_nowait(item)
         return item
 
     def _outcome(self, job_id: str, verdict: Verdict) -> ItemOutcome:
@@ -419,17 +418,12 @@ class Jobs:
             job, call = self._read(request, CallKind.HEARTBEAT)
             await self._permit(job)
             lease = store.Lease(job.token, job.seq, call.attempt, call.worker)
-            freed = await self._polls.releases.submit(
-                ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds
-            )
+            freed = await self._polls.releases.submit(ReleaseItem(job, lease))
         except PenstockError as error:
             return _failed(request.job_id, error)
         return ItemOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
 
     # -- their statements
-
-    async def _look(self, items: list[Lookup]) -> None:
-        await self._flush_looks.apply_safely(items)
 
     async def _look_batch(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
         found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
@@ -443,9 +437,6 @@ class Jobs:
             self._polls.leases.grant(lease)
         else:
             self._polls.leases.extend(row.token, row.seq, row.attempt, ends_at)
-
-    async def _beat(self, items: list[HeartbeatCall]) -> None:
-        await self._flush_beats.apply_safely(items)
 
     async def _find_held(self, connection: TrioConnection, items: list[HeartbeatCall]) -> list[HeartbeatCall]:
         held = await store.held_tokens(connection, [item.job.token for item in items])

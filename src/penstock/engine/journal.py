@@ -34,8 +34,7 @@ from penstock.engine.journal_lanes import (
     TellItem,
     WakeItem,
 )
-from penstock.engine.lanes.flush import RETRY_FIRST_S, RETRY_MAX_S
-from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S, Lane
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
@@ -92,7 +91,7 @@ class Journal:
             database, settings, metrics, polls.leases, timers, queued=polls.queued, mailed=self._mailed
         )
 
-    def batchers(self) -> list[Batcher[Any]]:
+    def batchers(self) -> list[Lane[Any]]:
         """The flushers to run."""
         return self.lanes.batchers()
 
@@ -110,7 +109,7 @@ class Journal:
             raise TooManyRequests("too many bytes wait to be appended already")
         self._appending_bytes += item.size_bytes
         try:
-            return await self.lanes.append.submit(item, within_s=self._settings.outage_wait_seconds)
+            return await self.lanes.append.submit(item)
         finally:
             self._appending_bytes -= item.size_bytes
 
@@ -162,20 +161,20 @@ class Journal:
         if due_at is not None and math.isnan(due_at):
             raise BadRequest("due_at: is no number")
         item = ParkItem(store.Park(held, mail, due_at, branches, view))
-        return bool(await self.lanes.park.submit(item, within_s=self._settings.outage_wait_seconds))
+        return bool(await self.lanes.park.submit(item))
 
     async def finish(self, held: Held, end: RunEnd, *, mail: int) -> bool:
         """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost."""
         if end.status is InstanceStatus.ACTIVE or (end.status is InstanceStatus.FAILED and end.failure is None):
             raise BadRequest("a run ends COMPLETED, CANCELLED, or FAILED with a reason")
         item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, end.failure))
-        return bool(await self.lanes.finish.submit(item, within_s=self._settings.outage_wait_seconds))
+        return bool(await self.lanes.finish.submit(item))
 
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
         5 s first, twice as long each time, 5 min at most. Never fails a run. Raises LeaseLost."""
         item = BlockItem(held, reason[:REASON_MAX_CHARS])
-        return float(await self.lanes.park.submit(item, within_s=self._settings.outage_wait_seconds))
+        return float(await self.lanes.park.submit(item))
 
     async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
@@ -188,7 +187,7 @@ class Journal:
             FenceRequest(CallKind.HEARTBEAT, held.holder, held.attempt),
             extension,
         )
-        await self._jobs.beats.submit(item, within_s=self._settings.outage_wait_seconds)
+        await self._jobs.beats.submit(item)
         if item.row is None:
             raise LeaseLost("another executor has the run, or it has ended")
         return Extended(item.row.left_s, item.row.mail)
@@ -197,7 +196,7 @@ class Journal:
         """Let go of a run at once, for others to take. One that is lost already is no error."""
         job = JobKey(held.instance, held.instance, held.seq)
         lease = job_store.Lease(held.instance, held.seq, held.attempt, held.holder)
-        await self._polls.releases.submit(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
+        await self._polls.releases.submit(ReleaseItem(job, lease))
 
     async def tell(self, tell: store.Tell) -> None:
         """Write somebody else's record, and wake the run or tell its holder.
@@ -205,12 +204,12 @@ class Journal:
         Raises NotFound, Conflict (it has ended, or is no run of code), TooManyRequests (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        await self.lanes.tell.submit(TellItem(tell), within_s=self._settings.outage_wait_seconds)
+        await self.lanes.tell.submit(TellItem(tell))
 
     async def wake(self, instance: int, seq: int) -> bool | None:
         """The time that a parked run waits for has come. False: it has not, or somebody is at it."""
         item = WakeItem(instance, seq)
-        self.lanes.park.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        self.lanes.park.submit_nowait(item)
         return await item.wait_answer() if await item.wait_tried() else None
 
     # -- news for executors

@@ -16,8 +16,8 @@ import trio
 
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
-from penstock.engine.lanes.flush import BUSY_REASON, Flush
-from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import BUSY_REASON, Lane
 from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
@@ -149,38 +149,19 @@ class JournalLanes:
         self._mailed = mailed
         self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
 
-        def batcher(name: str, apply: Any, key: Callable[[Any], object]) -> Batcher[Any]:
-            return Batcher(
-                name,
-                apply,
-                max_items=settings.batch_max_items,
-                max_queue_items=settings.batch_queue_max_items,
-                key=key,
-                on_batch=metrics.batch_items[name].observe,
-            )
+        def lane(name: str, apply: Any, key: Callable[[Any], object]) -> Lane[Any]:
+            return Lane(name, database, settings, metrics, apply, find_held=_find_held, key=key, label=name)
 
-        def flush(batcher: Batcher[Any], apply: Any) -> Flush[Any]:
-            return Flush(database, metrics, batcher, apply, find_held=_find_held)
+        self.append: Lane[AppendItem] = lane("append", self._append, _instance)
+        self.tell: Lane[TellItem] = lane("tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup))
+        self.park: Lane[ParkItem | BlockItem | WakeItem] = lane("park", self._park, _instance)
+        self.finish: Lane[FinishItem] = lane("finish", self._finish, _instance)
 
-        self.append: Batcher[AppendItem] = batcher("append", self._apply_append, _instance)
-        self.tell: Batcher[TellItem] = batcher(
-            "tell", self._apply_tell, lambda item: (item.tell.instance, item.tell.dedup)
-        )
-        self.park: Batcher[ParkItem | BlockItem | WakeItem] = batcher("park", self._apply_park, _instance)
-        self.finish: Batcher[FinishItem] = batcher("finish", self._apply_finish, _instance)
-        self._flush_append = flush(self.append, self._append)
-        self._flush_tell = flush(self.tell, self._tell)
-        self._flush_park = flush(self.park, self._park)
-        self._flush_finish = flush(self.finish, self._finish)
-
-    def batchers(self) -> list[Batcher[Any]]:
+    def batchers(self) -> list[Lane[Any]]:
         """The flushers to run."""
         return [self.append, self.tell, self.park, self.finish]
 
     # -- append
-
-    async def _apply_append(self, items: list[AppendItem]) -> None:
-        await self._flush_append.apply_safely(items)
 
     async def _append(self, connection: TrioConnection, items: list[AppendItem], again: bool) -> None:
         items.sort(key=_instance)
@@ -251,9 +232,6 @@ class JournalLanes:
 
     # -- tell
 
-    async def _apply_tell(self, items: list[TellItem]) -> None:
-        await self._flush_tell.apply_safely(items)
-
     async def _tell(self, connection: TrioConnection, items: list[TellItem], again: bool) -> None:
         limit = self._settings.messages_unread_max_items
         with self._metrics.db_transaction_seconds["tell"].time():
@@ -287,9 +265,6 @@ class JournalLanes:
             self._queued(row.job_type)
 
     # -- park, block, wake
-
-    async def _apply_park(self, items: list[ParkItem | BlockItem | WakeItem]) -> None:
-        await self._flush_park.apply_safely(items)
 
     async def _park(
         self, connection: TrioConnection, items: list[ParkItem | BlockItem | WakeItem], again: bool
@@ -367,9 +342,6 @@ class JournalLanes:
             item.answer(row is not None)
 
     # -- finish
-
-    async def _apply_finish(self, items: list[FinishItem]) -> None:
-        await self._flush_finish.apply_safely(items)
 
     async def _finish(self, connection: TrioConnection, items: list[FinishItem], again: bool) -> None:
         items.sort(key=_instance)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.lanes.lane import Item
+from penstock.engine.lanes.item import Item
 from penstock.engine.vocabulary import Job, raw
 from penstock.engine.waiters import Waiter
 from penstock.store import jobs as store

@@ -18,8 +18,7 @@ from penstock.engine.activity import Activity
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions
 from penstock.engine.job_sizes import JobSizes
-from penstock.engine.lanes.flush import Flush
-from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.poll_items import ClaimItem, ClaimPlan, Delivery, ReleaseItem, groups_by_types
@@ -84,22 +83,18 @@ class Polls:
         self._wake = trio.Event()
         self._parked = trio.Event()
         self._turn = 0
-        self.claims: Batcher[ClaimItem] = Batcher(
-            "poll",
-            self._claim,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
-            on_batch=metrics.batch_items["claim"].observe,
+        self.claims: Lane[ClaimItem] = Lane(
+            "poll", database, settings, metrics, self._claim_batch, divide=groups_by_types, label="claim"
         )
-        self.releases: Batcher[ReleaseItem] = Batcher(
+        self.releases: Lane[ReleaseItem] = Lane(
             "release",
-            self._release,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
+            database,
+            settings,
+            metrics,
+            self._release_batch,
+            find_held=self._find_held,
             key=lambda item: (item.lease.token, item.lease.seq),
         )
-        self._flush_claims = Flush(database, metrics, self.claims, self._claim_batch)
-        self._flush_releases = Flush(database, metrics, self.releases, self._release_batch, find_held=self._find_held)
 
     # -- the poll itself
 
@@ -141,7 +136,7 @@ class Polls:
         """Claim from the queue; once more when this engine queued a job of the type meanwhile."""
         while True:
             versions = [self.queue.version(name) for name in waiter.types]
-            await self.claims.submit(ClaimItem(waiter), within_s=self._settings.outage_wait_seconds)
+            await self.claims.submit(ClaimItem(waiter))
             if waiter.jobs or versions == [self.queue.version(name) for name in waiter.types]:
                 return
 
@@ -162,7 +157,7 @@ class Polls:
 
     def release_nowait(self, job: store.JobKey, lease: store.Lease) -> None:
         with suppress(TooManyRequests):  # then the end of the lease brings it back
-            self.releases.submit_nowait(ReleaseItem(job, lease), within_s=self._settings.outage_wait_seconds)
+            self.releases.submit_nowait(ReleaseItem(job, lease))
 
     # -- the probe
 
@@ -213,7 +208,7 @@ class Polls:
                     count -= waiter.room
                     sent.append(ClaimItem(waiter))
         for item in sent:
-            self.claims.submit_nowait(item)
+            self.claims.submit_nowait(item, within_s=0)
         for item in sent:
             await item.wait_answer()
         return len(sent)
@@ -233,10 +228,6 @@ class Polls:
         return counts
 
     # -- batches
-
-    async def _claim(self, items: list[ClaimItem]) -> None:
-        for group in groups_by_types(items):
-            await self._flush_claims.apply_safely(group)
 
     async def _claim_batch(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
@@ -434,9 +425,6 @@ class Polls:
                 self._unreadable.append((at, item))
             else:
                 self.release_nowait(item.job, item.lease)
-
-    async def _release(self, items: list[ReleaseItem]) -> None:
-        await self._flush_releases.apply_safely(items)
 
     async def _find_held(self, connection: TrioConnection, items: list[ReleaseItem]) -> list[ReleaseItem]:
         held = await store.held_tokens(connection, [item.job.token for item in items])

@@ -21,9 +21,8 @@ from penstock.engine.advancer import Case, LongItem
 from penstock.engine.answers import COPIES, SMALL_BYTES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
-from penstock.engine.lanes.flush import Flush
 from penstock.engine.lanes.full_path import POSITIONS_PER_ITEM, FullPath
-from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.poll_items import Delivery
@@ -106,23 +105,19 @@ class Starts:
         self._polls = polls
         self._ids = id_source
         self._full_path = full_path
-        self.batcher: Batcher[StartItem] = Batcher(
-            "start",
-            self._apply,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
-            on_batch=metrics.batch_items["start"].observe,
+        self.lane: Lane[StartItem] = Lane(
+            "start", database, settings, metrics, self._batch, label="start", finish=self._batch_over
         )
         self.long: LongPath[StartItem] = LongPath("long start", settings, full_path.advancer, self._apply_long)
-        self.keyed: Batcher[StartItem] = Batcher(
+        self.keyed: Lane[StartItem] = Lane(
             "keyed start",
-            self._apply_keyed,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
+            database,
+            settings,
+            metrics,
+            self._batch_keyed,
             key=lambda item: item.key,
+            finish=full_path.abandon,
         )
-        self._flush = Flush(database, metrics, self.batcher, self._batch)
-        self._flush_keyed = Flush(database, metrics, self.keyed, self._batch_keyed)
 
     async def submit(self, request: StartRequest) -> InstanceView:
         """Start one instance. An outage is waited out; what became of a COMMIT in doubt is looked up."""
@@ -131,16 +126,12 @@ class Starts:
     def submit_nowait(self, request: StartRequest) -> StartItem:
         """Queue a start."""
         item = StartItem(request)
-        batcher = self.keyed if item.keyed else self.batcher
-        batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
+        (self.keyed if item.keyed else self.lane).submit_nowait(item)
         return item
 
-    async def _apply(self, items: list[StartItem]) -> None:
-        try:
-            await self._flush.apply_safely(items)
-        finally:
-            self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
-            self._full_path.abandon(items)
+    def _batch_over(self, items: list[StartItem]) -> None:
+        self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
+        self._full_path.abandon(items)
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         if again:
@@ -379,13 +370,7 @@ class Starts:
 
     async def _apply_long(self, items: list[StartItem]) -> None:
         for item in items:
-            await (self._apply_keyed if item.keyed else self._apply)([item])
-
-    async def _apply_keyed(self, items: list[StartItem]) -> None:
-        try:
-            await self._flush_keyed.apply_safely(items)
-        finally:
-            self._full_path.abandon(items)
+            await (self.keyed if item.keyed else self.lane).apply_batch([item])
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         if again:
@@ -399,8 +384,8 @@ class Starts:
                     await self._start_full(connection, [item])
                 except LOCKED:
                     await connection.rollback()
-                    await self._flush_keyed.find_locked_table(connection)
-                    self._flush_keyed.stand_aside([item], again)
+                    await self.keyed.find_locked_table(connection)
+                    self.keyed.stand_aside([item], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
 

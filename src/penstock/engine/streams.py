@@ -115,7 +115,7 @@ class JobStream:
         slots.got_jobs = False
         slots.version = self._version(slots)
         try:
-            self._polls.claims.submit_nowait(_SlotClaim(slots), within_s=self._engine.settings.outage_wait_seconds)
+            self._polls.claims.submit_nowait(_SlotClaim(slots))
         except TooManyRequests:  # the probe comes by
             slots.asking = False
 
@@ -214,7 +214,7 @@ class JobStream:
             if lease is None or lease.attempt != attempt:
                 suspects.append((job_id, attempt, Lookup(key, self.worker)))
         for _, _, item in suspects:
-            self._engine.jobs.looks.submit_nowait(item)
+            self._engine.jobs.looks.submit_nowait(item, within_s=0)
         found = [(job_id, attempt, (await item.wait_answer()).execution) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
         for job_id, attempt, facts in found:

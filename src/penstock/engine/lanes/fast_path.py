@@ -13,8 +13,8 @@ from datetime import datetime
 from penstock.core.fast_path import FastPlan
 from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.lanes.flush import Flush
-from penstock.engine.lanes.lane import Batcher, Item
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
@@ -66,21 +66,20 @@ class FastPath:
         self._polls = polls
         self._cache = cache
         self._fold = fold
-        self.batcher: Batcher[FastCompletion] = Batcher(
+        self.lane: Lane[FastCompletion] = Lane(
             "complete",
-            self._apply,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
+            database,
+            settings,
+            metrics,
+            self._batch,
+            find_held=self._find_held,
             key=lambda item: item.job.token,
-            on_batch=metrics.batch_items["fast"].observe,
+            label="fast",
+            finish=self._batch_over,
         )
-        self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
 
-    async def _apply(self, items: list[FastCompletion]) -> None:
-        try:
-            await self._flush.apply_safely(items)
-        finally:
-            self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
+    def _batch_over(self, items: list[FastCompletion]) -> None:
+        self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
     async def _find_held(self, connection: TrioConnection, items: list[FastCompletion]) -> list[FastCompletion]:
         held = await store.held_tokens(connection, [item.job.token for item in items])

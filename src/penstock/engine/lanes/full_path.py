@@ -18,8 +18,7 @@ from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
-from penstock.engine.lanes.flush import Flush
-from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.losses import Loss
@@ -66,16 +65,18 @@ class FullPath:
         self._timer_armed = timer_armed
         self._in_doubt: dict[InDoubtCommit, PostCommit] = {}
         self.advancer = Advancer(database, settings, definitions, ids)
-        self.long: LongPath[Command] = LongPath("long full path", settings, self.advancer, self._apply)
-        self.batcher: Batcher[Command] = Batcher(
+        self.lane: Lane[Command] = Lane(
             "full path",
-            self._apply,
-            max_items=settings.batch_max_items,
-            max_queue_items=settings.batch_queue_max_items,
+            database,
+            settings,
+            metrics,
+            self._batch,
+            find_held=self._find_held,
             key=lambda item: item.instance,
-            on_batch=metrics.batch_items["full"].observe,
+            label="full",
+            finish=self.abandon,
         )
-        self._flush = Flush(database, metrics, self.batcher, self._batch, find_held=self._find_held)
+        self.long: LongPath[Command] = LongPath("long full path", settings, self.advancer, self.lane.apply_batch)
 
     async def submit(self, item: Command) -> Any:
         """Queue an item and wait for its answer; an outage of the database is waited out."""
@@ -84,13 +85,7 @@ class FullPath:
 
     def submit_nowait(self, item: Command) -> None:
         """Queue an item. Raises TooManyRequests."""
-        self.batcher.submit_nowait(item, within_s=self._settings.outage_wait_seconds)
-
-    async def _apply(self, items: list[Command]) -> None:
-        try:
-            await self._flush.apply_safely(items)
-        finally:
-            self.abandon(items)
+        self.lane.submit_nowait(item)
 
     async def _find_held(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
         held = await store.held_instances(connection, [item.instance for item in items])
@@ -170,8 +165,8 @@ class FullPath:
                 return items, scene, known, loaded
             await connection.rollback()
             missing = found.keys() - loaded.keys()
-            self.batcher.set_aside(
-                [item for item in items if item.instance in missing and not item.was_aside], unheard=again
+            self.lane.set_aside(
+                [item for item in items if item.instance in missing and not item.was_aside], in_doubt=again
             )
             items = [item for item in items if not item.aside]
             if not items:

@@ -1,108 +1,66 @@
-"""Natural batching: whatever waits is taken together, whenever the flusher is idle. No timer, no added delay.
+"""A lane: a queue of changes and what brings them into the database, together, each answered once.
 
-One `Batcher` is one queue and one flusher task. Under load the batches grow by themselves, at rest an item goes alone
-and at once. What can't be applied yet because another transaction holds its row stands aside (`set_aside`): a second
-task tries it again and again, and nobody else waits for it. Must not know SQL; `apply` is given by the engine.
-Cancelling `submit` abandons the answer, not the item.
+Natural batching: whatever waits is taken together, whenever the flusher is idle. No timer, no added delay. Under load
+the batches grow by themselves, at rest an item goes alone and at once. `Batcher` is the queue; `Lane` adds how its
+batches meet the database: outages waited out, deadlocks repeated, bad items found by halving, and doubt. What an
+earlier try may have done is told to ``apply`` (``again``), which looks before it answers.
+
+No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
+asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
+task tries those aside again and again. A table that is locked is as good as away; where the answer names nobody the
+batch is halved. Every item is settled, stands aside or is with another queue when a batch is done; `Lane` never raises
+an operating error. Must not know what the items are, nor SQL. Cancelling `submit` abandons the answer, not the item.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from penstock.errors import PenstockError, TooManyRequests
+from penstock.engine.lanes.item import Item
+from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
+from penstock.log import RateLimitedLog, get_logger
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store.connection import TrioConnection
+from penstock.store.database import (
+    AWAY,
+    CLASH,
+    LOCKED,
+    REPEATABLE,
+    TOO_LARGE,
+    Database,
+    DatabaseError,
+    DataError,
+    TryAgain,
+    first_line,
+    is_id_taken,
+    table_is_locked,
+    wait_replicated,
+)
 
-ASIDE_PAUSE_S = 0.05
+ASIDE_PAUSE_S: Final = 0.05
 """Between two tries of what stands aside."""
+REPEATS_MAX = 20
+"""A batch rolled back this often in a row for the sake of others is halved instead."""
+RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.5
+"""Pauses between two tries while the database is away."""
+
 
 R = TypeVar("R")
-
-
-class Item(Generic[R]):
-    """Something to apply, and the place for its answer. Subclass it with the item's data."""
-
-    __slots__ = (
-        "_answer",
-        "_error",
-        "_task",
-        "aside",
-        "batch",
-        "deadline",
-        "moved",
-        "settled",
-        "unheard",
-        "was_aside",
-    )
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
-        self.settled = False  # `answer` or `refuse` was called
-        self._answer: R | None = None
-        self._error: BaseException | None = None
-        self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
-        self.aside = False  # waits beside the queue, as another transaction holds its row
-        self.was_aside = False
-        self.batch: object = None  # the one that is being applied with it; no other may touch it
-        self.moved = False  # another queue has it
-        self.unheard = False  # an earlier try may have been committed
-
-    def answer(self, answer: R) -> None:
-        """Give the result, once; later calls are ignored (a batch that is applied again after an outage)."""
-        if not self.settled:
-            self.settled, self._answer = True, answer
-            self._wake()
-
-    def refuse(self, error: PenstockError) -> None:
-        """Give an error instead."""
-        if not self.settled:
-            self.settled, self._error = True, error
-            self._wake()
-
-    def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
-
-    async def wait_answer(self) -> R:
-        """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
-        while not self.settled:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
-        if self._error is not None:
-            raise self._error
-        return cast(R, self._answer)  # settled without an error: the answer is an R
-
-    async def wait_tried(self) -> bool:
-        """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
-        queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
-        while not (self.settled or self.aside or self.moved):
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
-        return self.settled
-
-    def stand_aside(self, *, unheard: bool) -> None:
-        """Another transaction holds its row. Called by `Batcher.set_aside`."""
-        self.aside = self.was_aside = True
-        self.batch = None
-        self.unheard |= unheard
-        self._wake()
-
-    def move(self) -> None:
-        """Another queue has it now."""
-        self.moved = True
-        self.batch = None
-        self._wake()
-
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
+Apply = Callable[[TrioConnection, list[I], bool], Awaitable[None]]
+FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
+
+AWAY_REASON = "the database is away"
+HELD_REASON = "another transaction holds what the call needs; try again"
+BUSY_REASON = "too many transactions at once on this instance; try again"
+
+log = get_logger(__name__)
+_outages = RateLimitedLog(log, interval_seconds=5)
 
 
 class BatcherStatistics(NamedTuple):
@@ -136,12 +94,14 @@ class Batcher(Generic[I]):
         max_queue_items: int,
         key: Callable[[I], object] | None = None,
         on_batch: Callable[[int], None] | None = None,
+        within_s: float = 0.0,
     ) -> None:
         self.name = name
         self._apply = apply
         self._max_items = max_items
         self._max_queue_items = max_queue_items
         self._key = key
+        self._within_s = within_s
         self._on_batch = on_batch
         self._queue: deque[I] = deque()
         self._aside: deque[I] = deque()
@@ -151,24 +111,27 @@ class Batcher(Generic[I]):
         self._begun_at: float | None = None  # of the batch from the queue that is being applied
         self._retrying: list[I] = []  # the batch of those aside that is being applied
 
-    def submit_nowait(self, item: I, *, within_s: float = 0.0) -> None:
-        """Queue an item. Raises TooManyRequests when the queue is full; the item is refused then."""
+    def submit_nowait(self, item: I, *, within_s: float | None = None) -> None:
+        """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general.
+
+        Raises TooManyRequests when the queue is full; the item is refused then.
+        """
         if len(self._queue) + len(self._aside) >= self._max_queue_items:
             raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
-        item.deadline = trio.current_time() + within_s
+        item.deadline = trio.current_time() + (self._within_s if within_s is None else within_s)
         self._queue.append(item)
         self._lot.unpark()
 
-    async def submit(self, item: Item[R], *, within_s: float = 0.0) -> R:
-        """Queue an item and wait for its answer. ``within_s``: how long an outage of the database is waited out."""
-        self.submit_nowait(item, within_s=within_s)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
+    async def submit(self, item: Item[R]) -> R:
+        """Queue an item and wait for its answer."""
+        self.submit_nowait(item)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
         return await item.wait_answer()
 
-    def set_aside(self, items: Iterable[I], *, unheard: bool = False) -> None:
-        """Let items wait beside the queue, as other transactions hold their rows. ``unheard``: an earlier try of theirs
-        may have been committed."""
+    def set_aside(self, items: Iterable[I], *, in_doubt: bool = False) -> None:
+        """Let items wait beside the queue, as other transactions hold their rows. ``in_doubt``: an earlier try may have
+        been committed."""
         for item in items:
-            item.stand_aside(unheard=unheard)
+            item.stand_aside(in_doubt=in_doubt)
             self._aside.append(item)
         self._aside_lot.unpark()
 
@@ -252,6 +215,167 @@ class Batcher(Generic[I]):
         for item in taken.values():
             item.aside = False
         return list(taken.values())
+
+
+class Lane(Batcher[I]):
+    """A queue whose batches are applied in the database.
+
+    ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed: then
+    it looks before it answers, and what it sees is on the standby, too. ``find_held(connection, items)`` gives those
+    whose rows other transactions hold now. ``divide`` makes several batches of one; ``finish`` hears of each batch that
+    is over, however it went. ``label`` is that of the metric of batches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        apply: Apply[I],
+        *,
+        find_held: FindHeld[I] | None = None,
+        key: Callable[[I], object] | None = None,
+        label: str | None = None,
+        divide: Callable[[list[I]], list[list[I]]] | None = None,
+        finish: Callable[[list[I]], None] | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            self.apply_batch,
+            max_items=settings.batch_max_items,
+            max_queue_items=settings.batch_queue_max_items,
+            key=key,
+            on_batch=None if label is None else metrics.batch_items[label].observe,
+            within_s=settings.outage_wait_seconds,
+        )
+        self._database = database
+        self._metrics = metrics
+        self._apply_in = apply
+        self._find_held = find_held
+        self._divide_batch = divide
+        self._finish = finish
+
+    async def apply_batch(self, items: list[I]) -> None:
+        """Apply a batch; every item is settled then, stands aside or is with another queue."""
+        try:
+            for part in [items] if self._divide_batch is None else self._divide_batch(items):
+                await self.apply_safely(part)
+        finally:
+            if self._finish is not None:
+                self._finish(items)
+
+    async def apply_safely(self, items: Sequence[I]) -> None:
+        """Call ``apply`` until every item is settled, stands aside, or is with another queue.
+
+        An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
+        """
+        batch = items[0].batch if items else None
+        ask = again = False
+        for item in items:
+            ask |= item.was_aside
+            again |= item.in_doubt
+        await self._try(items, batch, again=again, ask=ask)
+
+    async def _try(
+        self, items: Sequence[I], batch: object, *, again: bool, ask: bool = False, part: bool = False
+    ) -> None:
+        """``batch``: of which the items have to be. ``ask``: who is held up, before all else. ``part``: of a batch that
+        is being halved for a lock."""
+        pause_s, repeats, refused = RETRY_FIRST_S, 0, part
+        while pending := _pending(items, batch):
+            try:
+                await self._once(pending, again=again, ask=ask)
+            except LOCKED as error:
+                self._count(error)
+                _refuse_overdue(_pending(pending, batch), HELD_REASON)
+                if refused:
+                    await self._divide(pending, batch, error, again)
+                ask = refused = True
+            except (*REPEATABLE, CLASH) as error:
+                self._count(error)
+                repeats += 1
+                if repeats > 1:
+                    _refuse_overdue(_pending(pending, batch), BUSY_REASON)
+                if repeats > REPEATS_MAX or not (isinstance(error, REPEATABLE) or is_id_taken(error)):
+                    await self._divide(pending, batch, error, again)
+            except TOO_LARGE as error:
+                await self._divide(pending, batch, error, again)
+            except AWAY as error:
+                again = True
+                lane = self.name
+                _outages.warning(lane, AWAY_REASON, lane=lane, error=first_line(error), waiting=len(pending))
+                _refuse_overdue(_pending(pending, batch), AWAY_REASON)
+                await trio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_MAX_S)
+            except DatabaseError as error:
+                await self._divide(pending, batch, error, again)
+
+    async def _once(self, items: list[I], *, again: bool, ask: bool) -> None:
+        async with self._database.connection() as connection:
+            if again:
+                await wait_replicated(connection)
+            if ask:
+                items = await self._leave_held(connection, items, again)
+            if items:
+                await self._apply_in(connection, items, again)
+
+    async def _leave_held(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
+        """Let those stand aside whose rows others hold; the rest."""
+        await self.find_locked_table(connection)
+        if self._find_held is None:
+            return items
+        self.stand_aside(await self._find_held(connection, items), again)
+        return [item for item in items if not (item.settled or item.aside)]
+
+    async def find_locked_table(self, connection: TrioConnection) -> None:
+        """Raises TryAgain while a table is locked: then no row is the cause."""
+        if await table_is_locked(connection):
+            raise TryAgain("another transaction has locked a table")
+
+    def stand_aside(self, items: Sequence[I], again: bool) -> None:
+        """Let items wait, or refuse those that have waited long enough: others hold what they need."""
+        _refuse_overdue(items, HELD_REASON)
+        self.set_aside([item for item in items if not item.settled], in_doubt=again)
+
+    async def _divide(self, items: Sequence[I], batch: object, error: DatabaseError, again: bool) -> None:
+        items = _pending(items, batch)
+        locked = isinstance(error, LOCKED)
+        if len(items) > 1:
+            for half in halves(items):
+                await self._try(half, batch, again=again, part=locked)
+        elif locked:
+            self.stand_aside(items, again)
+        elif items:
+            items[0].refuse(_refusal(self.name, error))
+
+    def _count(self, error: DatabaseError) -> None:
+        self._metrics.db_retries[error.sqlstate or "unknown"].inc()
+
+
+def _pending(items: Iterable[I], batch: object) -> list[I]:
+    """Those that are still the batch's: what stood aside, or moved, may be under way elsewhere already."""
+    return [item for item in items if item.batch is batch and not (item.settled or item.aside or item.moved)]
+
+
+def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> None:
+    now = trio.current_time()
+    for item in items:
+        if item.deadline <= now:
+            item.refuse(Unavailable(reason))
+
+
+def _refusal(name: str, error: DatabaseError) -> PenstockError:
+    if isinstance(error, REPEATABLE):
+        return Unavailable(BUSY_REASON)
+    if isinstance(error, TOO_LARGE):
+        log.warning("a value is too large for the database", lane=name, error=first_line(error))
+        return PayloadTooLarge("variables: more of them than PostgreSQL can hold in one instance")
+    if isinstance(error, DataError):
+        log.warning("the database refused a value", lane=name, error=first_line(error))
+        return BadRequest("a value can't be stored: PostgreSQL's jsonb or text can't hold it")
+    log.error("a statement failed", lane=name, error=first_line(error), sqlstate=error.sqlstate)
+    return PenstockError("the request could not be carried out; the engine's log has the reason")
 
 
 def halves(items: Sequence[I]) -> tuple[list[I], list[I]]:

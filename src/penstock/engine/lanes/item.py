@@ -1,0 +1,91 @@
+"""What waits in a lane: something to apply, and the place for its answer."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar, cast
+
+import trio
+
+from penstock.errors import PenstockError
+
+R = TypeVar("R")
+
+
+class Item(Generic[R]):
+    """Something to apply, and the place for its answer. Subclass it with the item's data."""
+
+    __slots__ = (
+        "_answer",
+        "_error",
+        "_task",
+        "aside",
+        "batch",
+        "deadline",
+        "in_doubt",
+        "moved",
+        "settled",
+        "was_aside",
+    )
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+        self.settled = False  # `answer` or `refuse` was called
+        self._answer: R | None = None
+        self._error: BaseException | None = None
+        self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
+        self.aside = False  # waits beside the queue, as another transaction holds its row
+        self.was_aside = False
+        self.batch: object = None  # the one that is being applied with it; no other may touch it
+        self.moved = False  # another queue has it
+        self.in_doubt = False  # an earlier try may have been committed
+
+    def answer(self, answer: R) -> None:
+        """Give the result, once; later calls are ignored (a batch that is applied again after an outage)."""
+        if not self.settled:
+            self.settled, self._answer = True, answer
+            self._wake()
+
+    def refuse(self, error: PenstockError) -> None:
+        """Give an error instead."""
+        if not self.settled:
+            self.settled, self._error = True, error
+            self._wake()
+
+    def _wake(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def wait_answer(self) -> R:
+        """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
+        while not self.settled:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        if self._error is not None:
+            raise self._error
+        return cast(R, self._answer)  # settled without an error: the answer is an R
+
+    async def wait_tried(self) -> bool:
+        """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
+        queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
+        while not (self.settled or self.aside or self.moved):
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        return self.settled
+
+    def stand_aside(self, *, in_doubt: bool) -> None:
+        """Another transaction holds its row. Called by `Batcher.set_aside`."""
+        self.aside = self.was_aside = True
+        self.batch = None
+        self.in_doubt |= in_doubt
+        self._wake()
+
+    def move(self) -> None:
+        """Another queue has it now."""
+        self.moved = True
+        self.batch = None
+        self._wake()
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
