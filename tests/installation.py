@@ -42,6 +42,8 @@ def install(built: Path, venv: Path, extra: str = "") -> set[str]:
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
     # --no-deps would hide a requirement that is not there: --no-index makes pip fail on it instead.
     package = f"{built}[{extra}]" if extra else str(built)
-    subprocess.run([*pip, "install", "-q", "--no-index", package], check=True, capture_output=True, env={})
+    subprocess.run(
+        [*pip, "install", "-q", "--no-compile", "--no-index", package], check=True, capture_output=True, env={}
+    )
     subprocess.run([*pip, "check"], check=True, capture_output=True, env={})
     return needed

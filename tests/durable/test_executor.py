@@ -70,7 +70,7 @@ async def test_a_run_ends_with_its_result(autojump_clock):
 async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_another_attempt(autojump_clock):
     @workflow
     async def late() -> None:
-        await sleep("3 days")
+        await sleep("8 h")
 
     database = Database()
     async with executing(database, late) as (executor, _):
@@ -78,9 +78,9 @@ async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_an
         await database.wait_state("r", "parked")
         assert len(executor) == 0
         assert trio.current_time() == pytest.approx(PARKS_AFTER_S, abs=1)
-        assert row.due == pytest.approx(database.now() - trio.current_time() + 3 * 86_400, abs=1)
+        assert row.due == pytest.approx(database.now() - trio.current_time() + 8 * 3_600, abs=1)
         await database.wait_state("r", "ended")
-        assert trio.current_time() == pytest.approx(3 * 86_400, abs=2)
+        assert trio.current_time() == pytest.approx(8 * 3_600, abs=2)
     assert row.attempt == 2
 
 
