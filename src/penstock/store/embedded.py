@@ -177,6 +177,7 @@ class _Server:
         """A new one, on a cluster that is made if there is none."""
         installation, lock = self._installation, self._lock
         self._began = True
+        lock.note(lock.socket_dir)  # whatever ran there, nobody is to be sent to it
         left = await _stop_leftover(installation, self._stop_timeout_s, log_level=self._left_level)
         if lock.socket_dir is not None:  # of one that was killed
             remove_socket_dir(installation, lock.socket_dir)
