@@ -18,6 +18,7 @@ from penstock.core.state import (
     InstanceStatus,
     TokenState,
 )
+from penstock.rest.operations import OPERATIONS
 from penstock.settings import SETTINGS, SettingInfo
 
 TOP = Path(__file__).parents[1]
@@ -85,8 +86,8 @@ def roles() -> str:
     """One row for each permission: who has it, and for what it is needed."""
     parts = ["\n| needed for | " + " | ".join(Role) + " |\n|---|" + "---|" * len(Role) + "\n"]
     needs: dict[Permission, list[str]] = {}
-    for (method, path), permission in table.REST.items():
-        needs.setdefault(permission, []).append(f"`{method} {path}`")
+    for operation in OPERATIONS:
+        needs.setdefault(operation.needs, []).append(f"`{operation.method} {operation.path}`")
     for path, permission in table.RPC.items():
         needs.setdefault(permission, []).append(f"`{path.rpartition('/')[2]}`")
     needs[table.METRICS].append("the metrics port")

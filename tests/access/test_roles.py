@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.access import table
 from penstock.access.identity import Identity, actor, check_job_types, set_identity
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Grant, Permission, Role, grant_of, merged, read_grant
 from penstock.errors import BadRequest, Forbidden
-from tests.rest.scripted import Rest, ScriptedEngine
 
 
 @pytest.mark.parametrize(
@@ -92,8 +90,11 @@ async def test_a_limited_worker_touches_its_job_types_only():
     check_job_types(["pack"])
     with pytest.raises(Forbidden, match="worker for job type 'ship', which w1"):
         check_job_types(["pack", "ship"])
+<<<<<<< HEAD
 
 
 def test_every_rest_route_has_a_row_and_every_row_a_route():
     app: Any = Rest(ScriptedEngine()).app
     assert app.patterns() == table.REST.keys()
+=======
+>>>>>>> 129929a (One table has every REST route; what a handler reads stands in it, and unknown parameters are refused or told)

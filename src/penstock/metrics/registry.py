@@ -126,6 +126,11 @@ class Metrics:
                 "http_requests_duration_seconds", "REST requests", LATENCY_BUCKETS, "method", "path", "status"
             )
         )
+        self.http_ignored_parameters: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_http_ignored_parameters", "Parameters of the query that the route does not have", "path"
+            )
+        )
         self.grpc_request_seconds: Family[tuple[str, ...], Histogram] = Family(
             self._histogram("grpc_requests_duration_seconds", "gRPC calls", LATENCY_BUCKETS, "method", "code")
         )

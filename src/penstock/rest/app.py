@@ -23,6 +23,8 @@ from penstock.log import set_trace
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
+from penstock.rest.definitions import DefinitionRoutes
+from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import (
     CERTIFICATE,
     PEER_GONE,
@@ -39,12 +41,20 @@ from penstock.rest.exchange import (
     read_body,
     send_reply,
 )
-from penstock.rest.health import ALIVE, LIVE_PATH
+from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
+from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
+from penstock.rest.me import MeRoutes
+from penstock.rest.operations import LIVE, OPERATIONS, Operation, Route
+from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
+from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, nothing_at, problem_of
-from penstock.rest.routed import CALLER, PATTERN, RoutedApp
+from penstock.rest.reading import ROUTE
+from penstock.rest.routed import CALLER, RoutedApp
+from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
+from penstock.rest.tasks import TaskRoutes
 
 UNKNOWN_PATTERN: Final = "(unknown)"
 """The label of paths that are no route: what clients make up must not become labels."""
@@ -53,10 +63,9 @@ CLIENT_GONE_STATUS: Final = 499
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
+_JOB: Final = "/v1/jobs/{id}/"
 _HEALTH: Final = frozenset({"/healthz", "/readyz"})
 """Probes are not counted with their address, and come by an address."""
-_WAITING: Final = frozenset({"/v1/jobs/poll", "/v1/jobs/lost"})
-"""Calls that may be parked."""
 _ANSWER_LITTLE: Final = frozenset(
     {
         "/v1/jobs/lost",
@@ -95,23 +104,12 @@ class RestApp:
         gate: Gate | None = None,
         limits: CallLimits | None = None,
     ) -> None:
-        jobs, starts = JobRoutes(engine), StartRoutes(engine)
-        self._hot: dict[str, Handler] = {
-            "/v1/jobs/poll": jobs.poll,
-            "/v1/jobs/lost": jobs.wait_lost,
-            "/v1/jobs/complete": jobs.complete_many,
-            "/v1/jobs/fail": jobs.fail_many,
-            "/v1/jobs/heartbeat": jobs.heartbeat_many,
-            "/v1/jobs/release": jobs.release_many,
-            "/v1/instances": starts.start,
-            "/v1/instances/batch": starts.start_batch,
-        }
-        self._job_actions: dict[str, tuple[str, Handler]] = {
-            "complete": ("/v1/jobs/{id}/complete", jobs.complete),
-            "fail": ("/v1/jobs/{id}/fail", jobs.fail),
-            "heartbeat": ("/v1/jobs/{id}/heartbeat", jobs.heartbeat),
-        }
-        self._routed = RoutedApp(engine, degraded, self._hot_methods)
+        self._unknown_parameters = UnknownParameters(engine.metrics)
+        routes = _routes(engine, degraded)
+        hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
+        self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
+        self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
+        self._routed = RoutedApp(routes, self._unknown_parameters)
         self._gate = gate
         self._limits = limits
         self._guarded = gate is not None or limits is not None
@@ -131,11 +129,6 @@ class RestApp:
             return _answer_lifespan(receive, send)
         raise ValueError(f"there is no {kind} here")
 
-    def patterns(self) -> set[tuple[str, str]]:
-        """(method, pattern) of every route."""
-        hot = {("POST", path) for path in self._hot} | {("POST", pattern) for pattern, _ in self._job_actions.values()}
-        return hot | self._routed.patterns()
-
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -150,26 +143,28 @@ class RestApp:
                 cors = (*cors, *_NO_STORE)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
         hot = self._find_hot(scope["path"]) if method == "POST" else None
-        hold = self._no_hold if hot is not None and hot[0] in _ANSWER_LITTLE else self._answer_memory.open()
+        hold = self._no_hold if hot is not None and hot[0].path in _ANSWER_LITTLE else self._answer_memory.open()
         try:
             reply: Reply | None
             if refusal is not None:
                 reply = problem_of(refusal)
             elif hot is not None:
-                pattern, handler, job_id = hot
-                reply = await self._answer(scope, headers, receive, handler, job_id, pattern, caller)
+                operation, handler, job_id = hot
+                pattern = operation.path
+                reply = await self._answer(scope, headers, receive, operation, handler, job_id, caller)
             elif self._console is not None and (place := _console_place(scope["path"], headers)) is not None:
                 pattern, cors = CONSOLE, ()
                 reply = await self._console.answer(method, place, headers)
             elif method == "GET" and scope["path"] == LIVE_PATH:  # the framework would take several turns of the loop
                 pattern, reply = LIVE_PATH, ALIVE
+                self._unknown_parameters.check(LIVE, scope.get("query_string"))
             elif method == "OPTIONS":
                 reply = self._options(scope["path"], headers)
             elif scope["path"].startswith("//"):  # the framework would take it for one slash
                 reply = nothing_at(scope["path"])
             else:
                 status = await self._serve_routed(scope, receive, send, cors)
-                pattern = scope.get(PATTERN, UNKNOWN_PATTERN)
+                pattern = scope[ROUTE].path if ROUTE in scope else UNKNOWN_PATTERN
                 return
             if reply is not None:
                 status = reply.status
@@ -181,20 +176,17 @@ class RestApp:
             label = method if method in _METHODS else "OTHER"
             self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
 
-    def _find_hot(self, path: str) -> tuple[str, Handler, str] | None:
-        """(pattern, handler, job id) of the hot route at a path."""
-        handler = self._hot.get(path)
-        if handler is not None:
-            return path, handler, ""
+    def _find_hot(self, path: str) -> tuple[Operation, Handler, str] | None:
+        """(row, handler, job id) of the hot route at a path."""
+        found = self._hot.get(path)
+        if found is not None:
+            return *found, ""
         if path.startswith(_JOBS):
             job_id, _, action = path[len(_JOBS) :].rpartition("/")
             found = self._job_actions.get(action)
             if found is not None and job_id and "/" not in job_id:
                 return *found, job_id
         return None
-
-    def _hot_methods(self, path: str) -> Sequence[str]:
-        return ("POST",) if self._find_hot(path) is not None else ()
 
     async def _admit(
         self, scope: Scope, method: str, headers: dict[bytes, bytes]
@@ -232,19 +224,21 @@ class RestApp:
         scope: Scope,
         headers: dict[bytes, bytes],
         receive: Receive,
+        operation: Operation,
         handler: Handler,
         job_id: str,
-        pattern: str,
         caller: Identity | PenstockError | None,
     ) -> Reply | None:
         """The reply of a hot route; None when the client went away in the middle of its request."""
         try:
             if caller is not None:
-                table.require(table.REST.get(("POST", pattern)), caller)
+                table.require(operation.needs, caller)
+            if query := scope.get("query_string"):
+                self._unknown_parameters.check(operation, query)
             body = await read_body(receive, self._max_body_bytes)
             peer_gone = scope.get("extensions", {}).get(PEER_GONE, _unknown)
             call = Call(body, headers, receive, job_id, peer_gone)
-            if caller is not None and isinstance(caller, Identity) and pattern in _WAITING:
+            if caller is not None and isinstance(caller, Identity) and operation.waits:
                 return await self._answer_while_valid(caller, handler, call)
             return await handler(call)
         except PenstockError as error:
@@ -301,6 +295,17 @@ class RestApp:
             return status
         await self._routed(scope, body, send_on)
         return status
+
+
+def _routes(engine: Engine, degraded: Callable[[], Sequence[str]]) -> list[Route]:
+    """All that are switched on."""
+    rooms: list[object] = [
+        DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
+        RunRoutes(engine), OverviewRoutes(engine),
+        HealthRoutes(engine, degraded), MeRoutes(), *([DocsRoutes()] if engine.settings.docs_enabled else []),
+    ]  # fmt: skip
+    there = {type(room).__name__ for room in rooms}
+    return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
@@ -22,15 +22,6 @@ class DefinitionRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
-
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("definitions", __name__)
-        blueprint.add_url_rule("/v1/definitions", view_func=self.upload, methods=["POST"])
-        blueprint.add_url_rule("/v1/definitions", view_func=self.list, methods=["GET"])
-        blueprint.add_url_rule("/v1/definitions/<id>", view_func=self.get, methods=["GET"])
-        blueprint.add_url_rule("/v1/definitions/<id>/versions/<number>", view_func=self.get_version, methods=["GET"])
-        return blueprint
 
     async def upload(self) -> Response:
         """``POST /v1/definitions``"""

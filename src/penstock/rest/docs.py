@@ -6,10 +6,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from quart import Blueprint, Response
+from quart import Response
 
 from penstock.rest.exchange import Headers, Reply
-from penstock.rest.openapi import openapi_json
 from penstock.rest.reading import respond
 
 _POLICY: Final = (
@@ -26,15 +25,10 @@ def _page() -> bytes:
 class DocsRoutes:
     """Both answers are made at the first request and kept."""
 
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("docs", __name__)
-        blueprint.add_url_rule("/openapi.json", view_func=self.document, methods=["GET"])
-        blueprint.add_url_rule("/docs", view_func=self.page, methods=["GET"])
-        return blueprint
-
     async def document(self) -> Response:
         """``GET /openapi.json``"""
+        from penstock.rest.openapi import openapi_json  # made from the table of routes, which has this one
+
         return respond(Reply(200, openapi_json()))
 
     async def page(self) -> Response:

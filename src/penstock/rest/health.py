@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 import trio
-from quart import Blueprint, Response
+from quart import Response
 
 from penstock.engine.engine import Engine
 from penstock.errors import Unavailable
@@ -36,13 +36,6 @@ class HealthRoutes:
     def __init__(self, engine: Engine, degraded: Callable[[], Sequence[str]]) -> None:
         self._engine = engine
         self._degraded = degraded
-
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("health", __name__)
-        blueprint.add_url_rule(LIVE_PATH, view_func=self.live, methods=["GET"])
-        blueprint.add_url_rule("/readyz", view_func=self.ready, methods=["GET"])
-        return blueprint
 
     async def live(self) -> Response:
         """``GET /healthz``"""

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Final, cast
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
@@ -34,17 +34,6 @@ class InstanceRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
-
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("instances", __name__)
-        blueprint.add_url_rule("/v1/instances", view_func=self.list, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>", view_func=self.get, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>/history", view_func=self.history, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>/audit", view_func=self.audit, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>/cancel", view_func=self.cancel, methods=["POST"])
-        blueprint.add_url_rule("/v1/instances/<id>/retry", view_func=self.retry, methods=["POST"])
-        return blueprint
 
     async def list(self) -> Response:
         """``GET /v1/instances``, with ``view=summary`` without variables"""

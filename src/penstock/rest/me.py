@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from quart import Blueprint, Response
+from quart import Response
 
 from penstock.access.identity import current_identity
 from penstock.access.roles import ALLOWED, Permission, Role
@@ -38,12 +38,6 @@ def _names(permissions: frozenset[Permission]) -> list[str]:
 
 class MeRoutes:
     """One route."""
-
-    def blueprint(self) -> Blueprint:
-        """The route."""
-        blueprint = Blueprint("me", __name__)
-        blueprint.add_url_rule("/v1/me", view_func=self.me, methods=["GET"])
-        return blueprint
 
     async def me(self) -> Response:
         """``GET /v1/me``"""

@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from penstock import __version__
-from penstock.access import table
 from penstock.access.roles import LEAST_ROLE, Permission
 from penstock.rest.operations import OPERATIONS, TAGS, Operation, Parameter, ref
 from penstock.rest.schemas import component_schemas
@@ -70,7 +69,7 @@ def _operation(operation: Operation) -> Json:
         "parameters": [_parameter(parameter) for parameter in operation.all_parameters()],
         "responses": {str(operation.status): _response(operation), **_errors(operation)},
     }
-    needed = table.REST[operation.method, operation.path]
+    needed = operation.needs
     if needed is not Permission.NONE:
         found["security"] = [{}, {"token": []}]
     if needed in LEAST_ROLE:
@@ -104,7 +103,9 @@ def _response(operation: Operation) -> Json:
 
 def _errors(operation: Operation) -> Json:
     statuses = {*operation.errors, *(_COMMON_ERRORS if operation.method == "POST" else ())}
-    if table.REST[operation.method, operation.path] is not Permission.NONE:
+    if operation.needs is not Permission.NONE:
         statuses |= {401, 403}
+    if operation.refuses_unknown_parameters:
+        statuses.add(400)
     content = {"application/json": {"schema": ref("Error")}}
     return {str(status): {"description": _REASONS[status], "content": content} for status in sorted(statuses)}

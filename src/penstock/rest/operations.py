@@ -1,15 +1,18 @@
-"""Every operation of the REST interface in words, for the OpenAPI document. Kept by hand; a test compares the routes.
+"""The one table of the REST interface: method, path, handler, who may, messages, statuses, and the words for it.
 
-Must not decide anything: what a handler does not do is not true because it stands here.
+Router, `OPTIONS`, labels of metrics, the OpenAPI document and the table of roles are made from it: a route without a
+row is not there. A handler may read no parameter of the query that its row does not name (`reading`). Must not decide
+anything: what a handler does not do is not true because it stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock.access.roles import Permission
 from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
@@ -46,9 +49,16 @@ from penstock.rest.codec import (
     UserTaskBody,
     WatchBody,
 )
-from penstock.rest.health import Readiness
-from penstock.rest.jobs import BeatOutcome
-from penstock.rest.me import Me
+from penstock.rest.definitions import DefinitionRoutes
+from penstock.rest.docs import DocsRoutes
+from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
+from penstock.rest.instances import InstanceRoutes
+from penstock.rest.jobs import BeatOutcome, JobRoutes
+from penstock.rest.me import Me, MeRoutes
+from penstock.rest.overview import OverviewRoutes
+from penstock.rest.runs import RunRoutes
+from penstock.rest.starts import StartRoutes
+from penstock.rest.tasks import TaskRoutes
 
 Schema = dict[str, Any]
 STRING: Final[Schema] = {"type": "string"}
@@ -102,11 +112,18 @@ class Parameter(NamedTuple):
     """Those of the path always are."""
 
 
+Bound = Callable[..., Awaitable[Any]]
+
+
 class Operation(NamedTuple):
     """One method of one path."""
 
     method: str
     path: str
+    handler: Bound
+    """A method of one of the classes of routes; those of `HOT` take a `Call`, the others are the framework's."""
+    needs: Permission
+    """Without which the call is refused."""
     id: str
     tag: str
     summary: str
@@ -119,6 +136,35 @@ class Operation(NamedTuple):
     answer_type: str = "application/json"
     answer_description: str = "Done."
     errors: Sequence[int] = ()
+    waits: bool = False
+    """Whether it may be parked for long, and so ends with the token that it came with."""
+
+    def bound(self, rooms: Sequence[object]) -> Bound:
+        """The handler of the one of ``rooms`` that has it."""
+        [room] = [room for room in rooms if type(room).__name__ == self.room]
+        handler: Bound = getattr(room, self.handler.__name__)
+        return handler
+
+    @property
+    def hot(self) -> bool:
+        """Whether it is served without the framework."""
+        return self.room in HOT
+
+    @property
+    def room(self) -> str:
+        """The name of the class that has the handler."""
+        return self.handler.__qualname__.partition(".")[0]
+
+    @property
+    def query_names(self) -> frozenset[str]:
+        """The parameters of the query that there are."""
+        return frozenset(parameter.name for parameter in self.parameters if parameter.place == "query")
+
+    @property
+    def refuses_unknown_parameters(self) -> bool:
+        """Additions do, so a mistyped filter does not act on everything. Calls of the contract ignore them, and so do
+        probes and pages: proxies and health checks add some."""
+        return self.path.startswith("/v1/") and self.summary.endswith("(addition)")
 
     def all_parameters(self) -> list[Parameter]:
         """Those of the path too."""
@@ -126,6 +172,9 @@ class Operation(NamedTuple):
         return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
 
 
+Route = tuple[Operation, Bound]
+"""A row, and its handler for one engine."""
+HOT: Final = frozenset({JobRoutes.__name__, StartRoutes.__name__})
 _PATH_TEXTS: Final = {
     "id": "Id, percent-encoded or not.",
     "stepId": "Id of the step.",
@@ -185,38 +234,45 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
 OPERATIONS: Final[Sequence[Operation]] = (
     # -- definitions
     Operation(
-        "POST", "/v1/definitions", "uploadDefinition", "definitions", "Upload a definition",
+        "POST", "/v1/definitions", DefinitionRoutes.upload, Permission.MODEL,
+        "uploadDefinition", "definitions", "Upload a definition",
         "The same content for an id gives its existing version again, changed content the next one. Every "
         "problem is named in one answer.",
         body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
     ),
     Operation(
-        "GET", "/v1/definitions", "listDefinitions", "definitions", "List the latest versions",
+        "GET", "/v1/definitions", DefinitionRoutes.list, Permission.VIEW,
+        "listDefinitions", "definitions", "List the latest versions",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
         answer=either(DefinitionPage, DefinitionSlice), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/definitions/{id}", "getDefinition", "definitions", "Read the latest version",
+        "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
+        "getDefinition", "definitions", "Read the latest version",
         answer=ref("Definition"), errors=(404,),
     ),
     Operation(
-        "GET", "/v1/definitions/{id}/versions/{number}", "getDefinitionVersion", "definitions", "Read a version",
+        "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
+        "getDefinitionVersion", "definitions", "Read a version",
         answer=ref("Definition"), errors=(404,),
     ),
     # -- instances
     Operation(
-        "POST", "/v1/instances", "startInstance", "instances", "Start an instance",
+        "POST", "/v1/instances", StartRoutes.start, Permission.OPERATE,
+        "startInstance", "instances", "Start an instance",
         "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
         "`keepInstanceKey` also after its end, as long as its row is kept.",
         parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(InstanceView), errors=(400, 404, 409, 429),
     ),
     Operation(
-        "POST", "/v1/instances/batch", "startInstances", "instances", "Start many instances (addition)",
+        "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
+        "startInstances", "instances", "Start many instances (addition)",
         "One result each, in order. A bad item never fails its neighbours.",
         body=list_in("items", StartItem), answer=list_in("results", StartResult), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/instances", "listInstances", "instances", "List instances, newest first",
+        "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
+        "listInstances", "instances", "List instances, newest first",
         parameters=(
             Parameter("definitionId", "query", "Of any version."),
             Parameter(
@@ -234,15 +290,18 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=either(InstancePage, InstanceSlice), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/instances/{id}", "getInstance", "instances", "Read an instance",
+        "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
+        "getInstance", "instances", "Read an instance",
         answer=struct(InstanceView), errors=(404,),
     ),
     Operation(
-        "GET", "/v1/instances/{id}/history", "getHistory", "instances", "Read the step executions, in order of entry",
+        "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,
+        "getHistory", "instances", "Read the step executions, in order of entry",
         answer=list_in("items", HistoryItem), errors=(404,),
     ),
     Operation(
-        "GET", "/v1/instances/{id}/audit", "getAudit", "instances", "Read the audit trail, oldest first (addition)",
+        "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,
+        "getAudit", "instances", "Read the audit trail, oldest first (addition)",
         parameters=(
             Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),
             Parameter("after", "query", "How many records to leave out.", INTEGER),
@@ -251,18 +310,21 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(AuditSlice), errors=(400, 404),
     ),
     Operation(
-        "POST", "/v1/instances/{id}/cancel", "cancelInstance", "instances", "Cancel an instance",
+        "POST", "/v1/instances/{id}/cancel", InstanceRoutes.cancel, Permission.OPERATE,
+        "cancelInstance", "instances", "Cancel an instance",
         "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
         "runs first, so it may still be open in the answer. `force` ends it at once, without.",
         body=struct(CancelBody), body_required=False, answer=struct(InstanceView), errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/instances/{id}/retry", "retryInstance", "instances", "Let a failed instance go on (addition)",
+        "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
+        "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries.",
         answer=struct(InstanceView), errors=(404, 409),
     ),
     Operation(
-        "GET", "/v1/instances/{id}/journal", "getJournal", "instances", "Read a run's journal, oldest first (addition)",
+        "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,
+        "getJournal", "instances", "Read a run's journal, oldest first (addition)",
         "Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where "
         "the records are large.",
         parameters=(
@@ -272,62 +334,71 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(JournalSlice), errors=(400, 404, 409),
     ),
     Operation(
-        "GET", "/v1/instances/{id}/tree", "getTree", "instances", "Read the tree of a run's branches (addition)",
+        "GET", "/v1/instances/{id}/tree", RunRoutes.tree, Permission.VIEW,
+        "getTree", "instances", "Read the tree of a run's branches (addition)",
         "What has ended is as the journal says, what is open as the executor said last (`asOf`).",
         answer=struct(RunTree), errors=(404, 409),
     ),
     Operation(
-        "POST", "/v1/instances/{id}/messages", "sendMessage", "instances", "Send a message to a run (addition)",
+        "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
+        "sendMessage", "instances", "Send a message to a run (addition)",
         "What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes "
         "once, however often it is sent, as long as the run is kept.",
         parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 429),
     ),
     # -- jobs
     Operation(
-        "POST", "/v1/jobs/poll", "pollJobs", "jobs", "Take jobs under lease",
+        "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Take jobs under lease",
         "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
-        body=struct(PollBody), answer=list_in("jobs", Job), errors=(400, 410),
+        body=struct(PollBody), answer=list_in("jobs", Job), errors=(400, 410), waits=True,
     ),
     Operation(
-        "POST", "/v1/jobs/lost", "waitLostJobs", "jobs", "Hear of jobs that are cancelled under one's lease (addition)",
+        "POST", "/v1/jobs/lost", JobRoutes.wait_lost, Permission.WORK,
+        "waitLostJobs", "jobs", "Hear of jobs that are cancelled under one's lease (addition)",
         "Held for `waitSeconds` while there is no news; each job is told once. A hint: heartbeats say it, too.",
-        body=struct(WatchBody), answer=list_in("lost", LostJob), errors=(400,),
+        body=struct(WatchBody), answer=list_in("lost", LostJob), errors=(400,), waits=True,
     ),
     Operation(
-        "POST", "/v1/jobs/{id}/complete", "completeJob", "jobs", "Complete a job",
+        "POST", "/v1/jobs/{id}/complete", JobRoutes.complete, Permission.WORK, "completeJob", "jobs", "Complete a job",
         "Idempotent. `attempt` (addition) fences exactly.",
         body=struct(CompletionBody), status=204, errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/jobs/{id}/fail", "failJob", "jobs", "Report that a job failed",
+        "POST", "/v1/jobs/{id}/fail", JobRoutes.fail, Permission.WORK, "failJob", "jobs", "Report that a job failed",
         "Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that "
         "comes too late is answered with 204, too. The text is cut at 4 KiB.",
         body=struct(FailureBody), status=204, errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/jobs/{id}/heartbeat", "heartbeatJob", "jobs", "Extend a lease (addition)",
+        "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
+        "heartbeatJob", "jobs", "Extend a lease (addition)",
         body=struct(HeartbeatBody), answer=struct(HeartbeatAnswer), errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/jobs/complete", "completeJobs", "jobs", "Complete many jobs (addition)",
+        "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
+        "completeJobs", "jobs", "Complete many jobs (addition)",
         "One outcome each, in order. A bad item never fails its neighbours.",
         body=batch_in("results", CompletionItem), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
-        "POST", "/v1/jobs/fail", "failJobs", "jobs", "Report many failures (addition)",
+        "POST", "/v1/jobs/fail", JobRoutes.fail_many, Permission.WORK,
+        "failJobs", "jobs", "Report many failures (addition)",
         body=batch_in("results", FailureItem), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
-        "POST", "/v1/jobs/heartbeat", "heartbeatJobs", "jobs", "Extend many leases (addition)",
+        "POST", "/v1/jobs/heartbeat", JobRoutes.heartbeat_many, Permission.WORK,
+        "heartbeatJobs", "jobs", "Extend many leases (addition)",
         body=batch_in("jobs", HeartbeatItem), answer=list_in("results", BeatOutcome), errors=(400,),
     ),
     Operation(
-        "POST", "/v1/jobs/release", "releaseJobs", "jobs", "Give jobs back unused (addition)",
+        "POST", "/v1/jobs/release", JobRoutes.release_many, Permission.WORK,
+        "releaseJobs", "jobs", "Give jobs back unused (addition)",
         "They are handed out again at once; no retry is spent.",
         body=batch_in("jobs", ReleaseItem), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/jobs", "listFailedJobs", "jobs", "List jobs that failed for good, newest first (addition)",
+        "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
+        "listFailedJobs", "jobs", "List jobs that failed for good, newest first (addition)",
         parameters=(
             Parameter("status", "query", "`FAILED`.", {"type": "string", "const": "FAILED"}, required=True),
             Parameter("jobType", "query", "The whole name of a type."),
@@ -337,36 +408,44 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     # -- tasks
     Operation(
-        "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", "completeUserTask", "tasks", "Complete a user task",
+        "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", TaskRoutes.complete_user_task, Permission.TASKS,
+        "completeUserTask", "tasks", "Complete a user task",
         "The oldest open execution of the step.",
         body=struct(UserTaskBody), body_required=False, status=204, errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/instances/{id}/signals/{stepId}", "signal", "tasks", "Signal a wait",
+        "POST", "/v1/instances/{id}/signals/{stepId}", TaskRoutes.signal, Permission.OPERATE,
+        "signal", "tasks", "Signal a wait",
         "The body is the variable map. The oldest open execution of the step goes on.",
         parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
     ),
     Operation(
-        "POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}", "signalByKey", "tasks",
+        "POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}", TaskRoutes.signal_by_key, Permission.OPERATE,
+        "signalByKey", "tasks",
         "Signal a wait by instance key (addition)", "The instance that is open with the key, or keeps it.",
         parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
     ),
     Operation(
-        "GET", "/v1/instances/{id}/signals", "listSignals", "tasks", "List kept signals, oldest first (addition)",
+        "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
+        "listSignals", "tasks", "List kept signals, oldest first (addition)",
         answer=list_in("items", BufferedSignal), errors=(404,),
     ),
     # -- service
-    Operation("GET", "/healthz", "live", "service", "The process lives", answer_description="It lives; no body."),
     Operation(
-        "GET", "/readyz", "ready", "service", "The engine can serve (addition)",
+        "GET", "/healthz", HealthRoutes.live, Permission.NONE,
+        "live", "service", "The process lives", answer_description="It lives; no body."),
+    Operation(
+        "GET", "/readyz", HealthRoutes.ready, Permission.NONE, "ready", "service", "The engine can serve (addition)",
         answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
     ),
     Operation(
-        "GET", "/v1/me", "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
+        "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
+        "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
     ),
     Operation(
-        "GET", "/v1/overview", "overview", "service", "What happens, and what needs somebody (addition)",
+        "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
+        "overview", "service", "What happens, and what needs somebody (addition)",
         "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
         parameters=(
             Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),
@@ -374,7 +453,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(OverviewView), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/workers", "listWorkers", "service", "List workers seen within a day, by name (addition)",
+        "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
+        "listWorkers", "service", "List workers seen within a day, by name (addition)",
         parameters=(
             Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
             Parameter("cursor", "query", "The `next` of the slice before."),
@@ -382,15 +462,19 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(WorkerSlice),
     ),
     Operation(
-        "GET", "/v1/engines", "listEngines", "service", "List engines, also those gone within a day (addition)",
+        "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
+        "listEngines", "service", "List engines, also those gone within a day (addition)",
         answer=struct(EngineList),
     ),
     Operation(
-        "GET", "/openapi.json", "openapi", "service", "This document (addition)", answer={"type": "object"},
+        "GET", "/openapi.json", DocsRoutes.document, Permission.VIEW,
+        "openapi", "service", "This document (addition)", answer={"type": "object"},
         answer_description="OpenAPI 3.1.",
     ),
     Operation(
-        "GET", "/docs", "docs", "service", "This document as a page (addition)", answer=STRING,
+        "GET", "/docs", DocsRoutes.page, Permission.VIEW,
+        "docs", "service", "This document as a page (addition)", answer=STRING,
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),
 )  # fmt: skip
+LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)

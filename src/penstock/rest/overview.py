@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.overview import WORKERS_MAX
@@ -22,14 +22,6 @@ class OverviewRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("overview", __name__)
-        blueprint.add_url_rule("/v1/overview", view_func=self.read, methods=["GET"])
-        blueprint.add_url_rule("/v1/workers", view_func=self.workers, methods=["GET"])
-        blueprint.add_url_rule("/v1/engines", view_func=self.engines, methods=["GET"])
-        return blueprint
 
     async def read(self) -> Response:
         """``GET /v1/overview``"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from quart import Request, Response
@@ -11,8 +11,13 @@ from quart import Request, Response
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest
-from penstock.rest.exchange import Reply
+from penstock.rest.exchange import Reply, Scope
 
+if TYPE_CHECKING:
+    from penstock.rest.operations import Operation
+
+ROUTE: Final = "penstock.route"
+"""Key in the scope under which the row of the route is left."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,30}")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -32,9 +37,17 @@ async def body_of(request: Request) -> bytes:
     return body
 
 
+def _given(request: Request, name: str) -> str | None:
+    """The route's row names every parameter that its handler reads; else the documentation would lack it."""
+    operation: Operation = cast("Scope", request.scope)[ROUTE]
+    assert name in operation.query_names, f"{operation.id} reads {name}, which its row in rest/operations.py lacks"
+    value: str | None = request.args.get(name)
+    return value
+
+
 def query_text(request: Request, name: str, max_chars: int = NAME_MAX_CHARS) -> str | None:
     """A parameter of the query, None when it is absent or empty. Raises BadRequest for what can't be searched for."""
-    value = request.args.get(name)
+    value = _given(request, name)
     if value and "%" in value:  # the framework leaves what is no UTF-8 as it came
         try:
             unquote_to_bytes(request.query_string).decode()
@@ -45,7 +58,7 @@ def query_text(request: Request, name: str, max_chars: int = NAME_MAX_CHARS) -> 
 
 def query_number(request: Request, name: str, default: int = 0) -> int:
     """A whole number. Raises BadRequest."""
-    value = request.args.get(name)
+    value = _given(request, name)
     if not value:
         return default
     if _WHOLE.fullmatch(value) is None:
@@ -55,17 +68,17 @@ def query_number(request: Request, name: str, default: int = 0) -> int:
 
 def query_slice(request: Request) -> tuple[str | None, int] | None:
     """``cursor`` and ``limit`` of a list that is read by key; None where pages are asked for. Raises BadRequest."""
-    if not (request.args.get("cursor") or request.args.get("limit")):
+    if not (_given(request, "cursor") or _given(request, "limit")):
         return None
     for name in ("page", "pageSize"):
-        if request.args.get(name):
+        if _given(request, name):
             raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
     return query_text(request, "cursor"), query_number(request, "limit")
 
 
 def query_flag(request: Request, name: str) -> bool:
     """``true``, ``false``, ``1`` or ``0``. Raises BadRequest."""
-    value = request.args.get(name)
+    value = _given(request, name)
     if not value:
         return False
     flag = _FLAGS.get(value.lower())

@@ -14,26 +14,17 @@ import trio
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
-from werkzeug.routing import BaseConverter
+from werkzeug.routing import BaseConverter, Map, Rule
 
 from penstock.access import table
 from penstock.access.identity import Identity
-from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
-from penstock.rest.definitions import DefinitionRoutes
-from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import App, Message, Scope, Send
-from penstock.rest.health import HealthRoutes
-from penstock.rest.instances import InstanceRoutes
-from penstock.rest.me import MeRoutes
-from penstock.rest.overview import OverviewRoutes
+from penstock.rest.operations import Route
+from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
-from penstock.rest.reading import respond
-from penstock.rest.runs import RunRoutes
-from penstock.rest.tasks import TaskRoutes
+from penstock.rest.reading import ROUTE, respond
 
-PATTERN: Final = "penstock.pattern"
-"""Key in the scope under which the pattern of the route is left for the metrics."""
 CALLER: Final = "penstock.caller"
 """Key in the scope, with authentication: who calls, or the error that says why that is not known."""
 _METHOD_ORDER: Final = ("GET", "HEAD", "POST", "OPTIONS")
@@ -47,28 +38,21 @@ class StepConverter(BaseConverter):
 
 
 class RoutedApp:
-    """All routes of the framework. ``hot_methods`` gives the methods of the other routes on a path."""
+    """The routes of the table that are not hot. ``routes`` are all that are switched on."""
 
-    def __init__(
-        self, engine: Engine, degraded: Callable[[], Sequence[str]], hot_methods: Callable[[str], Sequence[str]]
-    ) -> None:
-        self._hot_methods = hot_methods
-        self._quart = _make_quart(engine, degraded, self._refuse_route)
-        self._map = self._quart.url_map.bind("")
+    def __init__(self, routes: Sequence[Route], unknown: UnknownParameters) -> None:
+        self._quart = _make_quart(routes, unknown, self._refuse_route)
+        every = Map(
+            [Rule(_rule(operation.path), methods=[operation.method]) for operation, _ in routes],
+            merge_slashes=False,
+            converters={"step": StepConverter},
+        )
+        self._map = every.bind("")
 
     def methods(self, path: str) -> list[str]:
         """The methods that a path has, hot ones too; empty for an unknown path."""
-        found = {*self._map.allowed_methods(path), *self._hot_methods(path)}
+        found = set(self._map.allowed_methods(path))
         return [method for method in _METHOD_ORDER if method in {*found, "OPTIONS"}] if found else []
-
-    def patterns(self) -> set[tuple[str, str]]:
-        """(method, pattern) of all routes, hot ones left out."""
-        return {
-            (method, _pattern(rule.rule))
-            for rule in self._quart.url_map.iter_rules()
-            for method in rule.methods or ()
-            if method != "HEAD"
-        }
 
     async def __call__(self, scope: Scope, body: bytes, send: Send) -> None:
         """Serve one request whose body was read."""
@@ -91,7 +75,9 @@ class RoutedApp:
 
 
 def _make_quart(
-    engine: Engine, degraded: Callable[[], Sequence[str]], refuse_route: Callable[[HTTPException], Response]
+    every: Sequence[Route],
+    unknown: UnknownParameters,
+    refuse_route: Callable[[HTTPException], Response],
 ) -> QuartTrio:
     quart = QuartTrio(__name__, static_folder=None)
     quart.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -99,18 +85,10 @@ def _make_quart(
         quart.config[limit] = None
     quart.url_map.merge_slashes = False
     quart.url_map.converters["step"] = StepConverter
-    for routes in (
-        DefinitionRoutes(engine),
-        InstanceRoutes(engine),
-        TaskRoutes(engine),
-        RunRoutes(engine),
-        HealthRoutes(engine, degraded),
-        MeRoutes(),
-        OverviewRoutes(engine),
-    ):
-        quart.register_blueprint(routes.blueprint())
-    if engine.settings.docs_enabled:
-        quart.register_blueprint(DocsRoutes().blueprint())
+    routes = {operation.id: operation for operation, _ in every}
+    for operation, handler in every:
+        if not operation.hot:
+            quart.add_url_rule(_rule(operation.path), operation.id, handler, methods=[operation.method])
 
     async def admit() -> None:
         """By the route that the framework itself has found: there is no other reading of the path."""
@@ -120,10 +98,10 @@ def _make_quart(
             if isinstance(caller, PenstockError):
                 raise caller
             return
-        scope[PATTERN] = pattern = _pattern(request.url_rule.rule)
+        scope[ROUTE] = operation = routes[request.url_rule.endpoint]
         if caller is not None:
-            method = "GET" if request.method == "HEAD" else request.method
-            table.require(table.REST.get((method, pattern)), caller)
+            table.require(operation.needs, caller)
+        unknown.check(operation, scope.get("query_string"))
 
     async def operating_error(error: PenstockError) -> Response:
         return respond(problem_of(error))
@@ -143,5 +121,7 @@ def _make_quart(
     return quart
 
 
-def _pattern(rule: str) -> str:
-    return rule.replace("step:step_id", "stepId").replace("step:", "").replace("<", "{").replace(">", "}")
+def _rule(path: str) -> str:
+    """The framework's form of a path. A step id and a key may hold slashes."""
+    steps = path.replace("{stepId}", "<step:step_id>").replace("{key}", "<step:key>")
+    return steps.replace("{", "<").replace("}", ">")

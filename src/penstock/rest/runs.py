@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_text
@@ -28,14 +28,6 @@ class RunRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._runs, self._limits = engine.runs, engine.limits
-
-    def blueprint(self) -> Blueprint:
-        """The routes."""
-        blueprint = Blueprint("runs", __name__)
-        blueprint.add_url_rule("/v1/instances/<id>/journal", view_func=self.journal, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>/tree", view_func=self.tree, methods=["GET"])
-        blueprint.add_url_rule("/v1/instances/<id>/messages", view_func=self.send, methods=["POST"])
-        return blueprint
 
     async def journal(self, id: str) -> Response:
         """``GET /v1/instances/{id}/journal``"""

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
@@ -30,18 +30,6 @@ class TaskRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    def blueprint(self) -> Blueprint:
-        """The routes. A step id may hold slashes (`step` is a converter that takes them)."""
-        blueprint = Blueprint("tasks", __name__)
-        task, signal = "/v1/instances/<id>/user-tasks/<step:step_id>/complete", "/v1/instances/<id>/signals"
-        blueprint.add_url_rule(task, view_func=self.complete_user_task, methods=["POST"])
-        blueprint.add_url_rule(f"{signal}/<step:step_id>", view_func=self.signal, methods=["POST"])
-        keyed = "/v1/definitions/<id>/keys/<step:key>/signals/<step:step_id>"
-        blueprint.add_url_rule(keyed, view_func=self.signal_by_key, methods=["POST"])
-        blueprint.add_url_rule(signal, view_func=self.list_signals, methods=["GET"])
-        blueprint.add_url_rule("/v1/jobs", view_func=self.list_jobs, methods=["GET"])
-        return blueprint
 
     async def complete_user_task(self, id: str, step_id: str) -> Response:
         """``POST /v1/instances/{id}/user-tasks/{stepId}/complete``"""

@@ -1,0 +1,46 @@
+"""Parameters of the query that a route does not have: refused by the additions, else ignored and counted.
+
+An application that mistypes a filter shall not act on everything. The calls of the contract ignore what they don't
+know, as old clients rely on it: there they are counted, and each route tells it once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl
+
+from penstock.errors import BadRequest
+from penstock.log import get_logger
+from penstock.metrics import Metrics
+from penstock.rest.operations import Operation
+
+SHOWN_MAX_CHARS: Final = 64
+
+log = get_logger(__name__)
+
+
+class UnknownParameters:
+    """Of one engine."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._ignored = metrics.http_ignored_parameters
+        self._told: set[str] = set()
+
+    def check(self, operation: Operation, query: bytes | None) -> None:
+        """Look at the query of a call before anything is done. Raises BadRequest, which names the parameter."""
+        if not query:
+            return
+        known = operation.query_names
+        unknown = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if name not in known]
+        if not unknown:
+            return
+        name = unknown[0][:SHOWN_MAX_CHARS]
+        if operation.refuses_unknown_parameters:
+            there = f"it has {', '.join(sorted(known))}" if known else "it has none"
+            raise BadRequest(f"{name}: {operation.path} has no such parameter in its query; {there}")
+        self._ignored[operation.path].inc(len(unknown))
+        if operation.id not in self._told:  # names are made by clients: once per route, not per name
+            self._told.add(operation.id)
+            log.warning(
+                "a parameter of the query is ignored: the route has none of its name", path=operation.path, name=name
+            )

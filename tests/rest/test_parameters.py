@@ -1,0 +1,79 @@
+"""Parameters of the query: what a handler reads stands in the table of routes, and what stands nowhere is told."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.rest.operations import OPERATIONS, Operation
+from tests.rest.scripted import Rest, ScriptedEngine
+
+OF_SLICE = {"cursor", "limit", "page", "pageSize"}
+ADDITIONS = [row for row in OPERATIONS if row.refuses_unknown_parameters]
+
+
+def ignored(engine: ScriptedEngine) -> dict[str, float]:
+    return {
+        sample.labels["path"]: sample.value
+        for family in engine.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "penstock_http_ignored_parameters_total"
+    }
+
+
+def names_read(handler: Callable[..., Any]) -> set[str]:
+    """The literal names in the source of a handler, and of what it calls in its own class."""
+    text = inspect.getsource(handler)
+    room = vars(inspect.getmodule(handler))[handler.__qualname__.partition(".")[0]]
+    helpers = [getattr(room, name) for name in re.findall(r"self\.(_\w+)\(", text) if hasattr(room, name)]
+    found = set(re.findall(r"query_(?:text|number|flag)\(\s*request, \"(\w+)\"", text))
+    return found.union(OF_SLICE if "query_slice(" in text else (), *map(names_read, helpers))
+
+
+@pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
+def test_a_handler_reads_the_parameters_of_its_row_and_no_others(row: Operation) -> None:
+    assert names_read(row.handler) == row.query_names
+
+
+async def test_a_handler_that_reads_what_its_row_lacks_fails(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Operation, "query_names", frozenset({"keyword", "page", "pageSize", "limit"}))
+    assert (await rest.get("/v1/definitions")).status == 500
+    assert "listDefinitions reads cursor, which its row" in caplog.text
+
+
+@pytest.mark.parametrize("row", ADDITIONS, ids=lambda row: row.id)
+async def test_an_addition_refuses_a_parameter_that_it_does_not_have(row: Operation) -> None:
+    engine = ScriptedEngine()
+    path = re.sub(r"\{\w+\}", "1", row.path)
+    answer = await Rest(engine).send(row.method, f"{path}?statsu=FAILED", b"{}")
+    there = ", ".join(sorted(row.query_names)) if row.query_names else "none"
+    expected = f"statsu: {row.path} has no such parameter in its query; it has {there}"
+    assert answer.error == (400, "bad-request", expected)
+    assert not engine.calls
+    assert ignored(engine) == {}
+
+
+def test_lists_that_are_additions_and_all_batches_are_among_them() -> None:
+    assert {"listFailedJobs", "getAudit", "signalByKey", "completeJobs", "retryInstance"} <= {
+        row.id for row in ADDITIONS
+    }
+    assert {"startInstance", "pollJobs", "live", "ready", "docs"} & {row.id for row in ADDITIONS} == set()
+
+
+async def test_the_contract_ignores_a_parameter_counts_it_and_tells_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine()
+    rest = Rest(engine)
+    engine.on_list([], total=0)
+    for name in ("x", "y", "x=1&y"):
+        assert (await rest.get(f"/v1/instances?definitionId=d&{name}=2")).status == 200
+        assert (await rest.post(f"/v1/jobs/1f-1-0/complete?{name}", {"workerId": "w"})).status == 204
+    for path in ("/healthz", "/readyz"):
+        assert (await rest.get(f"{path}?probe=%00&t=1")).status == 200
+    assert ignored(engine) == {"/v1/instances": 4, "/v1/jobs/{id}/complete": 4, "/healthz": 2, "/readyz": 2}
+    assert caplog.text.count("a parameter of the query is ignored") == 4
