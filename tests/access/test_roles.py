@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from penstock.access.identity import Identity, actor, check_job_types, set_identity
@@ -90,11 +88,3 @@ async def test_a_limited_worker_touches_its_job_types_only():
     check_job_types(["pack"])
     with pytest.raises(Forbidden, match="worker for job type 'ship', which w1"):
         check_job_types(["pack", "ship"])
-<<<<<<< HEAD
-
-
-def test_every_rest_route_has_a_row_and_every_row_a_route():
-    app: Any = Rest(ScriptedEngine()).app
-    assert app.patterns() == table.REST.keys()
-=======
->>>>>>> 129929a (One table has every REST route; what a handler reads stands in it, and unknown parameters are refused or told)
