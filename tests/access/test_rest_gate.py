@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +18,7 @@ from tests.access.people import TOKENS, bearer, make_gate
 from tests.rest.scripted import Rest, ScriptedEngine
 
 
-def rest(**gate: object) -> Rest:
+def rest(**gate: Any) -> Rest:
     return Rest(ScriptedEngine(authentication=True), gate=make_gate(**gate))
 
 
