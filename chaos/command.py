@@ -1,4 +1,4 @@
-"""The command line: `python -m chaos [ATTACK…]`, `soak`, `simulate` and `list`.
+"""The command line: `python -m chaos [ATTACK…]`, `soak`, `simulate`, `orders` and `list`.
 
 Exit code 0 when every guarantee held, 1 when one did not (or an attack could not be carried out), 2 for wrong options.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import signal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,7 @@ import trio
 import typer
 from rich.console import Console
 
-from chaos import runner
+from chaos import orders, runner
 from chaos import soak as soaking
 from chaos.blows import BLOWS
 from chaos.runner import Attack, Report, new_directory, remove_directory
@@ -37,7 +38,7 @@ app = typer.Typer(
 
 def main(words: list[str]) -> None:
     """Run the command line; `run` is what no command means. Ends the process."""
-    if not words or words[0] not in {"run", "list", "soak", "simulate", "-h", "--help"}:
+    if not words or words[0] not in {"run", "list", "soak", "simulate", "orders", "-h", "--help"}:
         words = ["run", *words]
     app(words, prog_name="chaos")
 
@@ -124,9 +125,35 @@ def soak_command(
     raise typer.Exit(0 if good else 1)
 
 
+@app.command("orders")
+def orders_command(
+    seconds: Annotated[float, typer.Option(min=1, help="How long orders are placed.")] = 60,
+    seed: Annotated[str, typer.Option(help="Of the attack and of the orders; by default a new one.")] = "",
+    rate: Annotated[float, typer.Option(min=0.1, help="Orders per second.")] = orders.RATE,
+    executors: Annotated[int, typer.Option(min=1, help="Processes that execute them.")] = orders.EXECUTORS,
+    work_dir: Annotated[Path, typer.Option(help="Where PostgreSQL's data goes meanwhile.")] = DEFAULT_WORK_DIR,
+) -> None:
+    """Durable functions: do orders end shipped or undone, whatever is killed?"""
+    _end_in_order()
+    console = Console()
+    seed = seed or f"{random.randrange(16**6):06x}"
+    directory = new_directory(work_dir, "orders")
+    found = trio.run(orders.attack, directory, seed, seconds, rate, executors)
+    console.print(msgspec.json.format(msgspec.json.encode(found)).decode(), highlight=False, markup=False)
+    if found.broken:
+        console.print(f"  kept: {directory}", highlight=False)
+    else:
+        remove_directory(directory)
+    raise typer.Exit(1 if found.broken else 0)
+
+
 def _end_in_order() -> None:
     """Whoever terminates us ends all that we started: as Ctrl-C, which Trio takes at a safe moment."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def _run_one(

@@ -4,13 +4,26 @@ Its branches, time limits and clean-up survive crashes: what was done is in the 
 again gets from there what its steps gave before. A step that was running when the process died is run again, so each
 gives the outside world `step_info().key`, which is the same in all attempts.
 
-    python examples/durable_order.py --try     two orders in memory, on a virtual clock, and what became of them
+    python examples/durable_order.py --try               two orders in memory, on a virtual clock
+    python examples/durable_order.py                     serves orders, until Ctrl-C; kill it, start it again, start two
+
+and from another terminal, meanwhile:
+
+    python examples/durable_order.py place A-1 900       an order for one desk at 900; more than 500 needs an approval
+    python examples/durable_order.py approve A-1 ann     or: refuse A-1 ann
+    python examples/durable_order.py pay A-1 visa        the card "stolen" is declined
+    python examples/durable_order.py cancel A-1          undone in order
+    python examples/durable_order.py show A-1
+
+Orders are in the embedded PostgreSQL, or in the one that PENSTOCK_AT names (`postgresql://…`); what is done in the
+world is in the file that WORLD names.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,6 +31,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from penstock.durable import (
+    App,
     fail_after,
     first,
     move_on_after,
@@ -145,8 +159,9 @@ def refund(order_id: str) -> None:
 
 
 @step(retries=100)
-def release(stock: str, order_id: str) -> None:
-    world.do(step_info().key, "release", order_id, stock)
+def release(order_id: str) -> None:
+    """All that was reserved for the order; nothing if nothing was."""
+    world.do(step_info().key, "release", order_id)
 
 
 # -- the body
@@ -155,13 +170,13 @@ def release(stock: str, order_id: str) -> None:
 @workflow
 async def order(o: Order) -> Shipped:
     """Ends shipped and paid, or with nothing reserved and nothing charged."""
-    stock = await reserve(o)
     parcels: list[str] = []
 
     async def pack_line(line: Line) -> None:
         parcels.append(await pack(o.id, line))
 
     try:
+        await reserve(o)  # inside: a cancel may come when the stock is reserved and nobody knows of it yet
         if o.total > APPROVED_UP_TO:
             await approval(o)
         set_view({"stage": "packing", "since": now()})
@@ -177,7 +192,7 @@ async def order(o: Order) -> Shipped:
         set_view({"stage": "undoing", "since": now()})
         with move_on_after("1h", shield=True):  # what cancelled the order does not cancel its clean-up
             await refund(o.id)
-            await release(stock, o.id)
+            await release(o.id)
         raise
 
 
@@ -201,10 +216,12 @@ async def pay(o: Order) -> str:
     return await charge(o, payment.card)
 
 
-# -- tried out in memory
+# -- from the command line
+
+app = App(order)
 
 
-def main() -> None:
+def rehearse() -> None:
     from penstock.testing import Message, run_workflow
 
     small = Order("A-1", [Line("pen", 2, Decimal(3)), Line("book", 1, Decimal(25))])
@@ -217,5 +234,33 @@ def main() -> None:
         print(large.id, "undone:", run.error, "-", ", ".join(call.step for call in run.calls))
 
 
+def tell(what: str, id: str, detail: str = "") -> None:
+    """What a clerk does in another terminal."""
+    with App().in_thread() as client:
+        if what == "place":
+            client.start(order, Order(id, [Line("desk", 1, Decimal(detail))]), id=id)
+            return
+        run = client.get(id, order)
+        match what:
+            case "approve" | "refuse":
+                run.send("approval", Approval(detail, granted=what == "approve"), dedup=f"{what} by {detail}")
+            case "pay":
+                run.send("payment", Payment(detail), dedup=f"card {detail}")
+            case "cancel":
+                run.cancel(detail or None)
+            case "show":
+                print(run.status(), run.view())
+            case _:
+                sys.exit(f"{what}? place, approve, refuse, pay, cancel or show")
+
+
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case []:
+            app.main()
+        case ["--try"]:
+            rehearse()
+        case [what, id, *detail]:
+            tell(what, id, *detail[:1])
+        case _:
+            sys.exit(__doc__)
