@@ -120,7 +120,7 @@ class App:
         IdempotencyConflict."""
         arguments = workflow.encode_arguments(args, kwargs)
         instance_id = await self._open_runs().start(workflow, arguments, id)
-        return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow)
+        return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None)
 
     async def get(self, id: str, workflow: Workflow[P, R] | None = None) -> Run[R]:
         """The run that was started with this id, or that has this instance id. Raises NotFound."""
@@ -162,6 +162,9 @@ class App:
             self._news.blocked[held.id] = detail
         if event in ("taken", "resumed"):
             self._news.blocked.pop(held.id, None)
+            self._news.held.add(held.id)
+        else:
+            self._news.held.discard(held.id)
         if event in ("blocked", "ended"):
             self._news.tell(held.id)
         self.on_event(event, held, detail)

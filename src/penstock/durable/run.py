@@ -26,6 +26,7 @@ class News:
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[trio.Event]] = {}
+        self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
         self.blocked: dict[str, str] = {}
 
     def tell(self, instance_id: str) -> None:
@@ -60,7 +61,10 @@ class Run(Generic[R]):
         runs: Callable[[], LocalRuns],
         news: News,
         workflow: Workflow[..., R] | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
+        self._is_new = is_new  # so there is no sense in looking for its end at once
         self.id, self.instance_id = id, instance_id
         self._runs, self._news, self._workflow = runs, news, workflow
 
@@ -73,6 +77,8 @@ class Run(Generic[R]):
         Raises `RunBlocked` when this process found that its code can't go on with the run.
         """
         pause_s = LOOK_FIRST_S
+        if self._is_new:
+            await self._news.wait(self.instance_id, pause_s)
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
             while True:
                 seen = await self._runs().look(self.instance_id)
@@ -81,7 +87,8 @@ class Run(Generic[R]):
                 blocked = self._news.blocked.get(self.instance_id)
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)
-                await self._news.wait(self.instance_id, pause_s)
+                is_held = self.instance_id in self._news.held
+                await self._news.wait(self.instance_id, LOOK_MAX_S if is_held else pause_s)
                 pause_s = min(1.5 * pause_s, LOOK_MAX_S)
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
