@@ -15,6 +15,21 @@ class Figure(NamedTuple):
 
 
 FIGURES: Final[dict[str, Figure]] = {
+    "steps_per_s_1": Figure("steps, one run", "/s", "higher", 0),
+    "steps_per_s_64": Figure("steps, 64 runs", "/s", "higher", 0),
+    "steps_per_s_256": Figure("steps, 256 runs", "/s", "higher", 0),
+    "commits_per_step": Figure("commits a step", "each", "lower", 3),
+    "wal_bytes_per_step": Figure("WAL a step", "B each", "lower", 0),
+    "app_cpu_us_per_step": Figure("App CPU a step", "µs", "lower", 0),
+    "app_cpu_us_per_run": Figure("App CPU a run", "µs", "lower", 0),
+    "step_p50_ms": Figure("step p50", "ms", "lower", 2),
+    "step_p99_ms": Figure("step p99", "ms", "lower", 2),
+    "step_over_commits_ms": Figure("step p50 beyond 1.3 commits", "ms", "lower", 2),
+    "runs_per_s": Figure("runs", "/s", "higher", 0),
+    "wide_s": Figure("10,000 branches", "s", "lower", 2),
+    "wide_commits": Figure("commits for 10,000 branches", "", "lower", 0),
+    "replayed_per_s": Figure("records replayed", "/s of CPU", "higher", 0),
+    "run_memory_bytes": Figure("a run in memory", "B", "lower", 0),
     "jobs_per_s": Figure("jobs", "/s", "higher", 0),
     "instances_per_s": Figure("instances", "/s", "higher", 0),
     "engine_cpu_s_per_1000": Figure("engine CPU", "s/1000", "lower", 3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.scenarios import (
     backlog,
     decisions,
+    durable,
     flow,
     fork_join,
     grpc,
@@ -43,6 +44,7 @@ SCENARIOS: dict[str, Scenario] = {
         backlog,
         long_loop,
         held_transaction,
+        durable,
     )
     for scenario in module.SCENARIOS
 }
