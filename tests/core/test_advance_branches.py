@@ -506,7 +506,7 @@ def test_what_a_side_token_forked_is_outside_every_other_gateways_count_too() ->
     assert machine.open == ["x"]
 
 
-def test_what_a_side_token_forked_ends_at_a_foreign_join_inside_the_block_and_is_waited_for_no_longer() -> None:
+def test_a_side_tokens_branch_ends_at_a_foreign_join() -> None:
     machine = Machine(
         definition(
             user("x", "end", boundaryEvents=[timer("fork")]),

@@ -118,7 +118,7 @@ def test_a_step_that_is_done_is_not_done_again_because_its_conditions_failed() -
     assert machine.variables == {"n": 4, "a": 1}
 
 
-def test_what_is_reopened_beside_a_step_that_is_done_is_entered_whether_or_not_that_can_be_left() -> None:
+def test_retry_enters_other_steps_though_one_cannot_be_left() -> None:
     """The branch that can't be left is the older one: the other one has not been entered when it fails again."""
     body = definition(
         gateway("fork", "x", "u"),

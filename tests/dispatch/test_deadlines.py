@@ -121,7 +121,7 @@ async def test_in_polling_mode_dispatched_jobs_come_back_to_the_queue(
     await polling.complete(job)
 
 
-async def test_a_dispatched_job_that_got_a_holder_after_the_switch_comes_back_at_the_end_of_its_lease(
+async def test_a_dispatched_job_held_after_the_switch_expires_like_others(
     kafka: KafkaDriver, make_driver: MakeDriver
 ) -> None:
     """The engine of the polling mode has its deadline in memory when the heartbeat comes."""

@@ -10,9 +10,7 @@ from penstock.kafka.troubles import Troubles
 
 
 @pytest.mark.parametrize(("outcome", "longest_s"), [(Outcome.UNKNOWN, 5), (Outcome.TOPIC_REFUSED, 30)])
-def test_pauses_of_a_job_type_double_up_to_a_limit_and_begin_anew_once_it_was_well(
-    outcome: Outcome, longest_s: float
-) -> None:
+def test_pauses_of_a_job_type_double_until_a_success(outcome: Outcome, longest_s: float) -> None:
     waiting, pauses, now = Troubles(), [], 0.0
     for _ in range(12):
         waiting.note_type(1, outcome, now)

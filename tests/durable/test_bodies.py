@@ -394,7 +394,7 @@ def mute() -> Exception:
         (ValueError("x", object()), "ValueError: ('x', <object object at"),
     ],
 )
-def test_an_error_that_can_not_be_told_in_full_is_told_as_far_as_can_be(error, said):
+def test_an_error_too_large_to_tell_is_told_in_part(error, said):
     @step
     async def fails() -> None:
         raise error

@@ -67,7 +67,7 @@ async def test_a_run_ends_with_its_result(autojump_clock):
     assert row.attempt == 1
 
 
-async def test_a_long_sleep_is_slept_in_the_database_and_the_run_goes_on_with_another_attempt(autojump_clock):
+async def test_a_long_sleep_ends_with_another_attempt(autojump_clock):
     @workflow
     async def late() -> None:
         await sleep("8 h")
@@ -162,7 +162,7 @@ async def test_an_attempt_is_bounded_by_its_time_limit(autojump_clock):
     assert "s took longer than 10 s" in row.ending.failure
 
 
-async def test_a_plain_function_runs_in_a_thread_and_an_exit_from_it_fails_the_step_only():
+async def test_an_exit_of_a_plain_function_fails_its_step_only():
     def leaves() -> None:
         raise SystemExit(3)
 
@@ -176,7 +176,7 @@ async def test_a_plain_function_runs_in_a_thread_and_an_exit_from_it_fails_the_s
     assert "StepFailed: SystemExit: 3" in row.ending.failure
 
 
-async def test_a_ctrl_c_that_meets_a_step_is_the_programs_and_no_failure_of_the_step(autojump_clock):
+async def test_a_ctrl_c_during_a_step_is_the_programs(autojump_clock):
     async def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -392,7 +392,7 @@ async def test_arguments_that_the_code_does_not_take_any_more_block(autojump_clo
     assert row.blocked == "w does not take the arguments of its start: n: Expected `int`, got `str`"
 
 
-async def test_a_step_that_ran_in_a_cancelled_scope_when_the_process_died_is_not_begun_again(autojump_clock):
+async def test_a_cancelled_scopes_step_is_not_begun_after_a_crash(autojump_clock):
     began: list[int] = []
 
     async def never() -> None:

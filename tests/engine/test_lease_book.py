@@ -70,7 +70,7 @@ def test_a_lease_that_was_extended_while_it_was_looked_at_keeps_its_new_end() ->
     assert watched(book) == (1, 40.0)
 
 
-def test_jobs_that_are_done_long_before_the_end_of_their_lease_are_not_remembered_until_then() -> None:
+def test_jobs_done_early_are_not_remembered_until_their_lease_ends() -> None:
     book = LeaseBook(MANY)
     still_held = GrantedLease(1, 0, 3, 1, 0, None, "w", 1_800.0)
     book.grant(still_held)

@@ -48,7 +48,7 @@ async def test_a_parked_watch_is_answered_when_its_workers_job_is_cancelled(driv
     assert await driver.engine.jobs.wait_lost("w1", 0) == []
 
 
-async def test_what_an_end_a_failure_and_a_timer_close_is_told_to_who_holds_it_and_nothing_else(driver: Driver) -> None:
+async def test_holders_hear_what_ends_failures_and_timers_closed(driver: Driver) -> None:
     """Neither the job whose result closed the others, nor one that nobody holds, nor other workers'."""
     await driver.run(parallel(task("first", "end"), task("second", "join"), task("third", "join")))
     first, second = await held(driver, "first", "second")

@@ -199,7 +199,7 @@ async def test_queue_rows_of_executions_that_are_over_go_and_hold_nothing_up(dri
     assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
 
 
-async def test_a_poll_is_not_sent_away_when_what_was_counted_has_been_taken_by_another_engine(
+async def test_a_poll_looks_again_when_counted_jobs_are_gone(
     make_driver: MakeDriver,
 ) -> None:
     one, two = make_driver(1), make_driver(2)

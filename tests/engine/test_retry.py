@@ -271,9 +271,7 @@ async def test_a_key_that_another_instance_has_meanwhile_refuses_the_retry(drive
     assert (await driver.retry(first)).status == "ACTIVE"
 
 
-async def test_a_retry_that_can_not_be_advanced_does_not_take_its_key_with_the_others_of_its_batch(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_retry_that_fails_in_a_batch_takes_no_key(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     await driver.upload(linear(1))
     failed = (await driver.start("linear", instance_key="order-7")).id
     await driver.fail(await driver.one("work"))

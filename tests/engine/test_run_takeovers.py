@@ -100,7 +100,7 @@ def other(tag: str, *, connected: bool = True, process: str | None = None) -> Ot
     return OtherEngine(1, tag + "-0000", process, "polling", "an engine", connected, 30.0)
 
 
-def test_an_engine_is_dead_when_its_row_is_gone_or_its_lock_twice_missed_by_one_session() -> None:
+def test_an_engine_without_row_or_twice_without_lock_is_dead() -> None:
     deaths = Deaths()
     deaths.begin_session()
     assert deaths.look([other("aaaaaaaa"), other("bbbbbbbb")], 0) == []

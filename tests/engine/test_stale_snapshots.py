@@ -84,7 +84,7 @@ async def test_a_claim_leaves_jobs_that_were_claimed_and_came_back_since_it_bega
     assert (await driver.one("work")).id == job.id
 
 
-async def test_a_row_that_a_late_heartbeat_could_not_see_is_no_job_and_goes_when_a_claim_meets_it(
+async def test_a_queue_row_that_a_heartbeat_missed_is_dropped(
     make_driver: MakeDriver,
 ) -> None:
     """X and Y expired. B's heartbeat for both has its snapshot and waits for X; Y is heart-beaten through C and expires
@@ -155,7 +155,7 @@ async def test_a_late_result_that_ends_an_instance_takes_along_what_the_expiry_q
     assert driver.rows("SELECT * FROM ready") == []
 
 
-async def test_a_row_that_a_relay_of_the_old_mode_takes_while_it_is_moved_is_a_queued_job(
+async def test_a_row_taken_while_it_moves_becomes_a_queued_job(
     make_driver: MakeDriver,
 ) -> None:
     old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
@@ -179,7 +179,7 @@ async def test_a_row_that_a_relay_of_the_old_mode_takes_while_it_is_moved_is_a_q
     await driver.complete(await driver.one("work"))
 
 
-async def test_a_row_that_moves_to_the_queue_while_a_relay_of_the_old_mode_takes_it_is_not_dispatched(
+async def test_a_row_moved_while_it_is_taken_is_not_dispatched(
     make_driver: MakeDriver,
 ) -> None:
     """It was published without a row to repeat it from: refused by the broker, nobody had it until its deadline."""

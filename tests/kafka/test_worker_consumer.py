@@ -31,7 +31,7 @@ class NotAllowed:
     def subscribe(self, topics: Collection[str], *, listener: object) -> None: ...
 
 
-def test_a_consumer_that_starts_and_fails_at_once_is_made_again_with_growing_pauses_and_told_of_once(
+def test_a_failing_consumer_is_made_again_with_growing_pauses(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     resets: list[None] = []

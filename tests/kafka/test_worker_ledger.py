@@ -83,7 +83,7 @@ def test_a_record_published_twice_is_one_job_and_its_offset_waits_for_it():
     assert (ledger.take(10), ledger.to_commit(), ledger.duplicates) == ([], {0: 4}, 2)
 
 
-def test_a_dedup_id_is_forgotten_after_ten_minutes_and_the_oldest_first_when_there_are_too_many(monkeypatch):
+def test_dedup_ids_are_forgotten_by_age_and_by_number(monkeypatch):
     ledger = Ledger()
     ledger.add(0, 1, dispatch(1), now=0)
     ledger.take(1)
@@ -134,7 +134,7 @@ def test_partitions_that_go_take_what_waits_along_and_leave_what_is_out_known():
     assert ledger.to_commit() == {0: 3}
 
 
-def test_what_is_settled_after_its_partition_went_commits_nothing_and_is_known_when_it_comes_back():
+def test_what_settles_after_its_partition_went_commits_nothing():
     ledger = Ledger()
     ledger.add(0, 1, dispatch(1), now=0)
     ledger.take(1)

@@ -171,7 +171,7 @@ async def test_jobs_for_a_client_that_is_there_are_handed_out(rest: Rest, engine
     assert not engine.calls["jobs.release_many"]
 
 
-async def test_a_watch_for_lost_jobs_is_held_as_long_as_it_asks_and_ends_with_its_client(
+async def test_a_watch_for_lost_jobs_ends_with_its_client(
     rest: Rest, engine: ScriptedEngine, autojump_clock: trio.testing.MockClock
 ) -> None:
     waits: list[float] = []

@@ -111,7 +111,7 @@ async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_ano
             await a.start("linear")
 
 
-async def test_a_timer_armed_in_one_engine_is_fired_in_time_when_only_the_other_one_looks(
+async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
     start_local: StartLocal,
 ) -> None:
     b = await start_local()
@@ -335,7 +335,7 @@ async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal
     assert await a.status(instance) == "COMPLETED"
 
 
-async def test_a_living_engine_that_loses_its_listener_keeps_its_runs_and_a_dead_one_does_not(
+async def test_a_living_engine_without_listener_keeps_its_runs(
     database_dsn: str, start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on two machines, where nobody sees the other's process: what is seen is the lock."""

@@ -88,7 +88,7 @@ async def test_ranges_follow_each_other_when_their_length_changes_and_when_time_
     assert ranges[-1][0] <= now + dt.timedelta(days=60) < ranges[-1][1]
 
 
-async def test_rows_that_came_before_their_partition_stay_in_the_default_one_and_the_rest_goes_on(
+async def test_rows_older_than_their_partition_stay_in_the_default_one(
     start_local: StartLocal, connection: TrioConnection
 ) -> None:
     engine = await start_local(services=False)

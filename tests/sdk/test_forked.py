@@ -125,7 +125,7 @@ def test_a_client_that_was_used_before_the_fork_works_in_the_childs_own_event_lo
     assert output_of(ASYNC, url) == ["parent was answered", "child was answered", "parent was answered"]
 
 
-def test_an_httpx_client_of_the_callers_own_is_not_used_after_a_fork_which_is_told_at_once(
+def test_an_own_httpx_client_is_refused_after_a_fork(
     engine: RunningEngine,
 ) -> None:
     assert output_of(OWN_HTTP, engine.url) == [

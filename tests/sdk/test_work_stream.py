@@ -196,9 +196,7 @@ def test_news_of_a_lost_job_reaches_the_handlers_cancel_scope_with_the_reason(
     run(main)
 
 
-def test_when_it_stops_it_takes_credit_back_and_returns_what_comes_late_or_does_not_finish(
-    run: Run, engine: Engine
-) -> None:
+def test_a_stop_takes_credit_back_and_returns_late_jobs(run: Run, engine: Engine) -> None:
     async def main() -> None:
         running = anyio.Event()
         worker = Worker(engine.server.url, concurrency=3, drain_grace_s=30)

@@ -317,9 +317,7 @@ def small(postgres_server: Server) -> Generator[dict[str, Cost]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_scans_no_table_and_keeps_to_its_blocks_on_few_rows_and_on_a_million(
-    big: dict[str, Cost], small: dict[str, Cost], name: str
-) -> None:
+def test_a_call_scans_no_table_and_keeps_to_its_blocks(big: dict[str, Cost], small: dict[str, Cost], name: str) -> None:
     for found in (big[name], small[name]):
         assert found.rows == CASES[name].rows
         assert found.scans == {}

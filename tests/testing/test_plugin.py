@@ -142,7 +142,7 @@ def test_unused_it_imports_nothing_but_pytest() -> None:
     assert run.stdout.strip() == "['penstock', 'penstock.testing', 'penstock.testing.plugin']"
 
 
-def test_the_entry_point_has_the_modules_own_name_so_that_a_conftest_may_name_it_too() -> None:
+def test_a_conftest_may_name_the_plugin_by_its_module() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
     assert re.search(rf'^pytest_plugins = \["{re.escape(PLUGIN)}"\]$', (TOP / "conftest.py").read_text(), re.MULTILINE)

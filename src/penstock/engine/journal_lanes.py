@@ -1,9 +1,9 @@
 """The queues of the journal: appends, tells, what lets go of a run (park, wake, block), and ends. A statement each.
 
 The fence is in the statement: an item that it does not return was refused, nothing of it was written, and its
-neighbours are committed. Refused ones are looked up (`store.run_states`). After a COMMIT in doubt nobody is answered
-before it is known what became of it: parking, blocking and ending are refused the second time and seen in the token;
-what is told has a key; an append is looked for in the journal, once the session that was to write it is gone.
+neighbours are committed. Refused ones are looked up (`store.journal.run_states`). After a COMMIT in doubt nobody is
+answered before it is known what became of it: parking, blocking and ending are refused the second time and seen in the
+token; what is told has a key; an append is looked for in the journal, once the session that was to write it is gone.
 """
 
 from __future__ import annotations
