@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from penstock.engine.definitions import LoadedDefinition
 from penstock.errors import Unavailable
 from penstock.store import variables as store
 from penstock.store.connection import TrioConnection
@@ -126,6 +127,25 @@ async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_b
             await driver.start("linear")
     job = await driver.one("work", worker="w2")
     assert (job.attempt, job.worker_id) == (2, "w2")
+
+
+async def test_claimed_jobs_whose_definition_cannot_be_read_go_back_at_once(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage between the claim and the read: they were late by a whole lease."""
+    await make_driver().run(linear(1))
+    driver = make_driver(services=True)
+    by_key = driver.engine.definitions.by_key
+    failures = [psycopg.OperationalError("away")]
+
+    async def away(connection: TrioConnection, key: int) -> LoadedDefinition:
+        if failures:
+            raise failures.pop()
+        return await by_key(connection, key)
+
+    monkeypatch.setattr(driver.engine.definitions, "by_key", away)
+    job = await driver.one("work", wait=20, lease=3_600)
+    assert (job.attempt, failures) == (2, [])
 
 
 async def test_draining_answers_parked_polls_and_later_ones_at_once(driver: Driver) -> None:

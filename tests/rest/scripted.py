@@ -17,6 +17,7 @@ import trio
 
 from penstock.core.definition import Definition
 from penstock.engine.answers import AnswerMemory
+from penstock.engine.aside import Aside
 from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.vocabulary import InstanceView, Job
@@ -92,6 +93,7 @@ class ScriptedEngine:
         self.settings = Settings(**settings)
         self.limits = PayloadLimits.of(self.settings)
         self.metrics = Metrics("test")
+        self.aside = Aside(self.metrics)
         self.answer_memory = AnswerMemory(self.settings.answer_max_memory_bytes)
         self.answers: dict[str, Any] = defaultdict(lambda: None)
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)

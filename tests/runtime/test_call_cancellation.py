@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from penstock.client import Client, Completion, Job, JobRef, StartRequest
+from penstock.client.operation import WaitLostJobs
 from penstock.http import HttpServer, Limits, listen
 from penstock.rest.app import make_app
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
@@ -137,11 +138,17 @@ async def release(served: Served) -> Call:
     return lambda client: client.release_jobs("w", [JobRef(job_id=job.id, attempt=job.attempt)])
 
 
+async def lost(served: Served) -> Call:
+    job = await served.job()
+    await served.engine.cancel(job.instance_id)
+    return lambda client: client.call(WaitLostJobs(worker_id="w", wait_s=0))
+
+
 CALLS: dict[str, Callable[[Served], Awaitable[Call]]] = {
     name.__name__: name
     for name in (
         upload, start, start_many, read, cancel, signal, user_task, poll,
-        complete, complete_many, fail, heartbeat, release,
+        complete, complete_many, fail, heartbeat, release, lost,
     )
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 import trio
 
@@ -12,10 +13,11 @@ from penstock.engine.ids import read_instance
 from penstock.engine.lanes.commands import DeadLetterCommand
 from penstock.errors import PenstockError, Unavailable
 from penstock.runtime import lease_sweeper
-from penstock.testing.definitions import linear
+from penstock.testing.definitions import fork, linear
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
+from tests.waiting import wait_until
 
 FAR_S = 1e6
 """So far in the future that every lease of a test has ended by then, for this engine's own clock."""
@@ -181,6 +183,32 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
     assert tried.count(read_instance(broken)) == 1, "until its pause is over"
     assert [about.reason for about in engine.engine.aside.listing()] == ["a bug"]
     assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
+
+
+async def test_a_dead_letter_that_fails_after_it_stood_aside_is_told_too(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instance is held by another transaction when the lease ends; nobody waits for it any more."""
+    engine = await start_local(services=False, lease_expiry_limit=1, outage_wait_seconds=60)
+    instance = await engine.run(fork(1, 1))
+    assert len(await engine.poll("work", n=2)) == 2
+    engine.clock.advance(31)
+
+    def fail(item: DeadLetterCommand, *about: Any) -> Event:
+        raise PenstockError("a bug")
+
+    monkeypatch.setattr(DeadLetterCommand, "decide", fail)
+    held = "SELECT FROM token WHERE instance_id = %s AND parent_id IS NULL FOR UPDATE"
+    with psycopg.connect(engine.dsn) as holder:
+        holder.execute(held, (read_instance(instance),))
+        await sweep(engine)
+        assert engine.engine.aside.listing() == []
+        holder.rollback()
+
+    async def told() -> bool:
+        return [about.reason for about in engine.engine.aside.listing()] == ["a bug", "a bug"]
+
+    await wait_until(told)
 
 
 async def test_leases_are_kept_while_the_database_is_away(

@@ -8,6 +8,7 @@ dead-lettering.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.core.state import TokenState
 from penstock.engine.aside import Aside
@@ -134,10 +135,19 @@ class Leases:
             try:
                 if await item.wait_tried():
                     await item.wait_answer()
-                    self._aside.forget(SERVICE, item.key)
+                    self._note_dead(item.key, None)
+                else:
+                    item.on_end = partial(self._note_dead, item.key)
             except (Unavailable, TooManyRequests) as error:
                 later = error
             except PenstockError as error:
-                self._aside.set_aside(SERVICE, item.key, f"job {show_job(*item.key)}", error)
+                self._note_dead(item.key, error)
         if later is not None:
             raise later
+
+    def _note_dead(self, key: JobKey, error: PenstockError | None) -> None:
+        """What became of a dead letter. One that was refused for a while only is found again by the scan."""
+        if error is None:
+            self._aside.forget(SERVICE, key)
+        elif not isinstance(error, Unavailable | TooManyRequests):
+            self._aside.set_aside(SERVICE, key, f"job {show_job(*key)}", error)

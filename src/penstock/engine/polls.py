@@ -16,7 +16,7 @@ import trio
 from penstock.engine import ids
 from penstock.engine.activity import Activity
 from penstock.engine.answers import COPIES, AnswerMemory
-from penstock.engine.definitions import Definitions
+from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lease_book import GrantedLease, LeaseBook
@@ -273,7 +273,10 @@ class Polls:
     def _return_doubtful(self, doubt: InDoubt, plan: ClaimPlan) -> None:
         """Give back what a claim may have leased, as nobody will get it. Of a claim whose answer did not come at all
         nothing is known: its jobs come back with the end of their leases."""
-        for row in store.doubtful(doubt):
+        self._return_claimed(store.doubtful(doubt), plan)
+
+    def _return_claimed(self, rows: Sequence[store.Claimed], plan: ClaimPlan) -> None:
+        for row in rows:
             worker = plan.holders[row.job_type, row.ordinal].worker
             lease = store.Lease(row.token, row.seq, row.attempt, worker, row.claimed_at)
             self.release_nowait(store.JobKey(row.instance, row.token, row.seq), lease)
@@ -308,9 +311,15 @@ class Polls:
         deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
         checkpoints: dict[tuple[int, int], str] = {}
+        loaded_by_key: dict[int, LoadedDefinition] = {}
+        try:
+            for key in {row.definition for row in claimed}:
+                loaded_by_key[key] = await self._definitions.by_key(connection, key)
+        except BaseException:  # committed, but nobody can be given them: back to the queue
+            self._return_claimed(claimed, plan)
+            raise
         for row in claimed:
-            waiter = plan.holders[row.job_type, row.ordinal]
-            loaded = await self._definitions.by_key(connection, row.definition)
+            waiter, loaded = plan.holders[row.job_type, row.ordinal], loaded_by_key[row.definition]
             deliveries.append(
                 Delivery(
                     waiter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,11 +22,13 @@ LIVE_PATH: Final = "/healthz"
 ALIVE: Final = Reply(200, b"", content_type=b"text/plain")
 
 
-class Readiness(msgspec.Struct, omit_defaults=True):
+class Readiness(msgspec.Struct, rename="camel", omit_defaults=True):
     """The body of `/readyz` when it is 200."""
 
     status: str
     degraded: list[str] | None = None
+    rows_aside: dict[str, int] | None = None
+    """How many rows wait aside that the database refused, by service: the log and `penstock_row_aside` say which."""
     insecure: bool = False
     """The engine has no authentication, and was told to let everybody in all the same."""
 
@@ -50,5 +53,6 @@ class HealthRoutes:
         if not answered:
             raise Unavailable(f"the database did not answer within {READY_TIMEOUT_SECONDS:g} s")
         away = list(self._degraded())
-        readiness = Readiness("ready", away or None, self._engine.settings.insecure)
+        aside = Counter(about.service for about in self._engine.aside.listing())
+        readiness = Readiness("ready", away or None, aside or None, self._engine.settings.insecure)
         return respond(Reply(200, msgspec.json.encode(readiness)))

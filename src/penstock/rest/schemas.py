@@ -42,6 +42,11 @@ _FIELDS: Final[Mapping[str, Schema]] = {
     "outcome": {"type": "string", "enum": _OUTCOMES},
     "progress": {"description": "JSON, shown per open step of the instance (addition)."},
     "result": {**VARIABLES, "description": "Read where `variables` is absent."},
+    "rowsAside": {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+        "description": "How many rows wait aside that the database refused, by service.",
+    },
     "retryAfterSeconds": {"type": "number", "description": "When the retry may begin (addition)."},
     "stepType": {"type": "string", "enum": _STEP_TYPES},
     "total": {"type": "integer"},

@@ -87,12 +87,14 @@ class FailCommand(Command):
 
 
 class DeadLetterCommand(Command):
-    """A job whose lease expired as often as is allowed."""
+    """A job whose lease expired as often as is allowed. ``on_end`` is told what became of it where nobody waits for
+    that: of one that stood aside, as another transaction held its rows."""
 
-    __slots__ = ("attempt", "expiries", "key")
+    __slots__ = ("attempt", "expiries", "key", "on_end")
 
     def __init__(self, key: JobKey, attempt: int, expiries: int) -> None:
         super().__init__(key.instance)
+        self.on_end: Callable[[PenstockError | None], None] | None = None
         self.key = key
         self.attempt = attempt
         self.expiries = expiries
@@ -106,6 +108,19 @@ class DeadLetterCommand(Command):
         if token.state is not TokenState.LOCKED or token.lease_until is None or token.lease_until > locked.now:
             raise Settled(None)  # also when a late heartbeat extended the lease meanwhile
         return JobDeadLettered(token.id, self.expiries)
+
+    def answer(self, answer: object) -> None:
+        super().answer(answer)
+        self._tell(None)
+
+    def refuse(self, error: PenstockError) -> None:
+        super().refuse(error)
+        self._tell(error)
+
+    def _tell(self, error: PenstockError | None) -> None:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(error)
 
 
 class CancelCommand(Command):
