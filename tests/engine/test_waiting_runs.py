@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 import trio
 
@@ -274,6 +275,46 @@ async def test_park_end_and_wake_race_with_mail_and_nothing_is_slept_through(mak
             again = run
         assert await finish(here, again.held, mail=1)
     assert refused == []
+
+
+async def test_wake_ups_of_runs_that_are_gone_go_and_hide_no_others(driver: Driver) -> None:
+    run = await begin(driver)
+    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
+    for token, seq in ((1, 1), (run.held.instance, run.held.seq + 1)):  # also of another execution of it
+        driver.rows(
+            "INSERT INTO timer (token_id, seq, fire_at, instance_id, index) SELECT %s, %s, penstock_now(), 1, -16"
+            " RETURNING 1",
+            token,
+            seq,
+        )
+    await driver.due(61)
+    assert state(driver) == [(0, 0, 1, 0, 0)]
+
+
+async def test_a_run_whose_row_somebody_holds_keeps_nobody_waiting(driver: Driver) -> None:
+    slow, other, parked = await begin(driver), await begin(driver), await begin(driver)
+    assert await park(driver, parked.held, due_at=driver.clock.now().timestamp())
+    over: list[str] = []
+
+    async def append_slowly() -> None:
+        await append(driver, slow.held, done("/0"))
+        over.append("slow")
+
+    with psycopg.connect(driver.dsn) as holder:
+        holder.execute("SELECT FROM token WHERE id = ANY(%s) FOR UPDATE", ([slow.held.instance, parked.held.instance],))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(append_slowly)
+            nursery.start_soon(send, driver, slow)
+            with trio.fail_after(15):
+                await append(driver, other.held, done("/0"))
+                await send(driver, other)
+                assert await finish(driver, other.held, mail=1)
+                assert await driver.engine.journal.wake(parked.held.instance, parked.held.seq) is False
+            assert over == [], "its row is held"
+            holder.rollback()
+    assert over == ["slow"]
+    assert (await read(driver, slow.held)).mail == 1
+    assert await driver.due() == 1
 
 
 async def test_the_tree_shows_what_ended_and_what_is_open(driver: Driver) -> None:

@@ -245,7 +245,7 @@ class LocalRuns:
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool) -> None:
         """Ask the run to end, or end it."""
         if force:
-            await told(self._engine.instances.cancel(instance_id, reason))
+            await told(self._engine.instances.cancel(instance_id, reason, force=True))
         else:
             await told(self._engine.runs.cancel(instance_id, reason))
 
