@@ -158,8 +158,16 @@ async def test_what_is_too_much_or_wrong_is_refused_with_its_name(driver: Driver
         await append(driver, run.held)
     with pytest.raises(BadRequest, match="path"):
         await append(driver, run.held, done("x" * 1001))
-    with pytest.raises(BadRequest, match="stored"):
-        await append(driver, run.held, NewRecord(1, "/\0"))
+    for bad in ("\0", "\ud800"):
+        for record in (NewRecord(1, bad), NewRecord(1, "/0", bad), NewRecord(1, "/0", None, bad)):
+            with pytest.raises(BadRequest):
+                await append(driver, run.held, record)
+    with pytest.raises(BadRequest, match="result"):
+        await finish(driver, run.held, "\0")
+    with pytest.raises(BadRequest, match="view"):
+        await driver.engine.journal.park(run.held, mail=0, due_at=None, view=b'"\\u0000"')
+    with pytest.raises(BadRequest, match="reason"):
+        await driver.engine.runs.cancel(run.instance_id, "\0")
     with pytest.raises(PayloadTooLarge, match="arguments"):
         await driver.engine.code.start(ORDER, b'{"a": "' + b"x" * 262_144 + b'"}')
     for workflow, word in (
@@ -170,6 +178,9 @@ async def test_what_is_too_much_or_wrong_is_refused_with_its_name(driver: Driver
         with pytest.raises(BadRequest, match=word):
             await driver.engine.code.start(workflow)
     assert await paths(driver, run.held) == []
+    end = RunEnd(InstanceStatus.FAILED, failure="no\0t \ud800")
+    assert await driver.engine.journal.finish(run.held, end, mail=0)
+    assert (await driver.view(run.instance_id)).failure_reason == "no\ufffdt \ufffd"
 
 
 async def test_a_lease_is_extended_by_an_append_when_half_of_it_is_over(driver: Driver) -> None:

@@ -134,7 +134,7 @@ class Engine:
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:
-            return await self.journal.wake(instance, timer[1])
+            return await self.journal.wake(timer[0], timer[1])
         item = TimerCommand(instance, timer, give_up, self.timers.note_refused)
         self.full_path.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None

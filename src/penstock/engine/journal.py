@@ -35,6 +35,8 @@ from penstock.engine.journal_lanes import (
     WakeItem,
 )
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S, Lane
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
@@ -48,10 +50,10 @@ from penstock.store.jobs import JobKey
 
 MAIL_MAX_ITEMS: Final = 20_000
 """News that one executor has not asked for yet: twice as many as it holds runs. More are lost, as hints may be."""
-REASON_MAX_CHARS: Final = 4_096
+REASON_MAX_BYTES: Final = 4_096
 RECORDS_MAX: Final = 5_000
 """Of one append."""
-FREE_PATH_MAX_CHARS: Final = 1_000
+PATH_MAX_CHARS: Final = 1_000
 
 
 class Inbox:
@@ -81,6 +83,7 @@ class Journal:
     ) -> None:
         self._database = database
         self._settings = settings
+        self._limits = PayloadLimits.of(settings)
         self._polls = polls
         self._jobs = jobs
         self._inboxes: dict[str, Inbox] = {}
@@ -118,10 +121,21 @@ class Journal:
             raise BadRequest(f"records: 1 to {RECORDS_MAX:,} of them at once")
         limit = self._settings.payload_max_bytes
         for record in records:
-            if record.payload is not None and len(record.payload) > limit // 4 and len(record.payload.encode()) > limit:
+            payload = record.payload or ""
+            if len(payload) > limit or (len(payload) > limit // 4 and len(payload.encode()) > limit):
                 raise PayloadTooLarge(f"the payload of the record at {record.path} is beyond {limit} bytes")
-            if len(record.path) > FREE_PATH_MAX_CHARS:
-                raise BadRequest(f"path: {FREE_PATH_MAX_CHARS:,} characters at most")
+            check_text(payload, f"the payload of the record at {record.path[:NAME_MAX_CHARS]!a}", limit)
+            check_text(record.path, "path", PATH_MAX_CHARS)
+            check_text(record.name or "", "name", NAME_MAX_CHARS)
+            check_text(record.mark or "", "mark", NAME_MAX_CHARS)
+
+    def _check_shown(self, view: bytes | None, branches: bytes | None) -> bytes | None:
+        """The branches, none of them where they are too many to keep: a look at a run is not worth its end."""
+        if view is not None:
+            check_json_value(view, self._limits, "view")
+        if branches is None or len(branches) > self._limits.checkpoint_max_bytes:
+            return None if branches is None else b"[]"
+        return check_json_value(branches, self._limits, "branches")
 
     def _extension(self, held: Held, extend: bool) -> float | None:
         lease_s = self._settings.lease_default_seconds
@@ -160,25 +174,31 @@ class Journal:
         """
         if due_at is not None and math.isnan(due_at):
             raise BadRequest("due_at: is no number")
+        branches = self._check_shown(view, branches)
         item = ParkItem(store.Park(held, mail, due_at, branches, view))
         return bool(await self.lanes.park.submit(item))
 
     async def finish(self, held: Held, end: RunEnd, *, mail: int) -> bool:
-        """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost."""
+        """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost, BadRequest and
+        PayloadTooLarge for a result that can't be kept."""
         if end.status is InstanceStatus.ACTIVE or (end.status is InstanceStatus.FAILED and end.failure is None):
             raise BadRequest("a run ends COMPLETED, CANCELLED, or FAILED with a reason")
-        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, end.failure))
+        if end.output is not None:
+            check_variables(end.output, self._limits, "result")
+        failure = None if end.failure is None else clean_text(end.failure, self._settings.payload_max_bytes)
+        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure))
         return bool(await self.lanes.finish.submit(item))
 
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
         5 s first, twice as long each time, 5 min at most. Never fails a run. Raises LeaseLost."""
-        item = BlockItem(held, reason[:REASON_MAX_CHARS])
+        item = BlockItem(held, clean_text(reason, REASON_MAX_BYTES))
         return float(await self.lanes.park.submit(item))
 
     async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
         (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
+        branches = self._check_shown(view, branches)
         extension = job_store.Extension(
             held.instance, held.seq, held.attempt, held.holder, self._settings.lease_default_seconds, branches, view
         )

@@ -75,9 +75,9 @@ class Leases:
     async def end(self, leases: Sequence[LeaseKey]) -> list[Expired]:
         """One statement, and one for runs of code. ``dead`` ones are left as they are, for `dead_letter`."""
         async with self._database.connection() as connection:
-            if self._definitions.has_code:
-                self._note_runs(await journal_store.expire(connection, leases))
+            runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
             rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
+        self._note_runs(runs)
         for row in rows:
             self._metrics.job_timeouts.inc()
             if row.dead:
@@ -86,7 +86,7 @@ class Leases:
             name = self._definitions.job_type_name(row.job_type)
             if name is not None:
                 self._queued(name)
-        return rows
+        return [*rows, *(Expired(run.token, run.seq, run.attempt, 0, run.token, dead=False) for run in runs)]
 
     async def return_held(self, tags: Sequence[str]) -> int:
         """Take all runs from the executors of engines that are dead, by their tags. How many were taken."""

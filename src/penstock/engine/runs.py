@@ -31,6 +31,7 @@ from penstock.store.instances import InstanceRow
 
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
+REASON_MAX_CHARS: Final = 4_096
 TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
@@ -154,6 +155,8 @@ class Runs:
     async def cancel(self, instance_id: str, reason: str | None = None) -> None:
         """Ask a run to end: its root scope is cancelled, and clean-up runs. `Instances.cancel` with ``force`` ends it
         without. A second one changes nothing. Raises NotFound, Conflict (it has ended)."""
+        if reason is not None:
+            check_text(reason, "reason", REASON_MAX_CHARS)
         by = actor()
         said = msgspec.json.encode({"reason": reason, "by": by}).decode()
         record = (RecordKind.CANCEL, "", reason, said, "~cancel", hashlib.sha256(b"cancel").hexdigest())
