@@ -296,6 +296,30 @@ CREATE TABLE worker_seen (             -- workers by their own names, for a day
   PRIMARY KEY (worker, engine)
 );
 
+CREATE TABLE bulk_operation (          -- something done to many instances: by one engine at a time, page by page, newest first
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal')),
+  filter      jsonb NOT NULL,          -- which, or {"ids": […]}
+  step        text,                    -- of a signal
+  output      text,                    -- of a signal, encrypted where variables are
+  note        text,                    -- for the audit trail of each instance
+  actor       text,
+  per_second  float8,                  -- null: as fast as it goes
+  total       int NOT NULL,            -- that matched when it was made
+  total_exact boolean NOT NULL,
+  created_at  timestamptz NOT NULL,
+  below       bigint NOT NULL,         -- instances with ids below are still to come; those started later never come
+  done        int NOT NULL DEFAULT 0,
+  skipped     int NOT NULL DEFAULT 0,  -- there was nothing to do any more
+  failed      int NOT NULL DEFAULT 0,
+  errors      jsonb NOT NULL DEFAULT '[]',
+  state       smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2), -- running, done, stopped
+  ended_at    timestamptz,
+  engine      int,                     -- that works on it
+  leased_until timestamptz             -- until then
+);
+CREATE INDEX bulk_running ON bulk_operation (id) WHERE state = 0;
+
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (

@@ -14,6 +14,7 @@ from typing import Any
 from penstock.core.state import WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
+from penstock.engine.bulk import Bulk
 from penstock.engine.code import Code
 from penstock.engine.definitions import Definitions
 from penstock.engine.ids import IdSource
@@ -86,6 +87,7 @@ class Engine:
         )
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)
+        self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from typing import NamedTuple
 
 import trio
@@ -217,6 +218,17 @@ class Instances:
         """Let a FAILED instance go on where it failed. Raises NotFound, Conflict when it is not FAILED."""
         await self._full_path.submit(RetryCommand(ids.read_instance(id)))
         return await self._view(id, committed=True)
+
+    async def cancel_one_of_many(self, instance: int, note: str | None) -> None:
+        """As `cancel`, without looking at it afterwards."""
+        try:
+            await self._wide.submit(CancelCommand(instance, note))
+        except IsCode:
+            await self._runs.cancel(ids.show_instance(instance), note)
+
+    async def retry_one_of_many(self, instance: int, note: str | None, failed_until: datetime) -> None:
+        """As `retry`, if it failed by then. Raises Conflict when it is not FAILED, or failed again since."""
+        await self._wide.submit(RetryCommand(instance, note, failed_until))
 
     def _check(self, request: StartRequest) -> None:
         if not request.definition_id:

@@ -20,6 +20,7 @@ from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
+from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
@@ -301,7 +302,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]]) -> list[Route
     """All that are switched on."""
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
-        RunRoutes(engine), OverviewRoutes(engine),
+        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(), *([DocsRoutes()] if engine.settings.docs_enabled else []),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}

@@ -67,7 +67,11 @@ def _operation(operation: Operation) -> Json:
         "tags": [operation.tag],
         "summary": operation.summary,
         "parameters": [_parameter(parameter) for parameter in operation.all_parameters()],
-        "responses": {str(operation.status): _response(operation), **_errors(operation)},
+        "responses": {
+            str(operation.status): _response(operation),
+            **{str(status): _response(operation._replace(answer=answer)) for status, answer in operation.also},
+            **_errors(operation),
+        },
     }
     needed = operation.needs
     if needed is not Permission.NONE:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.access.roles import Permission
+from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
 from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
@@ -33,6 +34,7 @@ from penstock.engine.vocabulary import (
     LostJob,
     StartResult,
 )
+from penstock.rest.bulk import BulkRoutes
 from penstock.rest.codec import (
     CancelBody,
     CompletionBody,
@@ -136,6 +138,8 @@ class Operation(NamedTuple):
     answer_type: str = "application/json"
     answer_description: str = "Done."
     errors: Sequence[int] = ()
+    also: Sequence[tuple[int, Schema]] = ()
+    """Other successes: status and answer."""
     waits: bool = False
     """Whether it may be parked for long, and so ends with the token that it came with."""
 
@@ -229,6 +233,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
     OverviewView, WorkerSlice, EngineList,
+    BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -442,6 +447,33 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
         "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
+    ),
+    Operation(
+        "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
+        "bulk", "instances", "Retry, cancel or signal many instances (addition)",
+        "In the background, kept over restarts. Each failure is retried once, each signal acts once. With `dryRun` "
+        "nothing is done, and the answer (200) says what it would meet.",
+        body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
+        errors=(400, 409),
+    ),
+    Operation(
+        "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
+        "listBulk", "instances", "List bulk operations, newest first (addition)",
+        parameters=(
+            Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
+            Parameter("cursor", "query", "The `next` of the slice before."),
+        ),
+        answer=struct(BulkSlice), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW,
+        "getBulk", "instances", "Read a bulk operation (addition)",
+        answer=struct(BulkView), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE,
+        "stopBulk", "instances", "Stop a bulk operation (addition)",
+        "What is done stays done.", answer=struct(BulkView), errors=(404,),
     ),
     Operation(
         "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,

@@ -223,6 +223,7 @@ class Node:
             "retention": Retention(engine).step,
             "loop lag": housekeeping.measure_lag,
             "leftovers": leftovers.step,
+            "bulk operations": engine.bulk.step,
         }
         if dispatch is not None:
             steps |= dispatch.steps()

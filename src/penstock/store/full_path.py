@@ -43,6 +43,7 @@ class LockedInstance(NamedTuple):
     kept_bytes: int = 0
     unreadable: KeyMissing | None = None
     """Why kept signals can't be read."""
+    ended_at: datetime | None = None
 
 
 class LockedBatch(NamedTuple):
@@ -97,7 +98,7 @@ async def lock_and_load(
     kept = await signals.kept(connection, signal_rows)
     snapshots: dict[int, str | None] = dict(ended_rows)
     roots = {row[0] for row in root_rows}
-    if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, _, _ in instance_rows):
+    if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, *_ in instance_rows):
         # reopened while we waited for the lock of its failure: its root came after our look
         raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
     now = xid[0][1]
@@ -113,8 +114,9 @@ async def lock_and_load(
             kept[id].count,
             kept[id].bytes,
             kept[id].unreadable,
+            ended_at,
         )
-        for id, definition, status, failure, instance_key in instance_rows
+        for id, definition, status, failure, instance_key, ended_at in instance_rows
     }
     return LockedBatch(
         now,

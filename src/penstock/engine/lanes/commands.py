@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -149,13 +150,15 @@ class CancelCommand(Command):
 
 
 class RetryCommand(Command):
-    """Let a failed instance go on."""
+    """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice."""
 
-    __slots__ = ("actor",)
+    __slots__ = ("actor", "failed_until", "note")
 
-    def __init__(self, instance: int) -> None:
+    def __init__(self, instance: int, note: str | None = None, failed_until: datetime | None = None) -> None:
         super().__init__(instance)
         self.actor = actor()
+        self.note = note
+        self.failed_until = failed_until
 
     prepares = True
 
@@ -169,6 +172,8 @@ class RetryCommand(Command):
     ) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
+        if self.failed_until is not None and locked.ended_at is not None and locked.ended_at > self.failed_until:
+            raise Conflict("it has failed again since")
         if loaded.code:
             raise Conflict("a run of code can't be retried yet: start another one")
         if locked.snapshot is None:
@@ -177,7 +182,7 @@ class RetryCommand(Command):
         return RetryRequested()
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
-        effects.audit.append(AuditRow("RETRIED", actor=self.actor))
+        effects.audit.append(AuditRow("RETRIED", actor=self.actor, detail=self.note))
         return None
 
 

@@ -1,0 +1,426 @@
+"""One act on many instances: retry, cancel or signal all that match, at a bounded rate, whatever happens meanwhile.
+
+A bulk operation is a row. One engine at a time works on it under a lease: a page of instances, then its counters and
+how far it came in one transaction. Killed in the middle of a page, another engine does that page again; the acts make
+that harmless: who ended can't be cancelled twice, a signal has the operation's id, and a retry is only of failures from
+before the operation. Instances started later are left out.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import trio
+
+from penstock.access.identity import Identity, actor, set_identity
+from penstock.engine import ids
+from penstock.engine.instances import STATUSES, Instances
+from penstock.engine.overview import cause_of
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, show_cursor
+from penstock.engine.payload import PayloadLimits, check_text, check_variables
+from penstock.engine.tasks import Tasks
+from penstock.engine.vocabulary import Answer, InstanceSummary, Signal
+from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
+from penstock.store import bulk as store
+from penstock.store.database import Database
+from penstock.store.vault import KeyMissing
+
+ACTIONS: Final = ("retry", "cancel", "signal")
+IDS_MAX: Final = 1_000
+COUNT_MAX: Final = 10_000
+"""Matching instances are counted to here."""
+PAGE_MAX: Final = 100
+PER_SECOND_MAX: Final = 10_000.0
+NOTE_MAX_CHARS: Final = 4_096
+CAUSE_MAX_CHARS: Final = 1_000
+LEASE_S: Final = 30.0
+PAGE_S: Final = 5.0
+"""A page lasts about so long at most when there is a rate."""
+IDLE_S: Final = 1.0
+LOOK_S: Final = 2.0
+"""So long a look at what matches may take; then its count is not exact."""
+SUMMARIES_MAX: Final = 1_000
+"""Of these causes and steps are counted."""
+STATES: Final = ("RUNNING", "DONE", "STOPPED")
+LIST_MAX: Final = 200
+
+
+class BulkFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Which instances: all that is given has to fit. ``cause`` is a failure reason, whose numbers and quoted parts may
+    differ; it needs the status FAILED."""
+
+    status: str | None = None
+    definition_id: str | None = None
+    business_key: str | None = None
+    cause: str | None = None
+
+
+class BulkRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What is to be done, to the instances of ``filter`` or to those named. ``per_second``: at most so many."""
+
+    action: str
+    filter: BulkFilter | None = None
+    ids: list[str] | None = None
+    per_second: float | None = None
+    step_id: str | None = None
+    variables: msgspec.Raw | None = None
+    note: str | None = None
+    dry_run: bool = False
+
+
+class BulkCause(Answer, frozen=True, kw_only=True):
+    """So many failed for a reason like ``text``."""
+
+    cause: str
+    text: str
+    count: int
+
+
+class BulkStep(Answer, frozen=True, kw_only=True):
+    """So many stand at a step."""
+
+    step_id: str
+    count: int
+
+
+class BulkPreview(Answer, frozen=True, kw_only=True):
+    """What an operation would meet: causes and steps of the newest 1,000."""
+
+    count: int
+    exact: bool
+    by_cause: list[BulkCause] = msgspec.field(default_factory=list[BulkCause])
+    by_step: list[BulkStep] = msgspec.field(default_factory=list[BulkStep])
+
+
+class BulkStarted(Answer, frozen=True, kw_only=True):
+    """It is done in the background."""
+
+    id: str
+
+
+class BulkView(Answer, frozen=True, kw_only=True):
+    """An operation as it stands. ``skipped``: there was nothing to do any more. ``errors``: the first 20."""
+
+    id: str
+    action: str
+    filter: msgspec.Raw
+    state: str
+    done: int
+    skipped: int
+    failed: int
+    total: int
+    total_exact: bool
+    errors: list[str]
+    created_at: datetime
+    ended_at: datetime | None = None
+    step_id: str | None = None
+    per_second: float | None = None
+    note: str | None = None
+    actor: str | None = None
+
+
+class BulkSlice(Answer, frozen=True, kw_only=True):
+    """Some operations, newest first. ``next`` is the cursor of those after them."""
+
+    items: list[BulkView]
+    next: str | None = None
+
+
+class _Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """As it is stored: a filter, or ids."""
+
+    status: str | None = None
+    definition_id: str | None = None
+    business_key: str | None = None
+    cause: str | None = None
+    ids: list[str] | None = None
+
+
+class Bulk:
+    """Makes operations, shows them, and works on them."""
+
+    def __init__(
+        self,
+        database: Database,
+        instances: Instances,
+        tasks: Tasks,
+        limits: PayloadLimits,
+        engine_number: int,
+    ) -> None:
+        self._database = database
+        self._instances = instances
+        self._tasks = tasks
+        self._limits = limits
+        self._engine = engine_number
+        self._made = trio.Event()
+
+    # -- for callers
+
+    async def preview(self, request: BulkRequest) -> BulkPreview:
+        """What the operation would meet now; nothing is done. Raises BadRequest."""
+        return await self._look(_wanted(request, self._limits), SUMMARIES_MAX)
+
+    async def create(self, request: BulkRequest) -> BulkStarted:
+        """Begin; returns as soon as it is stored. Raises BadRequest, and Conflict when nothing matches."""
+        wanted = _wanted(request, self._limits)
+        found = await self._look(wanted, 0)
+        if found.count == 0:
+            raise Conflict("no instance matches")
+        new = store.NewBulk(
+            request.action,
+            msgspec.json.encode(wanted),
+            request.step_id,
+            None if request.variables is None else bytes(request.variables),
+            request.note,
+            actor(),
+            request.per_second,
+            found.count,
+            found.exact,
+        )
+        async with self._database.connection() as connection:
+            number = await store.create(connection, new)
+        self._made.set()
+        return BulkStarted(id=str(number))
+
+    async def list(self, cursor: str | None, limit: int) -> BulkSlice:
+        """Newest first. Raises BadRequest."""
+        before = store.BEYOND_ALL if cursor is None else _number(cursor, BadRequest("cursor: is none of this list"))
+        limit = min(max(limit, 1), LIST_MAX)
+        async with self._database.connection() as connection:
+            rows = await store.read(connection, before=before, limit=limit)
+        return BulkSlice(items=[_view(row) for row in rows], next=str(rows[-1].id) if len(rows) == limit else None)
+
+    async def get(self, id: str) -> BulkView:
+        """Raises NotFound."""
+        unknown = NotFound(f"bulk operation '{id}' is unknown")
+        number = _number(id, unknown)
+        async with self._database.connection() as connection:
+            rows = await store.read(connection, id=number)
+        if not rows:
+            raise unknown
+        return _view(rows[0])
+
+    async def stop(self, id: str) -> BulkView:
+        """What has not begun is left undone. Stopping one that has ended changes nothing. Raises NotFound."""
+        await self.get(id)
+        async with self._database.connection() as connection:
+            await store.stop(connection, int(id))
+        return await self.get(id)
+
+    async def _look(self, wanted: _Wanted, summaries_max: int) -> BulkPreview:
+        """Counts what matches, in bounded time; ``summaries_max`` of them by cause and step."""
+        causes: Counter[str] = Counter()
+        texts: dict[str, str] = {}
+        steps: Counter[str] = Counter()
+        count, looked, below, more = 0, 0, store.BEYOND_ALL, True
+        with trio.move_on_after(LOOK_S):
+            while more and count <= COUNT_MAX:
+                page, below, more = await self._page(wanted, below, 2 * PAGE_MAX)
+                if wanted.cause is not None or looked < summaries_max:
+                    matching = _matching(wanted, await self._instances.summarize(page))
+                    for one in matching if looked < summaries_max else ():
+                        if one.failure_reason is not None:
+                            cause = cause_of(one.failure_reason)
+                            causes[cause] += 1
+                            texts.setdefault(cause, one.failure_reason)
+                        steps.update(one.current_step_ids)
+                    looked += len(page)
+                    count += len(matching)
+                else:
+                    count += len(page)
+        return BulkPreview(
+            count=min(count, COUNT_MAX),
+            exact=not more and count <= COUNT_MAX,
+            by_cause=[BulkCause(cause=name, text=texts[name], count=n) for name, n in causes.most_common(20)],
+            by_step=[BulkStep(step_id=name, count=n) for name, n in steps.most_common(20)],
+        )
+
+    async def _page(self, wanted: _Wanted, below: int, limit: int) -> tuple[Sequence[int], int, bool]:
+        """(instances below that one, newest first; where to go on; whether there may be more)."""
+        if wanted.ids is not None:
+            left = sorted((number for number in map(ids.read_instance, wanted.ids) if number < below), reverse=True)
+            page = left[:limit]
+            return page, page[-1] if page else below, len(left) > limit
+        cursor = None if below == store.BEYOND_ALL else show_cursor(below)
+        found = await self._instances.find_slice(
+            wanted.definition_id, wanted.status, wanted.business_key, cursor, limit, None
+        )
+        if found.next is None:
+            return found.ids, below, False
+        return found.ids, ids.read_instance(found.next), True
+
+    # -- the work
+
+    async def step(self) -> None:
+        """One round of the service loop: a whole operation, or a wait for one."""
+        async with self._database.connection() as connection:
+            work = await store.claim(connection, self._engine, LEASE_S)
+        if work is None:
+            with trio.move_on_after(IDLE_S):
+                await self._made.wait()
+            self._made = trio.Event()
+            return
+        await self.work_on(work)
+
+    async def work_on(self, work: store.BulkWork) -> None:
+        """Page by page to its end, or until somebody stops it or takes it over."""
+        wanted = msgspec.json.decode(work.filter, type=_Wanted)
+        rate = work.per_second
+        limit = PAGE_MAX if rate is None else max(1, min(PAGE_MAX, int(rate * PAGE_S)))
+        below, more = work.below, True
+        while more:
+            began = trio.current_time()
+            page, below, more = await self._page(wanted, below, limit)
+            if wanted.cause is not None:
+                matching = _matching(wanted, await self._instances.summarize(page))
+                page = [ids.read_instance(one.id) for one in matching]
+            counts, errors = await self._act(work, page)
+            async with self._database.connection() as connection:
+                if not await store.advance(
+                    connection, work.id, self._engine, below=below, counts=counts, errors=errors, last=not more,
+                    lease_s=LEASE_S,
+                ):  # fmt: skip
+                    return
+            if rate is not None:
+                await trio.sleep_until(began + len(page) / rate)
+        async with self._database.connection() as connection:
+            await store.purge(connection)
+
+    async def _act(self, work: store.BulkWork, page: Sequence[int]) -> tuple[tuple[int, int, int], Sequence[str]]:
+        """(done, skipped, failed), and why. Raises what the database's absence raises: then the page is done again."""
+        counts: Counter[str] = Counter()
+        errors: builtins.list[str] = []
+        away: builtins.list[PenstockError] = []
+
+        async def act(instance: int) -> None:
+            if work.actor is not None:
+                set_identity(Identity(work.actor, frozenset()))
+            try:
+                await self._act_on(work, instance)
+                counts["done"] += 1
+            except (Conflict, NotFound):
+                counts["skipped"] += 1
+            except (Unavailable, Overloaded, TooManyRequests) as error:
+                if not isinstance(error, KeyMissing):
+                    away.append(error)
+                    return
+                counts["failed"] += 1
+                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
+            except PenstockError as error:
+                counts["failed"] += 1
+                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
+
+        async with trio.open_nursery() as nursery:
+            for instance in page:
+                nursery.start_soon(act, instance)
+        if away:
+            raise away[0]
+        return (counts["done"], counts["skipped"], counts["failed"]), errors
+
+    async def _act_on(self, work: store.BulkWork, instance: int) -> None:
+        match work.action:
+            case "retry":
+                await self._instances.retry_one_of_many(instance, work.note, work.created_at)
+            case "cancel":
+                await self._instances.cancel_one_of_many(instance, work.note)
+            case _:
+                assert work.step is not None
+                await self._tasks.signal(
+                    Signal(
+                        instance_id=ids.show_instance(instance),
+                        step_id=work.step,
+                        variables=work.output,
+                        signal_id=f"bulk-{work.id}",
+                    )
+                )
+
+
+def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
+    """What is asked for, checked. Raises BadRequest."""
+    if request.action not in ACTIONS:
+        raise BadRequest(f"action: must be one of {', '.join(ACTIONS)}")
+    if request.per_second is not None and not 0 < request.per_second <= PER_SECOND_MAX:
+        raise BadRequest(f"perSecond: more than 0, at most {PER_SECOND_MAX:,.0f}")
+    if request.note is not None:
+        check_text(request.note, "note", NOTE_MAX_CHARS)
+    if (request.step_id is not None) != (request.action == "signal"):
+        raise BadRequest("stepId: the step that is signalled; of signals only")
+    if request.step_id is not None:
+        check_text(request.step_id, "stepId", NAME_MAX_CHARS)
+    if request.variables is not None:
+        if request.action != "signal":
+            raise BadRequest("variables: of signals only")
+        check_variables(bytes(request.variables), limits)
+    match request.filter, request.ids:
+        case None, builtins.list() as named:
+            return _named(named)
+        case BulkFilter() as wanted, None:
+            return _filtered(wanted)
+        case _:
+            raise BadRequest("filter: give either a filter or ids")
+
+
+def _named(named: Sequence[str]) -> _Wanted:
+    if not 0 < len(named) <= IDS_MAX:
+        raise BadRequest(f"ids: 1 to {IDS_MAX:,} of them")
+    for id in named:
+        try:
+            ids.read_instance(id)
+        except NotFound:
+            raise BadRequest(f"ids: '{id}' is no instance id") from None
+    return _Wanted(ids=list(named))
+
+
+def _filtered(wanted: BulkFilter) -> _Wanted:
+    if wanted == BulkFilter():
+        raise BadRequest("filter: names nothing; all instances at once would be a slip, not a wish")
+    if wanted.status is not None and wanted.status not in STATUSES:
+        raise BadRequest(f"filter.status: must be one of {', '.join(sorted(STATUSES))}")
+    if wanted.cause is not None and wanted.status != "FAILED":
+        raise BadRequest("filter.cause: needs the status FAILED")
+    for text, field, most in (
+        (wanted.definition_id, "filter.definitionId", NAME_MAX_CHARS),
+        (wanted.business_key, "filter.businessKey", BUSINESS_KEY_MAX_CHARS),
+        (wanted.cause, "filter.cause", CAUSE_MAX_CHARS),
+    ):
+        if text is not None:
+            check_text(text, field, most)
+    return _Wanted(wanted.status, wanted.definition_id, wanted.business_key, wanted.cause)
+
+
+def _matching(wanted: _Wanted, found: Sequence[InstanceSummary]) -> list[InstanceSummary]:
+    """Those whose cause is the one asked for."""
+    cause = None if wanted.cause is None else cause_of(wanted.cause)
+    return [one for one in found if cause is None or cause_of(one.failure_reason or "") == cause]
+
+
+def _number(id: str, unknown: PenstockError) -> int:
+    if not (id.isascii() and id.isdigit() and len(id) <= 18):
+        raise unknown
+    return int(id)
+
+
+def _view(row: store.BulkRow) -> BulkView:
+    return BulkView(
+        id=str(row.id),
+        action=row.action,
+        filter=msgspec.Raw(row.filter.encode()),
+        state=STATES[row.state],
+        done=row.done,
+        skipped=row.skipped,
+        failed=row.failed,
+        total=row.total,
+        total_exact=row.total_exact,
+        errors=msgspec.json.decode(row.errors, type=list[str]),
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        step_id=row.step,
+        per_second=row.per_second,
+        note=row.note,
+        actor=row.actor,
+    )

@@ -1,0 +1,121 @@
+"""Bulk operations as rows: made once, worked on by one engine at a time under a lease, kept for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL
+from penstock.store.vault import PAYLOAD
+
+BEYOND_ALL: Final = 2**63 - 1
+KEPT_MAX: Final = 1_000
+
+
+class NewBulk(NamedTuple):
+    """What is to be done."""
+
+    action: str
+    filter: bytes
+    step: str | None
+    output: bytes | None
+    note: str | None
+    actor: str | None
+    per_second: float | None
+    total: int
+    total_exact: bool
+
+
+class BulkWork(NamedTuple):
+    """What an engine has to know to go on with one."""
+
+    id: int
+    action: str
+    filter: bytes
+    step: str | None
+    output: bytes | None
+    note: str | None
+    actor: str | None
+    per_second: float | None
+    created_at: datetime
+    below: int
+
+
+class BulkRow(NamedTuple):
+    """One as people see it."""
+
+    id: int
+    action: str
+    filter: str
+    step: str | None
+    note: str | None
+    actor: str | None
+    per_second: float | None
+    total: int
+    total_exact: bool
+    done: int
+    skipped: int
+    failed: int
+    errors: str
+    state: int
+    created_at: datetime
+    ended_at: datetime | None
+
+
+async def create(connection: TrioConnection, new: NewBulk) -> int:
+    """Its id."""
+    output = new.output
+    if output is not None and connection.vault is not None:
+        output = connection.vault.seal_value(output, PAYLOAD)
+    text = None if output is None else output.decode()
+    params = (new.action, new.filter.decode(), new.step, text, *new[4:])
+    return cast(int, (await connection.fetch(SQL["create_bulk"], params))[0][0])
+
+
+async def claim(connection: TrioConnection, engine: int, lease_s: float) -> BulkWork | None:
+    """The oldest one that no other engine works on."""
+    rows = cast(Any, await connection.fetch(SQL["claim_bulk"], (engine, lease_s)))
+    if not rows:
+        return None
+    id, action, chosen, step, output, *rest = rows[0]
+    if output is not None and connection.vault is not None:
+        output = connection.vault.open_value(output, PAYLOAD)
+    return BulkWork(id, action, chosen.encode(), step, None if output is None else output.encode(), *rest)
+
+
+async def advance(
+    connection: TrioConnection,
+    id: int,
+    engine: int,
+    *,
+    below: int,
+    counts: tuple[int, int, int],
+    errors: Sequence[str],
+    last: bool,
+    lease_s: float,
+) -> bool:
+    """A page is done: ``counts`` are done, skipped, failed. False when it was stopped or taken over."""
+    told = msgspec.json.encode(list(errors)).decode()
+    params = (id, engine, below, *counts, told, last, lease_s)
+    return bool(await connection.fetch(SQL["advance_bulk"], params))
+
+
+async def stop(connection: TrioConnection, id: int) -> None:
+    """No more pages; that under way is finished."""
+    await connection.fetch(SQL["stop_bulk"], (id,))
+
+
+async def read(
+    connection: TrioConnection, *, before: int = BEYOND_ALL, limit: int = 1, id: int | None = None
+) -> list[BulkRow]:
+    """Newest first, or the one."""
+    return [BulkRow(*cast(Any, row)) for row in await connection.fetch(SQL["list_bulk"], (before, limit, id))]
+
+
+async def purge(connection: TrioConnection) -> None:
+    """Forget ended ones beyond the newest `KEPT_MAX`."""
+    await connection.fetch(SQL["purge_bulk"], (KEPT_MAX,))

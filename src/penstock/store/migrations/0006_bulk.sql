@@ -1,0 +1,25 @@
+-- What is done to many instances at once, kept until it is done, whatever happens to the engine that does it.
+
+CREATE TABLE bulk_operation (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal')),
+  filter      jsonb NOT NULL,
+  step        text,
+  output      text,
+  note        text,
+  actor       text,
+  per_second  float8,
+  total       int NOT NULL,
+  total_exact boolean NOT NULL,
+  created_at  timestamptz NOT NULL,
+  below       bigint NOT NULL,
+  done        int NOT NULL DEFAULT 0,
+  skipped     int NOT NULL DEFAULT 0,
+  failed      int NOT NULL DEFAULT 0,
+  errors      jsonb NOT NULL DEFAULT '[]',
+  state       smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2),
+  ended_at    timestamptz,
+  engine      int,
+  leased_until timestamptz
+);
+CREATE INDEX bulk_running ON bulk_operation (id) WHERE state = 0;

@@ -1,0 +1,42 @@
+-- Bulk operations: what is done to many instances, one engine at a time, page by page, newest first.
+
+-- name: create_bulk
+-- $1 action $2 filter $3 step $4 output $5 note $6 actor $7 instances per second $8 matching then $9 whether that is exact. What
+-- is started later is left out.
+INSERT INTO bulk_operation (action, filter, step, output, note, actor, per_second, total, total_exact, created_at, below)
+SELECT $1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::float8, $8::int, $9::boolean, penstock_now(),
+  coalesce((SELECT id FROM instance ORDER BY id DESC LIMIT 1), 0) + 1
+RETURNING id
+
+-- name: claim_bulk
+-- The oldest operation that nobody works on, for $2 seconds for the engine $1.
+UPDATE bulk_operation b SET engine = $1::int, leased_until = penstock_now() + $2::float8 * interval '1 s'
+WHERE b.id = (
+  SELECT o.id FROM bulk_operation o
+  WHERE o.state = 0 AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int)
+  ORDER BY o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below
+
+-- name: advance_bulk
+-- After a page of the operation $1, if the engine $2 has it still: $3 the ids below are to come $4 done $5 skipped $6 failed
+-- $7 errors, of which 20 are kept $8 whether that was the last page $9 seconds of the lease. No row: somebody stopped it, or it
+-- was taken over.
+UPDATE bulk_operation SET below = $3::bigint, done = done + $4::int, skipped = skipped + $5::int, failed = failed + $6::int,
+  errors = CASE WHEN jsonb_array_length(errors) < 20
+    THEN jsonb_path_query_array(errors || $7::jsonb, '$[0 to 19]') ELSE errors END,
+  state = CASE WHEN $8::boolean THEN 1 ELSE 0 END, ended_at = CASE WHEN $8::boolean THEN penstock_now() END,
+  leased_until = CASE WHEN $8::boolean THEN NULL ELSE penstock_now() + $9::float8 * interval '1 s' END
+WHERE id = $1::bigint AND engine = $2::int AND state = 0 AND leased_until > penstock_now() RETURNING id
+
+-- name: stop_bulk
+UPDATE bulk_operation SET state = 2, ended_at = penstock_now(), leased_until = NULL WHERE id = $1::bigint AND state = 0
+
+-- name: list_bulk
+-- Newest first: ids below $1, at most $2; or the one with the id $3.
+SELECT id, action, filter::text, step, note, actor, per_second, total, total_exact, done, skipped, failed, errors::text, state,
+  created_at, ended_at
+FROM bulk_operation WHERE id < $1::bigint AND ($3::bigint IS NULL OR id = $3) ORDER BY id DESC LIMIT $2::int
+
+-- name: purge_bulk
+-- Ended ones beyond the newest $1.
+DELETE FROM bulk_operation WHERE state > 0 AND id < (SELECT id FROM bulk_operation ORDER BY id DESC OFFSET $1::int LIMIT 1)
