@@ -4,6 +4,7 @@ import { type FormEvent, lazy, Suspense, useEffect, useMemo, useRef, useState } 
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 import { EngineError, engine, signIn } from "./api/client";
 import { useShortcuts } from "./keyboard";
+import { BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
 import { EnginesPage } from "./pages/engines";
 import { FailedJobsPage } from "./pages/jobs";
@@ -72,6 +73,7 @@ export function Console() {
             <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/jobs" component={FailedJobsPage} />
             <Route path="/engines" component={EnginesPage} />
+            <Route path="/bulk" component={BulkPage} />
             <Route path="/search" component={SearchPage} />
             <Route path="/index.html">
               <Redirect to="/" />
@@ -237,6 +239,7 @@ const KEYS: [string, string][] = [
   ...ROOMS.map((room): [string, string] => [room.key, room.name]),
   ["j k", "Next row, row before"],
   ["Enter", "Open the row"],
+  ["x", "Select the row"],
   ["r", "Retry the failed instance"],
   ["?", "This help"],
   ["Esc", "Close"],

@@ -13,6 +13,19 @@ export type FailedJob = Schemas["DeadJob"];
 export type Overview = Schemas["OverviewView"];
 export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
+export type BulkFilter = Schemas["BulkFilter"];
+export type BulkPreview = Schemas["BulkPreview"];
+export type BulkView = Schemas["BulkView"];
+export type BulkAction = "retry" | "cancel" | "signal";
+export interface BulkRequest {
+  action: BulkAction;
+  filter?: BulkFilter;
+  ids?: string[];
+  perSecond?: number;
+  stepId?: string;
+  variables?: Record<string, unknown>;
+  note?: string;
+}
 export type InstanceStatus = Instance["status"];
 
 /** An answer that is no success, with the engine's own reason. `status` 0: nothing answered. */
@@ -114,6 +127,11 @@ export const engine = {
       : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DeadJobSlice"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  previewBulk: (request: BulkRequest, signal?: AbortSignal) => post<BulkPreview>("/v1/instances/bulk", { body: { ...request, dryRun: true }, ...s(signal) }),
+  startBulk: (request: BulkRequest) => post<{ id: string }>("/v1/instances/bulk", { body: request }),
+  bulk: (id: string, signal?: AbortSignal) => get<BulkView>("/v1/bulk/{id}", { path: { id }, ...s(signal) }),
+  bulks: (cursor: string, signal?: AbortSignal) => get<Schemas["BulkSlice"]>("/v1/bulk", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  stopBulk: (id: string) => post<BulkView>("/v1/bulk/{id}/stop", { path: { id } }),
   start: (definitionId: string, variables: Variables, businessKey: string, key: string) =>
     post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
   cancel: (id: string, reason: string) => post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),

@@ -156,7 +156,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel an instance */
+        /**
+         * Cancel an instance
+         * @description A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up runs first, so it may still be open in the answer. `force` ends it at once, without.
+         */
         post: operations["cancelInstance"];
         delete?: never;
         options?: never;
@@ -178,6 +181,66 @@ export interface paths {
          * @description Reopens the failed step and every step which that failure closed, with full retries.
          */
         post: operations["retryInstance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/journal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a run's journal, oldest first (addition)
+         * @description Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where the records are large.
+         */
+        get: operations["getJournal"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/tree": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the tree of a run's branches (addition)
+         * @description What has ended is as the journal says, what is open as the executor said last (`asOf`).
+         */
+        get: operations["getTree"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a message to a run (addition)
+         * @description What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes once, however often it is sent, as long as the run is kept.
+         */
+        post: operations["sendMessage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -500,6 +563,80 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/instances/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry, cancel or signal many instances (addition)
+         * @description In the background, kept over restarts. Each failure is retried once, each signal acts once. With `dryRun` nothing is done, and the answer (200) says what it would meet.
+         */
+        post: operations["bulk"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List bulk operations, newest first (addition) */
+        get: operations["listBulk"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/bulk/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a bulk operation (addition) */
+        get: operations["getBulk"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/bulk/{id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop a bulk operation (addition)
+         * @description What is done stays done.
+         */
+        post: operations["stopBulk"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/overview": {
         parameters: {
             query?: never;
@@ -657,6 +794,28 @@ export interface components {
             reason?: string;
         };
         /**
+         * BranchView
+         * @description An operation or branch of a run, by path, and what is below it.
+         *
+         *         `status`: done, failed, stopped, running (a step), waiting (a sleep, a message), open (a nursery or branch).
+         */
+        BranchView: {
+            path: string;
+            status: string;
+            name?: string;
+            kind?: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            /** Format: date-time */
+            startedAt?: string;
+            /** Format: date-time */
+            endedAt?: string;
+            /** Format: date-time */
+            dueAt?: string;
+            where?: string;
+            children?: components["schemas"]["BranchView"][];
+        };
+        /**
          * BufferedSignal
          * @description A kept signal.
          */
@@ -669,9 +828,107 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /** CancelBody */
+        /**
+         * BulkCause
+         * @description So many failed for a reason like `text`.
+         */
+        BulkCause: {
+            cause: string;
+            text: string;
+            count: number;
+        };
+        /**
+         * BulkFilter
+         * @description Which instances: all that is given has to fit. `cause` is a failure reason, whose numbers and quoted parts may
+         *         differ; it needs the status FAILED.
+         */
+        BulkFilter: {
+            status?: string;
+            definitionId?: string;
+            /** @description Yours; any number of instances may share it. 256 characters. */
+            businessKey?: string;
+            cause?: string;
+        };
+        /**
+         * BulkPreview
+         * @description What an operation would meet: causes and steps of the newest 1,000.
+         */
+        BulkPreview: {
+            count: number;
+            exact: boolean;
+            byCause?: components["schemas"]["BulkCause"][];
+            byStep?: components["schemas"]["BulkStep"][];
+        };
+        /**
+         * BulkRequest
+         * @description What is to be done, to the instances of `filter` or to those named. `per_second`: at most so many.
+         */
+        BulkRequest: {
+            action: string;
+            filter?: components["schemas"]["BulkFilter"];
+            ids?: string[];
+            perSecond?: number;
+            stepId?: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            note?: string;
+            dryRun?: boolean;
+        };
+        /**
+         * BulkSlice
+         * @description Some operations, newest first. `next` is the cursor of those after them.
+         */
+        BulkSlice: {
+            items: components["schemas"]["BulkView"][];
+            next?: string;
+        };
+        /**
+         * BulkStarted
+         * @description It is done in the background.
+         */
+        BulkStarted: {
+            id: string;
+        };
+        /**
+         * BulkStep
+         * @description So many stand at a step.
+         */
+        BulkStep: {
+            stepId: string;
+            count: number;
+        };
+        /**
+         * BulkView
+         * @description An operation as it stands. `skipped`: there was nothing to do any more. `errors`: the first 20.
+         */
+        BulkView: {
+            id: string;
+            action: string;
+            filter: unknown;
+            state: string;
+            done: number;
+            skipped: number;
+            failed: number;
+            total: number;
+            totalExact: boolean;
+            errors: string[];
+            /** Format: date-time */
+            createdAt: string;
+            /** Format: date-time */
+            endedAt?: string;
+            stepId?: string;
+            perSecond?: number;
+            note?: string;
+            actor?: string;
+        };
+        /**
+         * CancelBody
+         * @description `force`: a run of code ends at once, without the clean-up of its body.
+         */
         CancelBody: {
             reason?: string;
+            force?: boolean;
         };
         /** CompletionBody */
         CompletionBody: {
@@ -970,6 +1227,14 @@ export interface components {
             checkpoint?: unknown;
         };
         /**
+         * JournalSlice
+         * @description Some records, oldest first. `next` is the cursor of those after them; the last slice has none.
+         */
+        JournalSlice: {
+            items: components["schemas"]["RecordView"][];
+            next?: string;
+        };
+        /**
          * LostJob
          * @description A job that its worker holds no more: cancelled (its instance ended, its step was interrupted) or lease-lost.
          */
@@ -988,6 +1253,14 @@ export interface components {
             can: string[];
             name?: string;
             jobTypes?: string[];
+        };
+        /**
+         * MessageBody
+         * @description A message to a run of code. `payload` may be any JSON.
+         */
+        MessageBody: {
+            name: string;
+            payload?: unknown;
         };
         /**
          * OpenCount
@@ -1062,11 +1335,45 @@ export interface components {
             degraded?: string[];
             insecure?: boolean;
         };
+        /**
+         * RecordView
+         * @description One record of a journal as clients see it. `kind` is a word: done, failed, clock, message …
+         */
+        RecordView: {
+            pos: string;
+            /** Format: date-time */
+            at: string;
+            kind: string;
+            path?: string;
+            name?: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            tookMs?: number;
+            payload?: unknown;
+            codec?: string;
+        };
         /** ReleaseItem */
         ReleaseItem: {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
+        };
+        /**
+         * RunTree
+         * @description A run and its branches. `waits_for`: what the whole run waits for, in words; `view` is what `set_view` set.
+         *
+         *         What is open is so as the executor last wrote it down: when it parked the run, and with heartbeats.
+         */
+        RunTree: {
+            id: string;
+            status: string;
+            workflow: string;
+            version: number;
+            branches: components["schemas"]["BranchView"][];
+            view?: unknown;
+            waitsFor?: string;
+            asOf?: string;
+            mail?: number;
         };
         /**
          * Series
@@ -2004,6 +2311,238 @@ export interface operations {
             };
             /** @description Too large. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getJournal: {
+        parameters: {
+            query?: {
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+                /** @description 1 to 1,000, clamped; by default 1,000. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JournalSlice"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getTree: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunTree"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    sendMessage: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A message with the same key is the same message. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3215,6 +3754,263 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    bulk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkPreview"];
+                };
+            };
+            /** @description Done. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkStarted"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listBulk: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkSlice"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getBulk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkView"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    stopBulk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkView"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -2,12 +2,13 @@ import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-qu
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { engine, type Instance, type InstanceFilter, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, engine, type Instance, type InstanceFilter, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
+import { BulkPane, type Chosen, Running } from "./bulk";
 import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
@@ -26,9 +27,20 @@ function filterOf(params: URLSearchParams): InstanceFilter {
 
 export function InstancesPage() {
   const [params, change] = useAddress();
-  const filter = filterOf(params);
+  const address = params.toString();
+  // biome-ignore lint: the same address is the same filter
+  const filter = useMemo(() => filterOf(params), [address]);
   const filtered = Object.keys(filter).length > 0;
   const [starting, setStarting] = useState(false);
+  const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
+  const [all, setAll] = useState(false);
+  const [asked, setAsked] = useState<BulkAction>();
+  const chosen = useMemo((): Chosen => (all ? { filter: bulkFilterOf(filter) } : { ids: [...ticked] }), [all, filter, ticked]);
+  const clear = () => {
+    setTicked(new Set());
+    setAll(false);
+    setAsked(undefined);
+  };
   const pages = useInfiniteQuery({
     queryKey: ["instances", filter],
     queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, PAGE_ITEMS, signal),
@@ -54,7 +66,33 @@ export function InstancesPage() {
         </div>
       </div>
       <Filters params={params} change={change} />
+      <div className={asked ? "beside" : ""}>
       <section className="card" aria-label="Instances" aria-busy={pages.isFetching}>
+        {(ticked.size > 0 || all) && (
+          <div className="selbar">
+            <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
+            {!all && filtered && filter.instanceKey === undefined && (
+              <button type="button" className="link" onClick={() => setAll(true)}>
+                Select all that match
+              </button>
+            )}
+            <button type="button" className="link" onClick={clear}>
+              Clear
+            </button>
+            <span className="act">
+              <button type="button" className="btn sm bad" onClick={() => setAsked("cancel")}>
+                Cancel…
+              </button>
+              <button type="button" className="btn sm" onClick={() => setAsked("signal")}>
+                Signal…
+              </button>
+              <button type="button" className="btn sm" onClick={() => setAsked("retry")}>
+                <Icon name="retry" />
+                Retry…
+              </button>
+            </span>
+          </div>
+        )}
         {rows.length > 0 && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
@@ -73,7 +111,7 @@ export function InstancesPage() {
             )}
           </Empty>
         ) : (
-          <Rows rows={rows} />
+          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAll(false), setTicked(ids))} />
         )}
         {rows.length > 0 && (
           <div className="pg">
@@ -86,9 +124,17 @@ export function InstancesPage() {
           </div>
         )}
       </section>
+      {asked && <BulkPane key={asked} action={asked} chosen={chosen} close={clear} />}
+      </div>
+      <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}
     </>
   );
+}
+
+function bulkFilterOf(filter: InstanceFilter) {
+  const { status, definitionId, businessKey } = filter;
+  return { ...(status && { status }), ...(definitionId && { definitionId }), ...(businessKey && { businessKey }) };
 }
 
 function Filters({ params, change }: { params: URLSearchParams; change: ReturnType<typeof useAddress>[1] }) {
@@ -137,7 +183,20 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
   );
 }
 
-function Rows({ rows }: { rows: Instance[] }) {
+interface RowsProps {
+  rows: Instance[];
+  /** None: all are. */
+  ticked: ReadonlySet<string> | undefined;
+  tick: (ids: ReadonlySet<string>) => void;
+}
+
+function Rows({ rows, ticked, tick }: RowsProps) {
+  const toggle = (id: string) => {
+    const after = new Set(ticked ?? []);
+    if (!after.delete(id)) after.add(id);
+    tick(after);
+  };
+  const everything = ticked === undefined || rows.every((row) => ticked.has(row.id));
   const [, go] = useLocation();
   const [at, setAt] = useState(-1);
   const body = useRef<HTMLTableSectionElement>(null);
@@ -146,12 +205,16 @@ function Rows({ rows }: { rows: Instance[] }) {
       () => ({
         j: () => setAt((before) => Math.min(before + 1, rows.length - 1)),
         k: () => setAt((before) => Math.max(before - 1, 0)),
+        x: () => {
+          const row = rows[at];
+          if (row) toggle(row.id);
+        },
         Enter: () => {
           const row = rows[at];
           if (row) go(`/instances/${encodeURIComponent(row.id)}`);
         },
       }),
-      [rows, at, go],
+      [rows, at, go, ticked],
     ),
   );
   useEffect(() => {
@@ -161,6 +224,9 @@ function Rows({ rows }: { rows: Instance[] }) {
     <table className="wide">
       <thead>
         <tr>
+          <th className="c">
+            <input type="checkbox" aria-label="All rows shown" checked={everything} onChange={() => tick(new Set(everything ? [] : rows.map((row) => row.id)))} />
+          </th>
           <th>Status</th>
           <th>Instance</th>
           <th>Business key</th>
@@ -172,6 +238,9 @@ function Rows({ rows }: { rows: Instance[] }) {
       <tbody ref={body}>
         {rows.map((row, index) => (
           <tr key={row.id} className={index === at ? "on" : ""}>
+            <td className="c">
+              <input type="checkbox" aria-label={`Select ${row.id}`} checked={ticked === undefined || ticked.has(row.id)} onChange={() => toggle(row.id)} />
+            </td>
             <td>
               <InstanceStatusBadge status={row.status} />
             </td>

@@ -46,7 +46,6 @@ LOOK_S: Final = 2.0
 """So long a look at what matches may take; then its count is not exact."""
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
-STATES: Final = ("RUNNING", "DONE", "STOPPED")
 LIST_MAX: Final = 200
 
 
@@ -410,7 +409,7 @@ def _view(row: store.BulkRow) -> BulkView:
         id=str(row.id),
         action=row.action,
         filter=msgspec.Raw(row.filter.encode()),
-        state=STATES[row.state],
+        state=row.status,
         done=row.done,
         skipped=row.skipped,
         failed=row.failed,

@@ -1,4 +1,4 @@
-"""Routes of bulk operations."""
+"""Routes of bulk operations: make one or look at what it would meet, follow it, stop it."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class BulkRoutes:
     """Make, look at, stop."""
 
     def __init__(self, engine: Engine) -> None:
-        self._bulk = engine.bulk
+        self._engine = engine
 
     async def create(self) -> Response:
         """``POST /v1/instances/bulk``"""
         wanted = _read(await body_of(request))
         if wanted.dry_run:
-            return respond(Reply(200, _encode(await self._bulk.preview(wanted))))
-        return respond(Reply(202, _encode(await self._bulk.create(wanted))))
+            return respond(Reply(200, _encode(await self._engine.bulk.preview(wanted))))
+        return respond(Reply(202, _encode(await self._engine.bulk.create(wanted))))
 
     async def list(self) -> Response:
         """``GET /v1/bulk``"""
-        found = await self._bulk.list(query_text(request, "cursor"), query_number(request, "limit", DEFAULT_LIMIT))
+        found = await self._engine.bulk.list(query_text(request, "cursor"), query_number(request, "limit", DEFAULT_LIMIT))
         return respond(Reply(200, _encode(found)))
 
     async def get(self, id: str) -> Response:
         """``GET /v1/bulk/{id}``"""
-        return respond(Reply(200, _encode(await self._bulk.get(id))))
+        return respond(Reply(200, _encode(await self._engine.bulk.get(id))))
 
     async def stop(self, id: str) -> Response:
         """``POST /v1/bulk/{id}/stop``"""
-        return respond(Reply(200, _encode(await self._bulk.stop(id))))
+        return respond(Reply(200, _encode(await self._engine.bulk.stop(id))))

@@ -61,7 +61,7 @@ class BulkRow(NamedTuple):
     skipped: int
     failed: int
     errors: str
-    state: int
+    status: str
     created_at: datetime
     ended_at: datetime | None
 
