@@ -356,4 +356,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (6);
+INSERT INTO penstock_schema (version) VALUES (7);

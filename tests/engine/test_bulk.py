@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -14,7 +12,6 @@ import trio
 from penstock.access.identity import Identity, set_identity
 from penstock.engine.bulk import LEASE_S, BulkFilter, BulkRequest, BulkView
 from penstock.errors import BadRequest, Conflict, NotFound, Unavailable
-from penstock.runtime.supervise import forever
 from penstock.store import bulk as store
 from penstock.testing.definitions import definition, end, linear
 from tests.engine.conftest import MakeDriver
@@ -29,26 +26,16 @@ async def fail_some(driver: Driver, count: int, reason: str = "gateway: 503 in '
     return started
 
 
-@asynccontextmanager
-async def working(*drivers: Driver) -> AsyncGenerator[None]:
-    async with trio.open_nursery() as nursery:
-        for driver in drivers:
-            nursery.start_soon(forever, "bulk", driver.engine.bulk.step)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-async def ended(driver: Driver, id: str) -> BulkView:
+async def finish(driver: Driver, id: str) -> BulkView:
+    """Work on operations until that one has ended."""
     with trio.fail_after(60):
         while (found := await driver.engine.bulk.get(id)).state == "RUNNING":
-            await trio.sleep(0.02)
+            await driver.engine.bulk.step()
     return found
 
 
 async def run(driver: Driver, **request: Any) -> BulkView:
-    made = await driver.engine.bulk.create(BulkRequest(**request))
-    async with working(driver):
-        return await ended(driver, made.id)
+    return await finish(driver, (await driver.engine.bulk.create(BulkRequest(**request))).id)
 
 
 def counts(view: BulkView) -> tuple[str, int, int, int]:
@@ -72,8 +59,7 @@ async def test_failures_of_one_cause_are_retried_and_no_others(make_driver: Make
     set_identity(Identity("token:ada", frozenset()))
     made = await driver.engine.bulk.create(BulkRequest(action="retry", filter=chosen, note="the gateway is back"))
     set_identity(None)
-    async with working(driver):
-        view = await ended(driver, made.id)
+    view = await finish(driver, made.id)
     assert counts(view) == ("DONE", 5, 0, 0)
     assert (view.actor, view.total, view.total_exact) == ("token:ada", 5, True)
     for id in alike:
@@ -94,8 +80,7 @@ async def test_a_page_that_is_done_again_retries_nothing_twice(make_driver: Make
     for _ in started:
         await driver.fail(await driver.one("work"), "again", retryable=False)
     driver.clock.advance(LEASE_S + 1)
-    async with working(driver):
-        view = await ended(driver, made.id)
+    view = await finish(driver, made.id)
     assert counts(view) == ("DONE", 0, 3, 0)
     for id in started:
         assert len(await retries(driver, id)) == 1
@@ -109,8 +94,10 @@ async def test_two_engines_share_operations_and_do_each_once(make_driver: MakeDr
         (await one.engine.bulk.create(BulkRequest(action="retry", ids=started[part::3], per_second=500.0))).id
         for part in range(3)
     ]
-    async with working(one, other):
-        views = [await ended(one, id) for id in made]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish, one, made[0])
+        nursery.start_soon(finish, other, made[2])
+    views = [await finish(one, id) for id in made]
     assert [counts(view) for view in views] == [("DONE", 10, 0, 0)] * 3
     for id in started:
         assert len(await retries(one, id)) == 1
@@ -125,8 +112,7 @@ async def test_cancelled_are_those_that_were_there_when_it_began(make_driver: Ma
     )
     later = (await driver.start("approval")).id
     await driver.engine.instances.cancel(before[0], None)
-    async with working(driver):
-        view = await ended(driver, made.id)
+    view = await finish(driver, made.id)
     assert counts(view) == ("DONE", 3, 1, 0)
     assert {(await driver.view(id)).status for id in before} == {"CANCELLED"}
     assert (await driver.view(later)).status == "WAITING"
@@ -152,19 +138,29 @@ async def test_a_signal_acts_once_on_each(make_driver: MakeDriver) -> None:
     assert (found.current_step_ids, msgspec.json.decode(found.variables)) == (["again"], {"paid": True})
 
 
-async def test_a_rate_is_kept_and_stopping_leaves_the_rest(make_driver: MakeDriver) -> None:
+async def test_a_rate_is_kept_and_stopping_leaves_the_rest(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = make_driver()
     await driver.upload(linear(1, job_type="work"))
     started = await fail_some(driver, 4)
     made = await driver.engine.bulk.create(BulkRequest(action="retry", ids=started, per_second=0.2))
-    async with working(driver):
-        with trio.fail_after(30):
-            while (await driver.engine.bulk.get(made.id)).done == 0:
-                await trio.sleep(0.02)
+    real, advanced = store.advance, trio.Event()
+
+    async def advance(*arguments: Any, **more: Any) -> bool:
+        going_on = await real(*arguments, **more)
+        advanced.set()
+        return going_on
+
+    monkeypatch.setattr(store, "advance", advance)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.engine.bulk.step)
+        await advanced.wait()  # one of them is done, the next follows in five seconds
         assert (await driver.engine.bulk.stop(made.id)).state == "STOPPED"
     view = await driver.engine.bulk.get(made.id)
-    assert counts(view) == ("STOPPED", 1, 0, 0)
-    assert [(await driver.view(id)).status for id in started].count("ACTIVE") == 1
+    assert view.state == "STOPPED"
+    assert view.done == 1
+    assert (await driver.engine.bulk.stop(made.id)) == view
 
 
 async def test_a_page_waits_for_the_database_and_is_done_then(
@@ -183,7 +179,10 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         await real(*arguments)
 
     monkeypatch.setattr(driver.engine.instances, "retry_one_of_many", away)
-    view = await run(driver, action="retry", ids=started)
+    made = await driver.engine.bulk.create(BulkRequest(action="retry", ids=started))
+    with pytest.raises(Unavailable):
+        await driver.engine.bulk.step()
+    view = await finish(driver, made.id)
     assert (view.state, view.done + view.skipped, view.failed) == ("DONE", 3, 0)
     for id in started:
         assert len(await retries(driver, id)) == 1

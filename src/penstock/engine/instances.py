@@ -222,13 +222,13 @@ class Instances:
     async def cancel_one_of_many(self, instance: int, note: str | None) -> None:
         """As `cancel`, without looking at it afterwards."""
         try:
-            await self._wide.submit(CancelCommand(instance, note))
+            await self._full_path.submit(CancelCommand(instance, note))
         except IsCode:
             await self._runs.cancel(ids.show_instance(instance), note)
 
     async def retry_one_of_many(self, instance: int, note: str | None, failed_until: datetime) -> None:
         """As `retry`, if it failed by then. Raises Conflict when it is not FAILED, or failed again since."""
-        await self._wide.submit(RetryCommand(instance, note, failed_until))
+        await self._full_path.submit(RetryCommand(instance, note, failed_until))
 
     def _check(self, request: StartRequest) -> None:
         if not request.definition_id:

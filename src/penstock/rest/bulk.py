@@ -34,7 +34,9 @@ class BulkRoutes:
 
     async def list(self) -> Response:
         """``GET /v1/bulk``"""
-        found = await self._engine.bulk.list(query_text(request, "cursor"), query_number(request, "limit", DEFAULT_LIMIT))
+        found = await self._engine.bulk.list(
+            query_text(request, "cursor"), query_number(request, "limit", DEFAULT_LIMIT)
+        )
         return respond(Reply(200, _encode(found)))
 
     async def get(self, id: str) -> Response:
