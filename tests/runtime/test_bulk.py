@@ -28,7 +28,7 @@ def fail_all(engine: EngineProcess) -> None:
         items = [
             {"jobId": job["id"], "attempt": job["attempt"], "retryable": False, "errorMessage": "no"} for job in jobs
         ]
-        assert engine.call("POST", "/v1/jobs/fail", {"workerId": "w", "items": items})[0] == 200
+        assert engine.call("POST", "/v1/jobs/fail", {"workerId": "w", "results": items})[0] == 200
         left -= len(jobs)
 
 
