@@ -214,6 +214,44 @@ def test_the_overview_says_in_words_what_is_wrong(visitor: Visitor, engine: Engi
     assert visitor.clicks == 1
 
 
+def test_all_failures_of_one_cause_are_retried_with_four_clicks(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="bulk", job_type="bulk"))
+    started = [start(engine, "bulk", f"B-{number}") for number in range(5)]
+    for number, instance in enumerate(started):
+        fail(engine, instance, "bulk", "card declined" if number == 4 else f"gateway: 50{number}")
+    visitor.go("instances?status=FAILED&definitionId=bulk").see("gateway: 500")
+    visitor.click("checkbox", "All rows shown")
+    visitor.click("button", "Select all that match")
+    visitor.click("button", "Retry…")
+    visitor.see_role("button", "Retry 5 instances")
+    visitor.page.get_by_role("button", name="Only these").first.click(timeout=TIMEOUT_MS)
+    visitor.page.get_by_label("Note for the audit trail").fill("the gateway is back")
+    visitor.click("button", "Retry 4 instances")
+    visitor.see("4 of 4")
+    assert visitor.clicks == 4
+    items = engine.call("GET", "/v1/instances?definitionId=bulk")[1]["items"]
+    assert sorted(item["status"] for item in items) == ["ACTIVE"] * 4 + ["FAILED"]
+    visitor.go("bulk").see("the gateway is back")
+    visitor.see("Done")
+    assert violations(visitor.page) == []
+
+
+def test_many_are_cancelled_after_their_number_was_typed(visitor: Visitor, engine: EngineProcess) -> None:
+    items = [{"definitionId": "approval", "businessKey": "C-1"}] * 120
+    assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
+    visitor.go("instances?businessKey=C-1")
+    visitor.click("checkbox", "All rows shown")
+    visitor.click("button", "Select all that match")
+    visitor.click("button", "Cancel…")
+    visitor.page.get_by_label("Type 120 to confirm").fill("12")
+    visitor.click("button", "Cancel 120 instances")
+    visitor.see("Type 120 to go on")
+    visitor.page.get_by_label("Type 120 to confirm").fill("120")
+    visitor.click("button", "Cancel 120 instances")
+    visitor.see("120 of 120")
+    assert engine.call("GET", "/v1/instances?businessKey=C-1&status=CANCELLED")[1]["total"] == 120
+
+
 def test_a_refusal_shows_the_engines_reason(visitor: Visitor) -> None:
     visitor.go("instances?instanceKey=k").see("needs a definitionId")
     assert visitor.page.get_by_role("button", name="Try again").count() == 1
@@ -236,6 +274,7 @@ def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str)
     places = {
         "": "Needs attention",
         "engines": "Workers seen within a day",
+        "bulk": "Bulk operations",
         "instances": "newest first",
         f"instances/{failed['id']}?step=task-1": "Attempt 1",
         f"instances/{failed['id']}?tab=variables": "amount",

@@ -2273,6 +2273,15 @@ export interface operations {
                     "application/json": components["schemas"]["InstanceView"];
                 };
             };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description With authentication: no token, or one that is wrong. */
             401: {
                 headers: {
@@ -2421,6 +2430,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RunTree"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -3649,6 +3667,15 @@ export interface operations {
                     };
                 };
             };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description With authentication: no token, or one that is wrong. */
             401: {
                 headers: {
@@ -3741,6 +3768,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -3923,6 +3959,15 @@ export interface operations {
                     "application/json": components["schemas"]["BulkView"];
                 };
             };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description With authentication: no token, or one that is wrong. */
             401: {
                 headers: {
@@ -3971,6 +4016,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BulkView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -4093,6 +4147,15 @@ export interface operations {
                     "application/json": components["schemas"]["WorkerSlice"];
                 };
             };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description With authentication: no token, or one that is wrong. */
             401: {
                 headers: {
@@ -4129,6 +4192,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EngineList"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
