@@ -313,12 +313,12 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
   skipped     int NOT NULL DEFAULT 0,  -- there was nothing to do any more
   failed      int NOT NULL DEFAULT 0,
   errors      jsonb NOT NULL DEFAULT '[]',
-  status      text NOT NULL DEFAULT 'RUNNING' CHECK (status IN ('RUNNING', 'DONE', 'STOPPED')),
+  stage       text NOT NULL DEFAULT 'RUNNING' CHECK (stage IN ('RUNNING', 'DONE', 'STOPPED')),
   ended_at    timestamptz,
   engine      int,                     -- that works on it
   leased_until timestamptz             -- until then
 );
-CREATE INDEX bulk_running ON bulk_operation (id) WHERE status = 'RUNNING';
+CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';
 
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.

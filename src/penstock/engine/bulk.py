@@ -409,7 +409,7 @@ def _view(row: store.BulkRow) -> BulkView:
         id=str(row.id),
         action=row.action,
         filter=msgspec.Raw(row.filter.encode()),
-        state=row.status,
+        state=row.stage,
         done=row.done,
         skipped=row.skipped,
         failed=row.failed,

@@ -192,6 +192,10 @@ TAGS: Final[Mapping[str, str]] = {
     "tasks": "User tasks and waits.",
     "service": "The engine itself.",
 }
+SLICE: Final = (
+    Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
+    Parameter("cursor", "query", "The `next` of the slice before."),
+)
 PAGE: Final = (
     Parameter("page", "query", "From 0.", INTEGER),
     Parameter("pageSize", "query", "1 to 200, clamped; by default 20.", INTEGER),
@@ -232,8 +236,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
-    OverviewView, WorkerSlice, EngineList,
-    BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
+    OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -451,52 +454,37 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
         "bulk", "instances", "Retry, cancel or signal many instances (addition)",
-        "In the background, kept over restarts. Each failure is retried once, each signal acts once. With `dryRun` "
-        "nothing is done, and the answer (200) says what it would meet.",
+        "In the background. Each failure is retried once, each signal acts once. With `dryRun` the answer (200) says what "
+        "it would meet.",
         body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
         errors=(400, 409),
     ),
     Operation(
         "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
-        "listBulk", "instances", "List bulk operations, newest first (addition)",
-        parameters=(
-            Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
-            Parameter("cursor", "query", "The `next` of the slice before."),
-        ),
+        "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
         answer=struct(BulkSlice), errors=(400,),
     ),
     Operation(
-        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW,
-        "getBulk", "instances", "Read a bulk operation (addition)",
-        answer=struct(BulkView), errors=(404,),
+        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
+        "Read a bulk operation (addition)", answer=struct(BulkView), errors=(404,),
     ),
     Operation(
-        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE,
-        "stopBulk", "instances", "Stop a bulk operation (addition)",
-        "What is done stays done.", answer=struct(BulkView), errors=(404,),
-    ),
+        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE, "stopBulk", "instances",
+        "Stop a bulk operation (addition)", "What is done stays done.", answer=struct(BulkView), errors=(404,)),
     Operation(
         "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
         "overview", "service", "What happens, and what needs somebody (addition)",
         "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
-        parameters=(
-            Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),
-        ),
+        parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
         answer=struct(OverviewView), errors=(400,),
     ),
     Operation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers seen within a day, by name (addition)",
-        parameters=(
-            Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
-            Parameter("cursor", "query", "The `next` of the slice before."),
-        ),
-        answer=struct(WorkerSlice),
+        "listWorkers", "service", "List workers seen within a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
     ),
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
-        "listEngines", "service", "List engines, also those gone within a day (addition)",
-        answer=struct(EngineList),
+        "listEngines", "service", "List engines, those gone within a day, too (addition)", answer=struct(EngineList),
     ),
     Operation(
         "GET", "/openapi.json", DocsRoutes.document, Permission.VIEW,

@@ -61,7 +61,7 @@ class BulkRow(NamedTuple):
     skipped: int
     failed: int
     errors: str
-    status: str
+    stage: str
     created_at: datetime
     ended_at: datetime | None
 

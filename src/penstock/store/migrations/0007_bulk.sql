@@ -17,9 +17,9 @@ CREATE TABLE bulk_operation (
   skipped     int NOT NULL DEFAULT 0,
   failed      int NOT NULL DEFAULT 0,
   errors      jsonb NOT NULL DEFAULT '[]',
-  status      text NOT NULL DEFAULT 'RUNNING' CHECK (status IN ('RUNNING', 'DONE', 'STOPPED')),
+  stage       text NOT NULL DEFAULT 'RUNNING' CHECK (stage IN ('RUNNING', 'DONE', 'STOPPED')),
   ended_at    timestamptz,
   engine      int,
   leased_until timestamptz
 );
-CREATE INDEX bulk_running ON bulk_operation (id) WHERE status = 'RUNNING';
+CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';

@@ -13,7 +13,7 @@ RETURNING id
 UPDATE bulk_operation b SET engine = $1::int, leased_until = penstock_now() + $2::float8 * interval '1 s'
 WHERE b.id = (
   SELECT o.id FROM bulk_operation o
-  WHERE o.status = 'RUNNING' AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int)
+  WHERE o.stage = 'RUNNING' AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int)
   ORDER BY o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below
 
@@ -24,19 +24,19 @@ RETURNING id, action, filter::text, step, output, note, actor, per_second, creat
 UPDATE bulk_operation SET below = $3::bigint, done = done + $4::int, skipped = skipped + $5::int, failed = failed + $6::int,
   errors = CASE WHEN jsonb_array_length(errors) < 20
     THEN jsonb_path_query_array(errors || $7::jsonb, '$[0 to 19]') ELSE errors END,
-  status = CASE WHEN $8::boolean THEN 'DONE' ELSE 'RUNNING' END, ended_at = CASE WHEN $8::boolean THEN penstock_now() END,
+  stage = CASE WHEN $8::boolean THEN 'DONE' ELSE 'RUNNING' END, ended_at = CASE WHEN $8::boolean THEN penstock_now() END,
   leased_until = CASE WHEN $8::boolean THEN NULL ELSE penstock_now() + $9::float8 * interval '1 s' END
-WHERE id = $1::bigint AND engine = $2::int AND status = 'RUNNING' AND leased_until > penstock_now() RETURNING id
+WHERE id = $1::bigint AND engine = $2::int AND stage = 'RUNNING' AND leased_until > penstock_now() RETURNING id
 
 -- name: stop_bulk
-UPDATE bulk_operation SET status = 'STOPPED', ended_at = penstock_now(), leased_until = NULL WHERE id = $1::bigint AND status = 'RUNNING'
+UPDATE bulk_operation SET stage = 'STOPPED', ended_at = penstock_now(), leased_until = NULL WHERE id = $1::bigint AND stage = 'RUNNING'
 
 -- name: list_bulk
 -- Newest first: ids below $1, at most $2; or the one with the id $3.
-SELECT id, action, filter::text, step, note, actor, per_second, total, total_exact, done, skipped, failed, errors::text, status,
+SELECT id, action, filter::text, step, note, actor, per_second, total, total_exact, done, skipped, failed, errors::text, stage,
   created_at, ended_at
 FROM bulk_operation WHERE id < $1::bigint AND ($3::bigint IS NULL OR id = $3) ORDER BY id DESC LIMIT $2::int
 
 -- name: purge_bulk
 -- Ended ones beyond the newest $1.
-DELETE FROM bulk_operation WHERE status <> 'RUNNING' AND id < (SELECT id FROM bulk_operation ORDER BY id DESC OFFSET $1::int LIMIT 1)
+DELETE FROM bulk_operation WHERE stage <> 'RUNNING' AND id < (SELECT id FROM bulk_operation ORDER BY id DESC OFFSET $1::int LIMIT 1)
