@@ -574,7 +574,7 @@ export interface paths {
         put?: never;
         /**
          * Retry, cancel or signal many instances (addition)
-         * @description In the background, kept over restarts. Each failure is retried once, each signal acts once. With `dryRun` nothing is done, and the answer (200) says what it would meet.
+         * @description In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.
          */
         post: operations["bulk"];
         delete?: never;
@@ -664,7 +664,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List workers seen within a day, by name (addition) */
+        /** List workers of a day (addition) */
         get: operations["listWorkers"];
         put?: never;
         post?: never;
@@ -681,7 +681,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List engines, also those gone within a day (addition) */
+        /** List engines, those gone within a day, too (addition) */
         get: operations["listEngines"];
         put?: never;
         post?: never;
@@ -1333,6 +1333,10 @@ export interface components {
             status: string;
             /** @description What is away, such as `kafka`. */
             degraded?: string[];
+            /** @description How many rows wait aside that the database refused, by service. */
+            rowsAside?: {
+                [key: string]: number;
+            };
             insecure?: boolean;
         };
         /**

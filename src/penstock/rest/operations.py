@@ -454,8 +454,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
         "bulk", "instances", "Retry, cancel or signal many instances (addition)",
-        "In the background. Each failure is retried once, each signal acts once. With `dryRun` the answer (200) says what "
-        "it would meet.",
+        "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
         body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
         errors=(400, 409),
     ),
@@ -480,7 +479,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers seen within a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
+        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
     ),
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
