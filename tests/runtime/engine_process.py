@@ -19,16 +19,17 @@ START_TIMEOUT_S = 30.0
 
 
 class EngineProcess:
-    """``penstock serve`` on free ports. Ends with the block; `stop` and `kill` may be called before."""
+    """``penstock serve`` on free ports. Ends with the block; `stop` and `kill` may be called before. ``module`` is run
+    in place of the package (`newer_engine`)."""
 
-    def __init__(self, dsn: str | None, *arguments: str, **settings: object) -> None:
+    def __init__(self, dsn: str | None, *arguments: str, module: str = "penstock", **settings: object) -> None:
         self._log = tempfile.NamedTemporaryFile("w+", prefix="engine-", suffix=".log", delete=False)  # noqa: SIM115
         environment = {key: value for key, value in os.environ.items() if not key.startswith("WE_")}
         environment |= {f"WE_{key.upper()}": str(value) for key, value in settings.items()}
-        environment["PYTHONPATH"] = str(REPOSITORY / "src")
+        environment["PYTHONPATH"] = f"{REPOSITORY / 'src'}:{REPOSITORY}"
         if dsn is not None:
             environment |= {"WE_POSTGRES_DSN": dsn, "WE_BIND": "127.0.0.1"}
-        command = [sys.executable, "-m", "penstock", "serve"]
+        command = [sys.executable, "-m", module, "serve"]
         command += ["--rest-port", "0", "--grpc-port", "0", "--metrics-port", "0", *arguments]
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log

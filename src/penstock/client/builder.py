@@ -11,7 +11,8 @@
     flow.end("done")
     await client.upload_definition(flow)
 
-A step without ``then`` goes on to the step that is added after it. Makes documents only: whether a definition
+A step without ``then`` goes on to the step that is added after it. With ``conditions`` (expression → step) that is
+where it goes when none of them is true; with ``then=None`` the instance fails there. Makes documents only: whether a definition
 is valid is told by ``validate_definition``, with every problem at once.
 """
 
@@ -81,7 +82,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """A job for a worker. ``conditions`` (expression → step) come before ``then``."""
+        """A job for a worker. ``conditions`` (expression → step) come before ``then``, which is taken when none is true."""
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
             | _given(
@@ -220,14 +221,22 @@ class WorkflowBuilder:
 
     def _add(self, step: JsonObject, next_step: NextStep) -> Self:
         if self._open is not None:
-            self._open["nextStep"] = step["id"]
+            _go_on(self._open, step["id"])
         self._open = None
         if isinstance(next_step, str):
-            step["nextStep"] = next_step
+            _go_on(step, next_step)
         elif next_step is not None:
             self._open = step
         self._steps.append(step)
         return self
+
+
+def _go_on(step: JsonObject, target: str) -> None:
+    """Where a step goes; after its conditions, where it has some, as they would fail the instance when none holds."""
+    if "conditionalNextSteps" in step:
+        step["conditionalNextSteps"].setdefault("true", target)
+    else:
+        step["nextStep"] = target
 
 
 def _step(step_id: str, kind: str, name: str | None, description: str | None) -> JsonObject:

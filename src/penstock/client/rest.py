@@ -85,21 +85,29 @@ class RestTransport:
                     request.headers["Authorization"] = await bearer_of(self._token)
                 response = await self._http.send(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise ConnectionFailed(_text(error, "no connection"), maybe_applied=False) from error
+            raise ConnectionFailed(_text(error, f"no connection to {self._where}"), maybe_applied=False) from None
         except httpx.RemoteProtocolError as error:
-            reason = _text(error, "the connection broke")
+            reason = _text(error, f"the connection to {self._where} broke")
             if "Server disconnected" not in reason and "peer closed" not in reason:
                 reason += "; does this port speak REST?"
-            raise ConnectionFailed(reason) from error
+            raise ConnectionFailed(reason) from None
         except httpx.TransportError as error:
-            raise ConnectionFailed(_text(error, "the connection broke")) from error
+            raise ConnectionFailed(_text(error, f"the connection to {self._where} broke")) from None
         except httpx.RequestError as error:
             raise InternalError(_text(error, "unreadable answer")) from error
         if response is None:
-            raise TimedOut(f"no answer to {exchange.method} {exchange.path} within {timeout_s:g} s")
+            raise TimedOut(
+                f"no answer from {self._where} to {exchange.method} {exchange.path} within {timeout_s:g} s"
+            )
         if response.is_success:
             return cast(R, _read(exchange, response))
         raise _error(response)
+
+    @property
+    def _where(self) -> str:
+        """The engine's address, without what may stand before it in a URL."""
+        url = self._http.base_url
+        return f"{url.scheme}://{url.netloc.decode()}"
 
     async def aclose(self) -> None:
         """Close all connections. Requests in flight fail."""

@@ -181,9 +181,9 @@ class Channel:
                 connection = Connection(await self._dial(), self._limits)
                 await connection.greet()
                 return connection
-        except TimeoutError as error:
+        except TimeoutError:
             reason = f"no connection to {self._host}:{self._port} within {seconds:g} s"
-            raise ConnectionFailed(reason, maybe_applied=False) from error
+            raise ConnectionFailed(reason, maybe_applied=False) from None
 
     async def _dial(self) -> ByteStream:
         where = f"{self._host}:{self._port}"
@@ -201,7 +201,7 @@ class Channel:
             raise
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             reason = f"no connection to {where}: {str(error) or type(error).__name__}"
-            raise ConnectionFailed(reason, maybe_applied=False) from error
+            raise ConnectionFailed(reason, maybe_applied=False) from None
         if stream.extra(TLSAttribute.alpn_protocol) != "h2":  # noqa: S610 - no Django
             await anyio.aclose_forcefully(stream)
             raise ConnectionFailed(f"{where} does not speak HTTP/2 over TLS (ALPN)", maybe_applied=False)
