@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from prometheus_client.metrics import MetricWrapperBase
+
 from penstock.access import table
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
 from penstock.core.state import (
@@ -18,6 +20,7 @@ from penstock.core.state import (
     InstanceStatus,
     TokenState,
 )
+from penstock.metrics import Metrics
 from penstock.rest.operations import OPERATIONS
 from penstock.settings import SETTINGS, SettingInfo
 
@@ -153,7 +156,37 @@ def _names(states: frozenset[TokenState]) -> str:
     return ", ".join(f"`{state.name}`" for state in sorted(states))
 
 
-PAGES = {"docs/configuration.md": configuration, "docs/security.md": security, "docs/states.md": states}
+METRICS_INTRO = """\
+# Metrics
+
+<!-- Written by `make docs` from src/penstock/metrics/registry.py. -->
+
+`GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one of
+them moves: [operations](operations.md). Those of a worker: [worker](worker.md).
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def metrics() -> str:
+    """Each metric of an engine, those of Kafka dispatch too."""
+    collectors = Metrics().registry._names_to_collectors.values()  # pyright: ignore[reportPrivateUsage] - labels are nowhere else
+    rows: set[str] = set()
+    for metric in collectors:
+        if isinstance(metric, MetricWrapperBase):
+            name = metric._name + ("_total" if metric._type == "counter" else "")  # pyright: ignore[reportPrivateUsage] - as above
+            labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # pyright: ignore[reportPrivateUsage] - as above
+            rows.add(f"| `{name}` | {metric._type} | {labels} | {metric._documentation} |\n")  # pyright: ignore[reportPrivateUsage] - as above
+    return METRICS_INTRO + "".join(sorted(rows))
+
+
+PAGES = {
+    "docs/configuration.md": configuration,
+    "docs/metrics.md": metrics,
+    "docs/security.md": security,
+    "docs/states.md": states,
+}
 
 
 def main() -> int:

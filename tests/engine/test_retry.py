@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from trio.testing import MockClock
 
 from penstock.core.advance import advance as real_advance
 from penstock.core.event import RetryRequested
 from penstock.engine import advancer
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
+from penstock.engine.lanes.failed import INTERVAL_S, REASON_MAX_CHARS, FailedInstances
 from penstock.engine.vocabulary import Failure
 from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, linear, timer
@@ -32,6 +34,33 @@ async def driver(make_driver: MakeDriver) -> Driver:
 async def seconds_to_timer(driver: Driver) -> float:
     ((left,),) = driver.rows("SELECT extract(epoch FROM fire_at - penstock_now())::float8 FROM timer WHERE index = -1")
     return float(left)
+
+
+# -- of an instance
+
+
+async def test_a_failed_instance_stands_in_the_log(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
+    instance = await driver.run(linear(1))
+    await driver.fail(await driver.one("work"), "no stock")
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if "an instance failed" in line]
+    assert f"instance={instance}" in told
+    assert "definition=linear" in told
+    assert "no stock" in told
+
+
+async def test_many_failed_instances_are_few_lines(mock_clock: MockClock, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = FailedInstances()
+    for _ in range(3):
+        failed.tell(0x1F, "one", "r" * 1000)
+        failed.tell(0x2F, "other", "")
+    mock_clock.jump(INTERVAL_S)
+    failed.tell(0x3F, "one", "")
+    told = [line.split("component=", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(line.split()[1:]) for line in told] == [
+        ["definition=one", "instance=1f", f"reason={'r' * REASON_MAX_CHARS}"],
+        ["definition=other", "instance=2f", "reason="],
+        ["definition=one", "instance=3f", "left_out=2", "reason="],
+    ]
 
 
 # -- of a job

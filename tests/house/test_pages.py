@@ -6,8 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
-from tests.house.sources import TOP
+from penstock.settings import SETTINGS
+from tests.house.sources import PACKAGE, TOP
+
+WORKER_METRICS = PACKAGE / "worker" / "metrics.py"
 
 
 def sh_blocks() -> list[list[str]]:
@@ -56,3 +60,38 @@ def test_links_between_pages_lead_somewhere():
         if not target.startswith("http") and not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_every_metric_that_a_page_names_is_one():
+    known = set(re.findall(r"^\| `(\w+)`", (TOP / "docs" / "metrics.md").read_text(), re.MULTILINE))
+    known |= {f"penstock_worker_{part}" for part in re.findall(r'"penstock_worker_(\w+)"', WORKER_METRICS.read_text())}
+    families = {name.removesuffix("_total") for name in known}
+    unknown = {
+        f"{page.name}: {name}"
+        for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
+        for name in re.findall(
+            r"`((?:penstock|workflow|engine|job|http|grpc)_[a-z_]+_(?:total|seconds|items|bytes))\b", page.read_text()
+        )
+        if name not in known and name.removesuffix("_total") not in families and name not in SETTINGS
+    }
+    assert unknown == set()
+
+
+def test_every_extra_that_a_page_tells_to_install_is_one():
+    extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    told = {
+        extra
+        for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]
+        for named in re.findall(r"penstock\[([a-z,]+)\]", page.read_text())
+        for extra in named.split(",")
+    }
+    assert told - extras == set()
+    assert told >= {"engine", "kafka", "testing"}
+
+
+def test_the_quickstart_is_python_that_runs_without_the_engines_packages():
+    text = (TOP / "docs" / "quickstart.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {"__name__": "quickstart"}
+    exec(compile(program.replace("anyio.run(main)", ""), "quickstart.md", "exec"), names)
+    assert "greeting.say" in names["worker"].handlers

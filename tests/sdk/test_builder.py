@@ -75,3 +75,22 @@ def test_a_step_that_leads_nowhere_unsaid_is_a_mistake() -> None:
     flow = WorkflowBuilder("order").service_task("charge", "payment.charge")
     with pytest.raises(ValueError, match="no step follows 'charge'"):
         flow.document()
+
+
+def test_then_is_where_a_step_goes_when_none_of_its_conditions_is_true() -> None:
+    flow = WorkflowBuilder("order")
+    flow.service_task("a", "t", conditions={"x": "end"}, then="c")
+    flow.user_task("b", conditions={"x": "end"})
+    flow.service_task("c", "t", conditions={"x": "end"}, then=None)
+    flow.wait("d", conditions={"true": "c"}, then="end")
+    flow.end()
+    document = flow.document()
+    conditions = {step["id"]: step.get("conditionalNextSteps") for step in document["steps"]}
+    assert conditions == {
+        "a": {"x": "end", "true": "c"},
+        "b": {"x": "end", "true": "c"},
+        "c": {"x": "end"},
+        "d": {"true": "c"},
+        "end": None,
+    }
+    assert [step["id"] for step in document["steps"] if "nextStep" in step] == []

@@ -47,7 +47,7 @@ def test_records_carry_the_ids_of_the_job_they_belong_to(run: Run, caplog: pytes
         record.getMessage(): (record.__dict__["job_id"], record.__dict__["instance_id"], record.__dict__["attempt"])
         for record in caplog.records
     }
-    assert fields["own of a"] == fields["thread of a"] == ("a", "ia", 1)
-    assert fields["own of b"] == fields["thread of b"] == ("b", "ib", 4)
+    assert fields["own of a (job a, attempt 1)"] == fields["thread of a"] == ("a", "ia", 1)
+    assert fields["own of b (job b, attempt 4)"] == fields["thread of b"] == ("b", "ib", 4)
     assert fields["outside"] == (None, None, None)
     assert [record.__dict__["amount"] for record in caplog.records if "amount" in record.__dict__] == [5, 5]

@@ -12,8 +12,8 @@
     await client.upload_definition(flow)
 
 A step without ``then`` goes on to the step that is added after it. With ``conditions`` (expression → step) that is
-where it goes when none of them is true; with ``then=None`` the instance fails there. Makes documents only: whether a definition
-is valid is told by ``validate_definition``, with every problem at once.
+where it goes when none of them is true; with ``then=None`` the instance fails there. Makes documents only: whether a
+definition is valid is told by ``validate_definition``, with every problem at once.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """A job for a worker. ``conditions`` (expression → step) come before ``then``, which is taken when none is true."""
+        """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true."""
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
             | _given(

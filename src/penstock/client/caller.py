@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from types import TracebackType
 from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -97,12 +98,20 @@ class Caller:
         await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)
 
 
+def check_url(engine: str) -> None:
+    """Raises ValueError for what is no engine's URL, before anything is tried."""
+    parts = urlsplit(engine)
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+        raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {engine!r}")
+
+
 def transport_for(engine: str | Transport, token: Token | None, ssl_context: ssl.SSLContext | None) -> Transport:
     """The transport for a URL; one that is given stays as it is. Raises ValueError."""
     if not isinstance(engine, str):
         if token is not None or ssl_context is not None:
             raise ValueError("token and ssl_context go with an engine's URL: give them to the transport or client")
         return engine
+    check_url(engine)
     if engine.startswith(("grpc://", "grpcs://")):
         from penstock.client.grpc import GrpcTransport  # h2 is loaded by who uses it
 

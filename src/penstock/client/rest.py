@@ -96,9 +96,7 @@ class RestTransport:
         except httpx.RequestError as error:
             raise InternalError(_text(error, "unreadable answer")) from error
         if response is None:
-            raise TimedOut(
-                f"no answer from {self._where} to {exchange.method} {exchange.path} within {timeout_s:g} s"
-            )
+            raise TimedOut(f"no answer from {self._where} to {exchange.method} {exchange.path} within {timeout_s:g} s")
         if response.is_success:
             return cast(R, _read(exchange, response))
         raise _error(response)

@@ -45,10 +45,10 @@ class JobContext:
         return self.job.step_id
 
     @property
-    def attempt(self) -> int | None:
-        """How often the job was handed out, this time included. It fences reports, and is no key to the outside world:
-        each attempt has another one."""
-        return self.job.attempt
+    def attempt(self) -> int:
+        """How often the job was handed out, this time included; 1 from an engine that does not tell. It fences reports,
+        and is no key to the outside world: each attempt has another one."""
+        return self.job.attempt or 1
 
     @property
     def idempotency_key(self) -> str:

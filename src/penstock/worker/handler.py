@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,9 @@ Argument = Callable[[JobContext], Any]
 CONTEXT_NAMES = frozenset({"context", "ctx", "job"})
 
 
+_NO_VARIABLES: typing.Final = frozenset({int, float, str, bytes, bool, list, tuple, set, frozenset})
+
+
 class Pools(typing.NamedTuple):
     """How many handlers may run in threads and in processes at once, over all job types."""
 
@@ -50,6 +54,7 @@ class Handler:
 
     Raises:
         TypeError: the function's signature is not one that a handler can have.
+        ValueError: ``concurrency`` or ``timeout_s`` is below its least.
     """
 
     def __init__(
@@ -62,6 +67,10 @@ class Handler:
         in_process: bool = False,
         names: Mapping[str, Any] | None = None,
     ) -> None:
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"the handler for {job_type!r}: concurrency must be at least 1, not {concurrency}")
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"the handler for {job_type!r}: timeout_s must be more than 0, not {timeout_s}")
         self.job_type = job_type
         self.concurrency = concurrency
         self.timeout_s = timeout_s
@@ -112,6 +121,7 @@ def _arguments_of(job_type: str, function: HandlerFunction, names: Mapping[str, 
     """How to make each positional argument from the context."""
     where = f"the handler for {job_type!r}"
     hints = _hints_of(where, function, names)
+    _check_result(where, hints.get("return"))
     arguments: list[Argument] = []
     variables_taken = False
     for parameter in inspect.signature(function).parameters.values():
@@ -134,6 +144,14 @@ def _arguments_of(job_type: str, function: HandlerFunction, names: Mapping[str, 
                 f"{where} takes a JobContext and the variables, but has another parameter {parameter.name!r}"
             )
     return arguments
+
+
+def _check_result(where: str, hint: Any) -> None:
+    """A result is variables, by their names: what can be none is refused here and not at the first job."""
+    for each in typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,):
+        if (typing.get_origin(each) or each) in _NO_VARIABLES:
+            name = each.__name__ if isinstance(each, type) else each
+            raise TypeError(f"{where} returns {name}: it has to return variables (a dict or a model), or None")
 
 
 def _hints_of(where: str, function: HandlerFunction, names: Mapping[str, Any]) -> dict[str, Any]:

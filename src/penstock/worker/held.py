@@ -32,12 +32,14 @@ class StopReason(enum.StrEnum):
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds the job's ids to every record (``record.job_id`` …); a call's own ``extra`` is kept."""
+    """Adds the job's ids to every line, and to its record (``record.job_id`` …); a call's own ``extra`` is kept."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """See ``logging.LoggerAdapter``, which would replace the call's ``extra``."""
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
+        fields = dict(self.extra or {})
+        kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}
+        # Ids are hexadecimal: no per cent sign of theirs can meet the arguments of the line.
+        return f"{msg} (job {fields['job_id']}, attempt {fields['attempt']})", kwargs
 
 
 class HeldJob:

@@ -23,6 +23,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from penstock.client.caller import check_url
 from penstock.client.client import Client
 from penstock.client.errors import ClientError
 from penstock.client.operation import Transport
@@ -61,8 +62,11 @@ class Worker:
         drain_grace_s: how long running handlers may go on after ``stop`` or SIGTERM.
         observer: told of what happens, e.g. ``penstock.worker.metrics.WorkerMetrics()``.
 
+    Raises:
+        ValueError: it could not work with these: a URL without a scheme, a limit or a time below its least.
+
     A job may be handed out more than once (a lease that ended, a worker that died): make handlers idempotent, with
-    ``context.id`` as the key.
+    ``context.idempotency_key`` as the key.
     """
 
     def __init__(
@@ -81,8 +85,19 @@ class Worker:
         drain_grace_s: float = DRAIN_GRACE_S,
         observer: WorkerObserver | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if isinstance(engine, str):
+            check_url(engine)
+        for name, least, value in (
+            ("concurrency", 1, concurrency),
+            ("max_threads", 1, max_threads),
+            ("max_processes", 1, max_processes),
+            ("max_unreported", 1, max_unreported),
+            ("lease_s", 1, lease_s),
+            ("wait_s", 0, wait_s),
+            ("drain_grace_s", 0, drain_grace_s),
+        ):
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
         if not isinstance(engine, str) and (token is not None or ssl_context is not None):
             raise ValueError("token and ssl_context go with an engine's URL: give them to the client or transport")
         check_token(token)
@@ -129,7 +144,7 @@ class Worker:
 
         Raises:
             TypeError: the function's signature is not one that a handler can have.
-            ValueError: the job type has a handler already.
+            ValueError: the job type has a handler already, or a limit is below its least.
         """
         # Annotations may be text (PEP 563) and name classes that are local to where the decorator stands.
         frame = inspect.currentframe()

@@ -18,6 +18,7 @@ from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
+from penstock.engine.lanes.failed import FailedInstances
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.post_commit import PostCommit
@@ -64,6 +65,7 @@ class FullPath:
         self._polls = polls
         self._timer_armed = timer_armed
         self._in_doubt: dict[InDoubtCommit, PostCommit] = {}
+        self._failed = FailedInstances()
         self.advancer = Advancer(database, settings, definitions, ids)
         self.lane: Lane[Command] = Lane(
             "full path",
@@ -404,5 +406,7 @@ class FullPath:
                 instance=f"{out.instance.id:x}",
                 definition=loaded.definition.id,
             )
+        if out.instance.status is InstanceStatus.FAILED:
+            self._failed.tell(out.instance.id, loaded.definition.id, out.instance.failure or "")
         if out.ended:
             metrics.note_end(loaded.definition.id, InstanceStatus(out.instance.status).name)
