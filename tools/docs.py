@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -161,8 +162,8 @@ METRICS_INTRO = """\
 
 <!-- Written by `make docs` from src/penstock/metrics/registry.py. -->
 
-`GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one of
-them moves: [operations](operations.md). Those of a worker: [worker](worker.md).
+`GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one
+of them moves: [operations](operations.md). Those of a worker: [worker](worker.md).
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -171,13 +172,14 @@ them moves: [operations](operations.md). Those of a worker: [worker](worker.md).
 
 def metrics() -> str:
     """Each metric of an engine, those of Kafka dispatch too."""
-    collectors = Metrics().registry._names_to_collectors.values()  # pyright: ignore[reportPrivateUsage] - labels are nowhere else
+    registry: Any = Metrics().registry  # the labels of a metric without children are told nowhere else
     rows: set[str] = set()
-    for metric in collectors:
+    for metric in registry._names_to_collectors.values():
         if isinstance(metric, MetricWrapperBase):
-            name = metric._name + ("_total" if metric._type == "counter" else "")  # pyright: ignore[reportPrivateUsage] - as above
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # pyright: ignore[reportPrivateUsage] - as above
-            rows.add(f"| `{name}` | {metric._type} | {labels} | {metric._documentation} |\n")  # pyright: ignore[reportPrivateUsage] - as above
+            about: Any = metric
+            name = about._name + ("_total" if about._type == "counter" else "")
+            labels = ", ".join(f"`{label}`" for label in about._labelnames)
+            rows.add(f"| `{name}` | {about._type} | {labels} | {about._documentation} |\n")
     return METRICS_INTRO + "".join(sorted(rows))
 
 

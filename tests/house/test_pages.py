@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from typing import Any
 
 from penstock.settings import SETTINGS
 from tests.house.sources import PACKAGE, TOP
@@ -62,6 +63,9 @@ def test_links_between_pages_lead_somewhere():
     assert broken == []
 
 
+METRIC = re.compile(r"`((?:penstock|workflow|engine|job|http|grpc)_[a-z_]+_(?:total|seconds|items|bytes))\b")
+
+
 def test_every_metric_that_a_page_names_is_one():
     known = set(re.findall(r"^\| `(\w+)`", (TOP / "docs" / "metrics.md").read_text(), re.MULTILINE))
     known |= {f"penstock_worker_{part}" for part in re.findall(r'"penstock_worker_(\w+)"', WORKER_METRICS.read_text())}
@@ -69,9 +73,7 @@ def test_every_metric_that_a_page_names_is_one():
     unknown = {
         f"{page.name}: {name}"
         for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
-        for name in re.findall(
-            r"`((?:penstock|workflow|engine|job|http|grpc)_[a-z_]+_(?:total|seconds|items|bytes))\b", page.read_text()
-        )
+        for name in METRIC.findall(page.read_text())
         if name not in known and name.removesuffix("_total") not in families and name not in SETTINGS
     }
     assert unknown == set()
@@ -92,6 +94,6 @@ def test_every_extra_that_a_page_tells_to_install_is_one():
 def test_the_quickstart_is_python_that_runs_without_the_engines_packages():
     text = (TOP / "docs" / "quickstart.md").read_text()
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    names: dict[str, object] = {"__name__": "quickstart"}
+    names: dict[str, Any] = {"__name__": "quickstart"}
     exec(compile(program.replace("anyio.run(main)", ""), "quickstart.md", "exec"), names)
     assert "greeting.say" in names["worker"].handlers
