@@ -41,13 +41,7 @@ async def leader(start_local: StartLocal, nursery: trio.Nursery, monkeypatch: py
     monkeypatch.setattr(relay, "LOOK_INTERVAL_S", LONG_S)
     engine = await start_local(dispatch_mode=DispatchMode.KAFKA_OUTBOX)
     running = Running(engine)
-    queued = engine.engine.polls.on_queued
-
-    def on_queued(job_type: str) -> None:
-        running.relay.wake_for(job_type)
-        queued(job_type)
-
-    engine.engine.polls.on_queued = on_queued
+    engine.engine.events.queued.listen(running.relay.wake_for)
     nursery.start_soon(running.run)
     await wait_until(lambda: _looked(running))
     return running

@@ -127,7 +127,7 @@ async def test_a_user_task(cut_driver: Driver, proxy: Proxy, fatal: bool) -> Non
 async def test_an_upload(cut_driver: Driver, proxy: Proxy, fatal: bool) -> None:
     """The COMMIT of it is a packet of its own; the caller is told of the version that it made, and it alone."""
     told: list[set[str]] = []
-    cut_driver.engine.definitions.on_uploaded = lambda job_types: told.append(set(job_types))
+    cut_driver.engine.events.uploaded.listen(lambda job_types: told.append(set(job_types)))
 
     async def upload(number: int) -> None:
         await cut_driver.upload(linear(1, job_type=f"work {number}"))

@@ -93,8 +93,8 @@ def loss(worker: str = "w", seq: int = 0) -> Loss:
 
 
 async def test_what_another_engine_says_is_not_told_to_others_again(autojump_clock: trio.testing.MockClock) -> None:
-    losses, told = Losses(max_parked=2), []
-    losses.on_told = told.append
+    told: list[Loss] = []
+    losses = Losses(2, told.append)
     losses.hear(loss(seq=1))
     losses.tell(loss(seq=2))
     losses.hear(loss(seq=2))

@@ -60,7 +60,7 @@ async def test_a_timer_fires_within_100_ms_of_its_time(timed: Driver) -> None:
     """Planned for its very time; and of some that fire one is seen to, as the machine may be busy with others."""
     await timed.upload(review(timer("escalate", "PT0.5S", interrupting=True)))
     armed_s: list[float] = []
-    timed.engine.timers.on_armed = armed_s.append
+    timed.engine.events.armed.listen(armed_s.append)
     took_s: list[float] = []
     while len(took_s) < TRIES_MAX and not any(took < 0.6 for took in took_s):
         view = await timed.start("test")

@@ -104,7 +104,7 @@ async def test_the_holder_hears_of_mail_in_the_same_engine_and_in_another(make_d
     run = await begin(here)
     journal = here.engine.journal
     journal.open_inbox(HOLDER)
-    there.engine.journal.on_mail = journal.hear  # as NOTIFY does it
+    there.engine.events.mailed.listen(journal.hear)  # as NOTIFY does it
     for number, driver in enumerate((here, there), 1):
         await send(driver, run)
         with trio.fail_after(10):

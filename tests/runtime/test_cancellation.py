@@ -234,12 +234,12 @@ def listen(engine: LocalEngine) -> Case:
 def send(engine: LocalEngine) -> Case:
     async def prepare() -> Operation[None]:
         engine.membership.others[77] = engine_store.OtherEngine(77, "0" * 36, None, "polling", "a test", True, 30)
-        engine.engine.polls.on_queued("work")
+        engine.engine.events.queued("work")
         return engine.membership.send
 
     async def after(attempt: Attempt[None]) -> None:
         await quiet(engine)
-        engine.engine.polls.on_queued("work")
+        engine.engine.events.queued("work")
         await engine.membership.send()
 
     return Case(prepare, after)

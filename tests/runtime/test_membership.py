@@ -178,7 +178,7 @@ async def test_the_listening_connection_comes_back(start_local: StartLocal, data
     b.engine.polls.hint = hinted.extend  # type: ignore[method-assign]  # pyright: ignore[reportAttributeAccessIssue] - heard here
 
     async def heard() -> bool:
-        a.engine.polls.on_queued("work")
+        a.engine.events.queued("work")
         return "work" in hinted
 
     await wait_until(heard)

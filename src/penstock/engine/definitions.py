@@ -88,6 +88,7 @@ class Definitions:
         audit: bool,
         outage_wait_s: float = 0.0,
         need_topics: bool = False,
+        uploaded: Callable[[Collection[str]], None] = lambda job_types: None,
     ) -> None:
         """``need_topics``: jobs go through Kafka, so each job type must be able to name a topic."""
         self._database = database
@@ -97,14 +98,13 @@ class Definitions:
         self._cache_max_bytes = cache_max_bytes
         self._cached_bytes = 0
         self._need_topics = need_topics
+        self._uploaded = uploaded
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
         self.job_type_ids: dict[str, int] = {}
         self.has_code = False
         """Whether a workflow written as code was met."""
         self._job_type_names: dict[int, str] = {}
-        self.on_uploaded: Callable[[Collection[str]], None] = lambda job_types: None
-        """Called with the job types of every version that is new."""
 
     async def upload(self, definition: Definition, *, code: bool = False) -> DefinitionSummary:
         """Store a definition; the same content as that of an existing version gives that version again.
@@ -152,7 +152,7 @@ class Definitions:
         self._keep(await self._off_loop(len(definition.content), lambda: LoadedDefinition(row, definition, types)))
         if new or again:
             self._metrics.definitions_uploaded.inc()
-            self.on_uploaded(types)
+            self._uploaded(types)
         return DefinitionSummary(
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )

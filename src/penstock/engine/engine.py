@@ -7,7 +7,6 @@ operations of the parts and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from penstock.engine.aside import Aside
 from penstock.engine.bulk import Bulk
 from penstock.engine.code import Code
 from penstock.engine.definitions import Definitions
+from penstock.engine.events import Events
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
@@ -44,7 +44,15 @@ class Engine:
     """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of workflows as code ``code``,
     ``journal``, ``runs``."""
 
-    def __init__(self, database: Database, settings: Settings, metrics: Metrics, engine_number: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        engine_number: int,
+        events: Events | None = None,
+    ) -> None:
+        self.events = Events() if events is None else events
         self.settings = settings
         self.metrics = metrics
         self.limits = PayloadLimits.of(settings)
@@ -59,10 +67,11 @@ class Engine:
             audit=settings.audit_log_enabled,
             outage_wait_s=settings.outage_wait_seconds,
             need_topics=settings.through_kafka,
+            uploaded=self.events.uploaded,
         )
-        self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory)
+        self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory, self.events)
         self.aside = Aside(metrics)
-        self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit)
+        self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
         self.full_path = FullPath(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
         )
@@ -79,7 +88,7 @@ class Engine:
             self.timers.note_due_in,
         )
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
-        self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers)
+        self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.instances = Instances(database, settings, self.definitions, self.starts, self.full_path, self.runs)
         self.tasks = Tasks(
@@ -129,10 +138,6 @@ class Engine:
         self.polls.return_unreadable(math.inf)
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
-
-    def on_queued(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with the job type whenever a job was committed to the queue (wake-ups of other engines)."""
-        self.polls.on_queued = listener
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:

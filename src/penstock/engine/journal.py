@@ -79,8 +79,16 @@ class Journal:
     """
 
     def __init__(
-        self, database: Database, settings: Settings, metrics: Metrics, polls: Polls, jobs: Jobs, timers: Timers
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        polls: Polls,
+        jobs: Jobs,
+        timers: Timers,
+        mailed: Callable[[Mail], None],
     ) -> None:
+        """``mailed`` hears of mail for runs that executors of other engines hold."""
         self._database = database
         self._settings = settings
         self._limits = PayloadLimits.of(settings)
@@ -88,8 +96,7 @@ class Journal:
         self._jobs = jobs
         self._inboxes: dict[str, Inbox] = {}
         self._appending_bytes = 0
-        self.on_mail: Callable[[Mail], None] = lambda mail: None
-        """Hears of mail for runs that executors of other engines hold."""
+        self._mailed_elsewhere = mailed
         self.lanes = JournalLanes(
             database, settings, metrics, polls.leases, timers, queued=polls.queued, mailed=self._mailed
         )
@@ -266,4 +273,4 @@ class Journal:
         if inbox is not None:
             inbox.hear(mail)
         else:
-            self.on_mail(mail)
+            self._mailed_elsewhere(mail)

@@ -29,10 +29,10 @@ class Loss(NamedTuple):
 
 
 class Losses:
-    """What workers are to be told, by worker. ``on_told`` hears of what this engine finds itself."""
+    """What workers are to be told, by worker. ``told`` hears of what this engine finds itself."""
 
-    def __init__(self, max_parked: int) -> None:
-        self.on_told: Callable[[Loss], None] = lambda loss: None
+    def __init__(self, max_parked: int, told: Callable[[Loss], None] = lambda loss: None) -> None:
+        self._told = told
         self._max_parked = max_parked
         self._kept: OrderedDict[Loss, float] = OrderedDict()
         self._by_worker: dict[str, dict[Loss, None]] = {}
@@ -46,7 +46,7 @@ class Losses:
     def tell(self, loss: Loss) -> None:
         """Something that a transaction of this engine did."""
         self.hear(loss)
-        self.on_told(loss)
+        self._told(loss)
 
     def hear(self, loss: Loss) -> None:
         """Something that any engine did."""

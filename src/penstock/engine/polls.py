@@ -8,7 +8,7 @@ wake-up), and its own deadline. Claims of concurrent polls are batched into one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
@@ -17,6 +17,7 @@ from penstock.engine import ids
 from penstock.engine.activity import Activity
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.events import Events
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lease_book import GrantedLease, LeaseBook
@@ -63,6 +64,7 @@ class Polls:
         metrics: Metrics,
         cache: VariablesCache,
         memory: AnswerMemory,
+        events: Events,
     ) -> None:
         self._database = database
         self._definitions = definitions
@@ -73,10 +75,10 @@ class Polls:
         self._sizes = JobSizes(memory)
         self.waiters = Waiters(memory, settings.poll_parked_max_bytes)
         self.leases = LeaseBook(settings.leases_watched_max_items)
-        self.losses = Losses(settings.poll_max_parked)
+        self.losses = Losses(settings.poll_max_parked, events.lost)
         self.draining = False
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
-        self.on_queued: Callable[[str], None] = lambda job_type: None
+        self._events = events
         self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.floors = QueueFloors(trio.current_time)
@@ -164,7 +166,7 @@ class Polls:
     def queued(self, job_type: str) -> None:
         """A job of that type was committed to the queue by this engine."""
         self.queue.note_queued(job_type)
-        self.on_queued(job_type)
+        self._events.queued(job_type)
         if self.waiters.idle_for(job_type):
             self._wake.set()
 

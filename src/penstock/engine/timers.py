@@ -51,7 +51,14 @@ class _Refused(NamedTuple):
 class Timers:
     """Finds due timers and fires them. Every engine does: who comes second finds the timer gone."""
 
-    def __init__(self, database: Database, fire: Fire, aside: Aside, failure_limit: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        fire: Fire,
+        aside: Aside,
+        failure_limit: int,
+        armed: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._database = database
         self._fire = fire
         self._aside = aside
@@ -60,7 +67,7 @@ class Timers:
         self._wake = trio.Event()
         self._refused: dict[Timer, _Refused] = {}
         self._failed: set[Timer] = set()  # not counted in their rows yet
-        self.on_armed: Callable[[float], None] = lambda seconds: None
+        self._armed = armed
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
         """A transaction armed a timer; ``now`` is the database's time in it."""
@@ -69,7 +76,7 @@ class Timers:
     def note_due_in(self, seconds: float) -> None:
         """A transaction armed a timer that is due in so many seconds."""
         if self._bring_forward(seconds):
-            self.on_armed(seconds)
+            self._armed(seconds)
 
     def hint(self, seconds: float) -> None:
         """Another engine armed a timer that is due in so many seconds."""

@@ -54,15 +54,9 @@ class Dispatch:
 
     def wire(self, membership: Membership, leftovers: Leftovers) -> None:
         """Let everything that writes rows wake the relay: here at once, elsewhere through NOTIFY."""
-        tell_others = self._engine.polls.on_queued
-
-        def queued(job_type: str) -> None:
-            self._relay.wake_for(job_type)
-            if not self._leadership.leads():
-                tell_others(job_type)
-
-        self._engine.polls.on_queued = queued
-        self._engine.definitions.on_uploaded = self._note_uploaded
+        self._engine.events.queued.listen(self._relay.wake_for)
+        self._engine.events.uploaded.listen(self._note_uploaded)
+        membership.relays_here = self._leadership.leads
         membership.on_jobs_elsewhere = self._relay.wake
         leftovers.on_moved = self._relay.wake
 

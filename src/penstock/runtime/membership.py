@@ -63,6 +63,8 @@ class Membership:
         self.on_dead: Callable[[Sequence[str]], None] = lambda tags: None
         """Hears of engines that are dead, by the tags in the names of their executors."""
         self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
+        self.relays_here: Callable[[], bool] = lambda: False
+        """Whether what is queued here is published here: then nobody else has to know."""
         self._engine: Engine | None = None
         self._queued: set[str] = set()
         self._losses: list[Loss] = []
@@ -105,10 +107,10 @@ class Membership:
         """Wire the engine's wake-ups."""
         self._engine = engine
         engine.code.tag = self._tag
-        engine.polls.on_queued = self._note_queued
-        engine.timers.on_armed = self._note_timer
-        engine.polls.losses.on_told = self._note_loss
-        engine.journal.on_mail = self._note_mail
+        engine.events.queued.listen(self._note_queued)
+        engine.events.armed.listen(self._note_timer)
+        engine.events.lost.listen(self._note_loss)
+        engine.events.mailed.listen(self._note_mail)
 
     async def leave(self) -> None:
         """Give the number back; best effort."""
@@ -244,7 +246,7 @@ class Membership:
             self.on_tokens_changed()
 
     def _note_queued(self, job_type: str) -> None:
-        if self.others:
+        if self.others and not self.relays_here():
             self._queued.add(job_type)
             self._wake.set()
 

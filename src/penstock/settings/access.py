@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
@@ -17,16 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["AccessSettings", "access_problems", "is_loopback"]
 
 
-def _access(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Access", text, low, high)
-
-
-def _oidc(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("JSON Web Tokens", text, low, high)
-
-
-def _tls(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("TLS", text, low, high)
+_access = partial(says, "Access")
+_oidc = partial(says, "JSON Web Tokens")
+_tls = partial(says, "TLS")
 
 
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):

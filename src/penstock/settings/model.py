@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
@@ -65,46 +66,21 @@ class SaslMechanism(StrEnum):
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
-def _database(text: str, low: float | None = None, high: float | None = None, *, env: str = "") -> msgspec.Meta:
-    return says("Database", text, low, high, env=env)
-
-
-def _listeners(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Listeners", text, low, high)
+_database = partial(says, "Database")
+_listeners = partial(says, "Listeners")
 
 
 def _port(text: str) -> msgspec.Meta:
     return _listeners(f"{text} 0 takes any free port.", 0, 65_535)
 
 
-def _log(text: str) -> msgspec.Meta:
-    return says("Log and audit", text)
-
-
-def _http(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("HTTP", text, low, high)
-
-
-def _grpc(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("gRPC", text, low, high)
-
-
-def _engine(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Engine", text, low, high)
-
-
-def _jobs(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Jobs", text, low, high)
-
-
-def _runs(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Durable functions", text, low, high)
-
-
-def _kafka(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
-    return says("Kafka", text, low, high)
-
-
+_log = partial(says, "Log and audit")
+_http = partial(says, "HTTP")
+_grpc = partial(says, "gRPC")
+_engine = partial(says, "Engine")
+_jobs = partial(says, "Jobs")
+_runs = partial(says, "Durable functions")
+_kafka = partial(says, "Kafka")
 _Days = Annotated[float, msgspec.Meta(ge=0.01, le=36_500)]
 
 
