@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import trio
 
@@ -27,7 +29,7 @@ class Running:
     def __init__(self, engine: LocalEngine) -> None:
         self.driver: Driver = engine
         self.producer = FakeProducer()
-        self.relay = Relay(engine.engine, self.producer, Leading())  # type: ignore[arg-type]
+        self.relay = Relay(engine.engine, self.producer, cast("Any", Leading()))
         engine.membership.on_jobs_elsewhere = self.relay.wake
 
     async def run(self) -> None:

@@ -8,7 +8,7 @@ answered as refused that was done, and nobody may hold a job that nobody was giv
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("fatal", [True, False], ids=["terminated", 
 
 
 @pytest.fixture
-async def proxy(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[Proxy]:
+async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
     proxy = Proxy(database_dsn)
     await nursery.start(proxy.serve)
     return proxy
