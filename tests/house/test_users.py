@@ -40,7 +40,6 @@ ONLY_FOR_TESTS = {
     "serve_stream": "serves gRPC on a stream that is no socket",
     "struct_to_json": "reads what the codec wrote, for its property tests",
     "value_to_json": "the same",
-    "listing": "what the log and a metric show of rows aside",
 }
 UNFINISHED = ("durable", "engine/journal.py", "engine/runs.py", "engine/code.py", "store/journal.py")
 """Durable functions on an engine: written before what calls them."""

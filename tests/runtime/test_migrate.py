@@ -40,7 +40,7 @@ def test_a_database_gets_the_partitions_that_are_missing_and_is_left_alone_then(
     before = tables(database_dsn)
     migrate(database_dsn)
     made = tables(database_dsn) - before
-    assert {name.rsplit("_", 2)[0] for name in made} == {"history", "audit"}
+    assert {name.rsplit("_", 2)[0] for name in made} == {"history", "journal", "audit"}
     before |= made
     code, lines = migrate(database_dsn)
     assert (code, lines[-1]["message"]) == (0, "the schema is up to date")

@@ -9,8 +9,13 @@ from penstock.client import operation as calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
 
-# What no client calls: the description of the API itself, and the sign of life, for which readiness stands in.
-NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), ("GET", "/v1/me")}
+# What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
+# for people: the console calls it.
+FOR_PEOPLE = {
+    ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
+    ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
+}  # fmt: skip
+NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), ("GET", "/v1/me"), *FOR_PEOPLE}
 
 CALLS = (
     calls.CheckReady(),
