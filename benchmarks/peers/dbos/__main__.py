@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -100,6 +101,8 @@ def compare(dsn: str, options: argparse.Namespace) -> dict[str, Any]:
     rates = ", ".join(f"{rate.connections} at once {rate.commits_per_s:,.0f}/s" for rate in calibration.rates)
     print(f"bare commits: p50 {calibration.commit_p50_ms:.2f} ms, {rates}", flush=True)
     ours, theirs = new_database(dsn, "penstock_bench"), new_database(dsn, "dbos_bench")
+    environment = {**os.environ, "WE_POSTGRES_DSN": ours}
+    subprocess.run([sys.executable, "-m", "penstock", "migrate", "--config", os.devnull], env=environment, check=True)
     result: dict[str, Any] = {"dbos": VERSION, "commit_p50_ms": calibration.commit_p50_ms, "rounds": []}
     for at_once in map(int, options.at_once.split(",")):
         ratios: list[float] = []

@@ -1,0 +1,81 @@
+"""The example order on PostgreSQL, in a process that dies at a record of its journal; another one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from examples.durable_order import Approval, Line, Order, Payment, order
+from penstock.durable import App
+from penstock.kernel.record import Kind
+from penstock.testing.invariants import assert_invariants
+from tests.house.sources import TOP
+
+LARGE = Order("A-1", [Line("desk", 1, Decimal(900)), Line("pen", 2, Decimal(3))])
+UNDISTURBED = sorted(
+    [(Kind.DONE, "reserve"), (Kind.DONE, "ask_for_approval"), (Kind.MESSAGE, "approval"), (Kind.MESSAGE, "payment")]
+    + [(Kind.DONE, name) for name in ("pack", "pack", "charge", "ship")]
+)
+BOUND_S = 100.0
+FEW = [("before", 0), ("after", 3), ("delivered", 6)]
+ALL = [(kind, count) for kind in ("before", "after", "delivered") for count in range(len(UNDISTURBED))]
+
+
+@contextmanager
+def executor(dsn: str, world: Path, kind: str, count: int) -> Generator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.durable.dying_executor", dsn, str(world), kind, str(count)]
+    environment = {**os.environ, "PYTHONPATH": f"{TOP / 'src'}:{TOP}"}
+    with (world.parent / f"{kind}-{count}.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=TOP, env=environment, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(BOUND_S)
+
+
+def dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int) -> None:
+    with App(at=dsn).in_thread() as client:
+        run = client.start(order, LARGE, id="A-1")
+        run.send("approval", Approval("ann", granted=True), dedup="a")
+        run.send("payment", Payment("visa"), dedup="p")
+        with executor(dsn, world, kind, count) as first:
+            deadline = time.monotonic() + BOUND_S
+            while first.poll() is None and run.status() != "COMPLETED" and time.monotonic() < deadline:
+                time.sleep(0.05)
+        died = first.returncode == 9
+        with executor(dsn, world, "lives", -1):
+            shipped = run.result(BOUND_S)
+    assert died
+    assert shipped.amount == LARGE.total
+    with closing(sqlite3.connect(world)) as file:
+        deeds = sorted(what for (what,) in file.execute("SELECT what FROM deed"))
+    assert deeds == ["ask", "charge", "pack", "pack", "reserve", "ship"]
+    with psycopg.connect(dsn) as connection:
+        records = connection.execute("SELECT kind::int, name FROM journal").fetchall()
+    assert sorted((Kind(kind), name) for kind, name in records) == UNDISTURBED
+    assert_invariants(dsn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), FEW)
+def test_an_order_whose_executor_dies_is_shipped_once(database_dsn, tmp_path, kind, count):
+    dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("kind", "count"), [each for each in ALL if each not in FEW])
+def test_an_order_whose_executor_dies_at_any_record_is_shipped_once(database_dsn, tmp_path, kind, count):
+    dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
