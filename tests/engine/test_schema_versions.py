@@ -65,6 +65,22 @@ async def test_an_upgraded_database_equals_a_new_one(old_dsn: str, database_dsn:
     assert await upgrade(old_dsn) == SCHEMA_VERSION  # nothing to do
 
 
+@pytest.mark.parametrize("version", range(2, SCHEMA_VERSION))
+async def test_a_database_of_any_version_in_between_equals_a_new_one_after_its_upgrade(
+    old_dsn: str, database_dsn: str, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    with monkeypatch.context() as engine_of_then:
+        engine_of_then.setattr(schema, "SCHEMA_VERSION", version)
+        assert await upgrade(old_dsn) == 1
+    instances = rows(old_dsn, "SELECT id, status FROM instance ORDER BY id")
+    assert instances != []
+    assert await upgrade(old_dsn) == version
+    upgraded = catalog(old_dsn)
+    for kind, things in catalog(database_dsn).items():
+        assert upgraded[kind] == things, kind
+    assert rows(old_dsn, "SELECT id, status FROM instance ORDER BY id") == instances
+
+
 async def test_version_2_lays_the_columns_out_as_schema_sql(old_dsn: str, database_dsn: str) -> None:
     await upgrade(old_dsn)
     for table in ("token", "ready", "parked", "engine"):

@@ -113,7 +113,8 @@ class Channel:
                 if await call.receive() is not None:
                     raise InternalError(f"{path} gave more than one answer")
                 return _decoded(path, answer, answer_type)
-        raise TimedOut(f"no answer to {path} within {timeout_s:g} s", maybe_applied=opened)
+        where = f"{self._host}:{self._port}"
+        raise TimedOut(f"no answer from {where} to {path} within {timeout_s:g} s", maybe_applied=opened)
 
     @asynccontextmanager
     async def open(
@@ -178,7 +179,7 @@ class Channel:
         seconds = self._limits.connect_timeout_s
         try:
             with anyio.fail_after(seconds):
-                connection = Connection(await self._dial(), self._limits)
+                connection = Connection(await self._dial(), self._limits, f"{self._host}:{self._port}")
                 await connection.greet()
                 return connection
         except TimeoutError:

@@ -61,7 +61,8 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Connection:
     """A connection that is open. ``stream`` is closed by ``aclose``, or when the connection dies."""
 
-    def __init__(self, stream: ByteStream, limits: GrpcLimits) -> None:
+    def __init__(self, stream: ByteStream, limits: GrpcLimits, where: str) -> None:
+        self._where = where
         self.limits = limits
         self.h2 = open_h2()
         self.leaving = False
@@ -199,13 +200,13 @@ class Connection:
                 self._look_at = anyio.current_time() + self.limits.keepalive_idle_s
                 return data
         except anyio.EndOfStream:
-            self.die("the engine closed the connection")
+            self.die(f"the engine at {self._where} closed the connection")
             return None
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            self.die(f"the connection broke: {error}".rstrip(": "))
+            self.die(f"the connection to {self._where} broke: {error}".rstrip(": "))
             return None
         if self._pinged:
-            self.die("the engine is silent: it answers no ping")
+            self.die(f"the engine at {self._where} is silent: it answers no ping")
         else:
             self._pinged = True
             self._look_at = anyio.current_time() + self.limits.keepalive_timeout_s
@@ -244,7 +245,7 @@ class Connection:
         try:
             await self._stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            self.die(f"the connection broke: {error}".rstrip(": "))
+            self.die(f"the connection to {self._where} broke: {error}".rstrip(": "))
 
     async def _read_on(self) -> None:
         await self.wait_until(lambda: self.dead is not None)
