@@ -117,7 +117,6 @@ async def test_the_holder_hears_of_mail_in_the_same_engine_and_in_another(make_d
     with trio.move_on_after(0) as scope:
         await journal.wait_mail(HOLDER)
     assert scope.cancelled_caught
-    journal.close_inbox(HOLDER)
 
 
 async def test_a_message_with_a_dedup_comes_once_for_as_long_as_the_run_is_kept(driver: Driver) -> None:

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.runtime import lease_sweeper
 from penstock.testing.definitions import fork, linear
 from penstock.testing.invariants import assert_invariants
+from tests.engine import runs
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.waiting import wait_until
@@ -314,3 +315,15 @@ async def test_a_heartbeat_of_a_later_attempt_is_watched_as_that(start_local: St
     engine.clock.advance(31)
     assert await sweep(engine) == 1
     assert states(engine) == [(0, 2)]
+
+
+async def test_an_engine_that_never_met_a_run_ends_leases_of_runs_as_such(start_local: StartLocal) -> None:
+    a, b = await start_local(services=False), await start_local(services=False)
+    run = await runs.begin(a)
+    a.rows("UPDATE token SET expiries = 2 RETURNING 1")
+    assert not b.engine.definitions.has_code
+    a.clock.advance(60)
+    assert await b.sweeper.scan_once() == 1
+    await b.sweeper.run_once(trio.current_time() + 1)
+    assert a.rows("SELECT state, expiries FROM token") == [(4, 3)], "it stands back, after its third executor"
+    await a.engine.instances.cancel(run.instance_id, None, force=True)

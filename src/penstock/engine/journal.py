@@ -245,10 +245,6 @@ class Journal:
         """Keep news for an executor of this engine from now on, for `wait_mail`."""
         self._inboxes.setdefault(holder, Inbox())
 
-    def close_inbox(self, holder: str) -> None:
-        """The executor is gone."""
-        self._inboxes.pop(holder, None)
-
     async def wait_mail(self, holder: str) -> list[Mail]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found
         with the next append, park or heartbeat. `Jobs.wait_lost` tells of runs that were ended by force.

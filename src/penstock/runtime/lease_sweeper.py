@@ -16,6 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import show_job
 from penstock.engine.lease_book import GrantedLease
 from penstock.engine.leases import SERVICE
+from penstock.store import definitions as definition_store
 from penstock.store import jobs as store
 from penstock.store.database import DatabaseError
 from penstock.store.jobs import Expired, JobKey
@@ -74,6 +75,8 @@ class LeaseSweeper:
         started = trio.current_time()
         async with self._engine.database.connection() as connection:
             found = await store.scan_leases(connection, interval_s + 1)
+            if not self._engine.definitions.has_code:  # another engine's, whose runs end here, too
+                self._engine.definitions.has_code = await definition_store.any_code(connection)
         now = trio.current_time()
         book = self._engine.polls.leases
         waiting = set(self._engine.aside.waiting(SERVICE))

@@ -85,6 +85,11 @@ async def by_key(connection: TrioConnection, key: int) -> DefinitionRow:
     return DefinitionRow(*cast(Any, rows[0]))
 
 
+async def any_code(connection: TrioConnection) -> bool:
+    """Whether there is a workflow written as code."""
+    return bool((await connection.fetch(SQL["any_code"]))[0][0])
+
+
 async def keys_of(connection: TrioConnection, id: str) -> list[int]:
     """The keys of all versions of an id."""
     return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id,))]

@@ -31,6 +31,9 @@ VALUES ($1, $2, $3, $4, $5, penstock_now(), $6::boolean) RETURNING key, uploaded
 INSERT INTO audit (pos, at, kind, detail, actor)
 VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text, $2::text)
 
+-- name: any_code
+SELECT EXISTS (SELECT FROM definition WHERE code)
+
 -- name: keys_of_definition
 SELECT key FROM definition WHERE id = $1::text
 
