@@ -36,7 +36,15 @@ from penstock.durable import (
     workflow,
 )
 from penstock.kernel.drive import Kernel, Limits
-from penstock.kernel.errors import CancelSwallowed, DuplicateKey, ForeignAwait, Mismatch, TooDeep, TooManyBranches
+from penstock.kernel.errors import (
+    CancelSwallowed,
+    DuplicateKey,
+    ForeignAwait,
+    Mismatch,
+    TooDeep,
+    TooManyBranches,
+    Undecodable,
+)
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import replay
 from penstock.testing import Message, StuckWorkflow, Takes, run_workflow
@@ -432,6 +440,18 @@ def test_a_removed_step_is_a_mismatch():
         await shop.reserve(ORDER)
 
     with pytest.raises(Mismatch, match=r"the journal has /2.\[sku-9\]/0 'pack', the code ended or went on without it"):
+        changed(body)
+
+
+def test_a_recorded_value_that_no_longer_fits_is_told_with_path_value_and_field():
+    @step(name="reserve")
+    async def now_gives_a_receipt(order: shop.Order) -> shop.Receipt: ...
+
+    async def body() -> None:
+        await now_gives_a_receipt(ORDER)
+
+    said = r"at /0: 'reserve' returned \"stock-o-1\" which is no Receipt: Expected `object`, got `str`"
+    with pytest.raises(Undecodable, match=said):
         changed(body)
 
 

@@ -206,6 +206,12 @@ def test_a_line_can_be_left_alone_by_rule():
     assert found(BODY.format(line="time.time()  # penstock: ignore[io]")) == [(4, "clock")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_is_what_python_takes_for_one(end):
+    source = BODY.format(line='"\x0c\u2028", time.time()  # penstock: ignore[clock]').replace("\n", end)
+    assert found(source) == []
+
+
 def test_steps_and_the_examples_are_left_alone():
     assert lint("@step\nasync def charge(o):\n    time.time()\n") == []
     for path in (shop.__file__, typed_bodies.__file__, TOP / "examples" / "durable_order.py"):

@@ -67,6 +67,8 @@ _FOREIGN_CANCELLED: Final = (
     "trio.Cancelled", "asyncio.CancelledError", "concurrent.futures.CancelledError", "anyio.get_cancelled_exc_class",
 )  # fmt: skip
 _MEETS_ALL: Final = ("BaseException", "Exception", "BaseExceptionGroup", "ExceptionGroup")
+_LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
+"""Those of Python; `str.splitlines` knows more."""
 _IGNORED: Final = re.compile(r"#\s*penstock:\s*ignore\[([\w\-, ]+)\]")
 
 
@@ -81,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 def lint(source: str) -> list[Finding]:
     """What is wrong in the bodies of this source, by line. Raises SyntaxError when it does not parse."""
     module = _Module(ast.parse(source))
-    lines = source.splitlines()
+    lines = _LINE_ENDS.split(source)
     found = {finding for function in module.bodies() for finding in _Body(module, function).findings()}
     return sorted(finding for finding in found if finding.rule not in _ignored(lines[finding.line - 1]))
 
