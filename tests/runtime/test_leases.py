@@ -136,7 +136,7 @@ async def test_many_dead_letters_share_transactions(start_local: StartLocal) -> 
 def batches(engine: LocalEngine) -> float:
     """Transactions of the full path."""
     name = "engine_db_transaction_duration_seconds_count"
-    return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "full"}) or 0
+    return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "wide"}) or 0
 
 
 async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(

@@ -74,7 +74,7 @@ class FastPath:
             self._batch,
             find_held=self._find_held,
             key=lambda item: item.job.token,
-            label="fast",
+            label="narrow",
             finish=self._batch_over,
         )
 

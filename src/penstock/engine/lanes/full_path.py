@@ -75,7 +75,7 @@ class FullPath:
             self._batch,
             find_held=self._find_held,
             key=lambda item: item.instance,
-            label="full",
+            label="wide",
             finish=self.abandon,
         )
         self.long: LongPath[Command] = LongPath("long full path", settings, self.advancer, self.lane.apply_batch)
@@ -99,7 +99,7 @@ class FullPath:
             items = [item for item in items if not item.settled]
             if not items:
                 return
-        with self._metrics.db_transaction_seconds["full"].time():
+        with self._metrics.db_transaction_seconds["wide"].time():
             await self._transaction(connection, items, again)
 
     async def _transaction(self, connection: TrioConnection, items: list[Command], again: bool) -> None:
@@ -182,7 +182,7 @@ class FullPath:
         """The scene, and by the item's `id()` what is known of its job."""
         jobs = [item for item in items if item.job is not None]
         timers = [item.timer for item in items if item.timer is not None]
-        with self._metrics.db_lock_wait_seconds["full"].time():  # locking and reading: nearly all of it is waiting
+        with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
             scene = await store.lock_and_load(
                 connection,
                 [item.instance for item in items],
