@@ -190,7 +190,7 @@ async def test_a_worker_gets_and_settles_jobs_of_its_types_only(driver: Driver, 
     for method, request in (
         ("CompleteJobs", w.CompleteJobsRequest("w", [w.Completion(held.id, held.attempt)])),
         ("FailJobs", w.FailJobsRequest("w", [w.Failure(held.id, held.attempt)])),
-        ("ReleaseJobs", w.ReleaseJobsRequest("w", [w.Release(held.id, held.attempt)])),
+        ("ReleaseJobs", w.ReleaseJobsRequest("w", [w.JobRef(held.id, held.attempt)])),
         ("HeartbeatJobs", w.HeartbeatJobsRequest("w", [w.Heartbeat(held.id, held.attempt)])),
     ):
         answer = await call(gated.client, f"/penstock.v1.Worker/{method}", proof("worker"), encode_message(request))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Completion
 from penstock.kafka.relay import Relay
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import linear
+from penstock.wire.model import Completion
 from tests.dispatch.conftest import KafkaDriver
 from tests.runtime.test_cancellation import SESSIONS
 from tests.waiting import wait_until

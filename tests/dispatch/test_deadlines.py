@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio.testing
 
-from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import LeaseLost
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.settings import DispatchMode
 from penstock.testing.definitions import definition, end
+from penstock.wire.model import Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver
 from tests.dispatch.fake_producer import ACKED, UNKNOWN

@@ -9,13 +9,13 @@ import trio
 import trio.testing
 
 from penstock.core.topic import topic_of
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat
 from penstock.errors import LeaseLost
 from penstock.kafka import relay
 from penstock.kafka.record import Result
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.leftovers import Leftovers
 from penstock.testing.definitions import definition, end, service
+from penstock.wire.model import Completion, Failure, Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN, event_of
@@ -116,7 +116,7 @@ async def test_a_retry_is_published_anew_under_another_dedup_id_with_the_next_at
 async def test_a_job_in_back_off_gets_its_row_when_its_time_has_come(kafka: KafkaDriver) -> None:
     await kafka.run(definition(task("b", retryCount=1), end()))
     await kafka.drain()
-    await kafka.engine.jobs.fail(failed(kafka.producer.log[0], retry_after_seconds=60.0))
+    await kafka.engine.jobs.fail(failed(kafka.producer.log[0], retry_after_s=60.0))
     assert (kafka.states(), kafka.outbox()) == ([(BACKOFF, 1)], [])
     assert await kafka.due(61) == 1
     await kafka.drain()

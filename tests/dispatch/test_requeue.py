@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import LeaseLost, NotFound
 from penstock.runtime.requeue import bring_back
 from penstock.testing.definitions import definition, end
+from penstock.wire.model import Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.dispatch.test_relay import DISPATCHED, LOCKED, READY, done

@@ -6,13 +6,13 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import Conflict, DispatchModeConflict
 from penstock.runtime import leftovers, membership
 from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.membership import Membership, Superseded
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end
+from penstock.wire.model import Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.dispatch.fake_producer import UNKNOWN
@@ -120,7 +120,7 @@ async def every_state(kafka: KafkaDriver) -> dict[str, JobDispatchEvent | str]:
         await kafka.drain()
     first, held, back_off = kafka.producer.log
     await kafka.engine.jobs.heartbeat(Heartbeat(job_id=held.job_id, worker_id="w", lease_seconds=30))
-    await kafka.engine.jobs.fail(failed(back_off, retry_after_seconds=60.0))
+    await kafka.engine.jobs.fail(failed(back_off, retry_after_s=60.0))
     await start(kafka)  # its row is not looked at yet
     assert sorted(state for state, _ in kafka.states()) == [0, 1, 4, 5, 5]
     return {"dispatched": first, "held": held, "back_off": back_off}
@@ -135,7 +135,7 @@ async def test_there_and_back_with_jobs_in_every_state_loses_nothing(
     assert await move_all(polling) == 2
     jobs = await polling.poll("a", n=2)  # the row that was not looked at, and the one without an answer
     assert len(jobs) == 2
-    await polling.fail(jobs[0], retry_after_seconds=30.0)  # back-off of the polling mode; the other one stays leased
+    await polling.fail(jobs[0], retry_after_s=30.0)  # back-off of the polling mode; the other one stays leased
     (queued,) = await start(polling)
 
     again = make_kafka()

@@ -68,7 +68,7 @@ async def test_whatever_writes_a_row_wakes_the_relay_of_its_engine(leader: Runni
     await published(leader, 2)
     await kafka.engine.jobs.fail(failed(leader.producer.log[1]))
     await published(leader, 3)
-    await kafka.engine.jobs.fail(failed(leader.producer.log[2], retry_after_seconds=0.01))
+    await kafka.engine.jobs.fail(failed(leader.producer.log[2], retry_after_s=0.01))
     await published(leader, 4)
     assert [event.attempt for event in leader.producer.log] == [1, 1, 2, 3]
 

@@ -13,13 +13,9 @@ from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.engine import Engine
 from penstock.engine.vocabulary import (
-    Completion,
-    Failure,
-    Heartbeat,
     HeartbeatAnswer,
     HistoryItem,
     InstanceView,
-    Job,
     PollRequest,
     Signal,
     StartRequest,
@@ -27,6 +23,7 @@ from penstock.engine.vocabulary import (
 )
 from penstock.errors import Conflict
 from penstock.testing.clock import DatabaseClock
+from penstock.wire.model import Completion, Failure, Heartbeat, Job
 
 
 class Driver:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.engine.vocabulary import Release
 from penstock.errors import LeaseLost
 from penstock.testing.definitions import definition, end, linear, service, step, timer
+from penstock.wire.model import JobRef
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 
@@ -72,7 +72,7 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
     elif before == "LEASE_EXPIRED":
         assert await driver.expire(11) == 1
     else:
-        await driver.engine.jobs.release_many([Release(job_id=job.id, worker_id="w1", attempt=1)])
+        await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=1)])
     told = [(1, before)]
     if after == "skipped":
         await driver.finish_task(instance, "u")

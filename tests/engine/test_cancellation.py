@@ -16,13 +16,14 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
-from penstock.engine.vocabulary import Failure, Heartbeat, Job, Release, StartRequest
+from penstock.engine.vocabulary import StartRequest
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from penstock.wire.model import Failure, Heartbeat, Job, JobRef
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
@@ -166,7 +167,7 @@ def beating(*, many: bool = False) -> Prepare:
 
 async def release(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
-    return LockedBatch(key, lambda: driver.engine.jobs.release_many([Release(job_id=job.id, worker_id=job.worker_id)]))
+    return LockedBatch(key, lambda: driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id=job.worker_id)]))
 
 
 async def cancel(driver: Driver, key: str) -> LockedBatch:

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from penstock.engine.polls import UNREADABLE_PAUSE_S
-from penstock.engine.vocabulary import Heartbeat
 from penstock.errors import Unavailable
 from penstock.settings import Secret
 from penstock.testing.definitions import definition, end, linear, service
+from penstock.wire.model import Heartbeat
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.shapes import assign, choose, parallel, task, user, wait

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, Job, Release
+from penstock.engine.vocabulary import HeartbeatAnswer
 from penstock.errors import BadRequest, JobCancelled, LeaseLost, PenstockError
 from penstock.testing.definitions import Json, definition, end, timer
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
 from tests.shapes import task, user
@@ -233,9 +234,7 @@ async def test_the_attempt_grows_with_each_claim_and_hand_off(make_driver: MakeD
 async def test_a_job_given_back_spends_nothing_and_has_no_last_holder(driver: Driver, body: Json) -> None:
     instance = await driver.run(body)
     job = await driver.one("a")
-    (outcome,) = await driver.engine.jobs.release_many(
-        [Release(job_id=job.id, worker_id="w1", attempt=1, explicit=True)]
-    )
+    (outcome,) = await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=1)])
     assert outcome.outcome == "ok"
     assert driver.rows("SELECT state, attempt, failures, expiries, claimed_by FROM token") == [(0, 1, 0, 0, None)]
     await lost(driver, driver.complete, job)
@@ -251,7 +250,7 @@ async def test_only_the_holder_gives_a_job_back(driver: Driver, body: Json, chan
     await driver.run(body)
     job = await driver.one("a")
     before = driver.snapshot()
-    release = Release(**{"job_id": job.id, "worker_id": "w1", **changes})
+    release = JobRef(**{"job_id": job.id, "worker_id": "w1", **changes})
     (outcome,) = await driver.engine.jobs.release_many([release])
     assert outcome.outcome == "lease-lost"
     assert driver.snapshot() == before
@@ -313,16 +312,16 @@ async def test_each_item_of_a_batch_has_its_own_outcome(driver: Driver, body: Js
     await driver.cancel(jobs["cancelled"].instance_id)
     await driver.fail(jobs["failed"], retryable=False)
     requests = [
-        completion(jobs["good"], {"done": True}, explicit=True),
-        completion(jobs["repeated"], {"done": True}, explicit=True),
-        completion(jobs["stale"], {"done": True}, explicit=True),
-        completion(jobs["cancelled"], {"done": True}, explicit=True),
-        completion(jobs["failed"], {"done": True}, explicit=True),
-        completion(jobs["wrong attempt"], {"done": True}, attempt=7, explicit=True),
-        completion(jobs["good"], explicit=True, job_id="1-1-1"),
-        completion(jobs["good"], explicit=True, job_id="nonsense"),
-        completion(jobs["good"], explicit=True, worker_id=""),
-        completion(jobs["good"], explicit=True, worker_id="x\0"),
+        completion(jobs["good"], {"done": True}),
+        completion(jobs["repeated"], {"done": True}),
+        completion(jobs["stale"], {"done": True}),
+        completion(jobs["cancelled"], {"done": True}),
+        completion(jobs["failed"], {"done": True}),
+        completion(jobs["wrong attempt"], {"done": True}, attempt=7),
+        completion(jobs["good"], job_id="1-1-1"),
+        completion(jobs["good"], job_id="nonsense"),
+        completion(jobs["good"], worker_id=""),
+        completion(jobs["good"], worker_id="x\0"),
     ]
     outcomes = await driver.engine.jobs.complete_many(requests)
     assert [each.job_id for each in outcomes] == [each.job_id for each in requests]
@@ -345,7 +344,7 @@ async def test_each_item_of_a_batch_has_its_own_outcome(driver: Driver, body: Js
 async def test_a_job_twice_in_one_batch_is_completed_once(driver: Driver, body: Json) -> None:
     instance = await driver.run(body)
     job = await driver.one("a")
-    outcomes = await driver.engine.jobs.complete_many([completion(job, {"n": n}, explicit=True) for n in range(3)])
+    outcomes = await driver.engine.jobs.complete_many([completion(job, {"n": n}) for n in range(3)])
     assert sorted(each.outcome for each in outcomes) == ["already-completed", "already-completed", "ok"]
     (applied,) = [n for n, each in enumerate(outcomes) if each.outcome == "ok"]
     assert await driver.variables(instance) == {"n": applied}
@@ -367,7 +366,7 @@ async def test_each_failure_of_a_batch_has_its_own_outcome(driver: Driver, body:
     await driver.cancel(cancelled.instance_id)
 
     def failure(job: Job, **changes: Any) -> Failure:
-        fields = {"job_id": job.id, "worker_id": "w1", "retryable": True, "explicit": True}
+        fields = {"job_id": job.id, "worker_id": "w1", "retryable": True}
         return Failure(**{**fields, **changes})
 
     outcomes = await driver.engine.jobs.fail_many(
@@ -394,7 +393,7 @@ async def test_each_heartbeat_of_a_batch_has_its_own_outcome(driver: Driver, bod
     _, done, cancelled = jobs
     await driver.complete(done)
     await driver.cancel(cancelled.instance_id)
-    beats = [Heartbeat(job_id=job.id, worker_id="w1", explicit=True) for job in jobs]
+    beats = [Heartbeat(job_id=job.id, worker_id="w1") for job in jobs]
     answers = await driver.engine.jobs.heartbeat_many([*beats, Heartbeat(job_id="1-1-1", worker_id="w1")])
     assert isinstance(answers[0], HeartbeatAnswer)
     assert [getattr(each, "outcome", None) for each in answers] == [None, "lease-lost", "cancelled", "not-found"]
@@ -409,8 +408,8 @@ async def test_a_value_that_can_not_be_stored_refuses_its_item_and_not_its_neigh
     for _ in range(5):
         await driver.start("flow")
         jobs.append(await driver.one("a"))
-    requests = [completion(job, {"ok": True}, explicit=True) for job in jobs]
-    requests[2] = Completion(job_id=jobs[2].id, worker_id="w1", explicit=True, variables=b'{"nul":"\\u0000"}')
+    requests = [completion(job, {"ok": True}) for job in jobs]
+    requests[2] = Completion(job_id=jobs[2].id, worker_id="w1", variables=b'{"nul":"\\u0000"}')
     outcomes = await driver.engine.jobs.complete_many(requests)
     assert [each.outcome for each in outcomes] == ["ok", "ok", "invalid", "ok", "ok"]
     assert await driver.open_steps(jobs[2].instance_id) == ["a"]

@@ -9,11 +9,11 @@ import trio.testing
 
 from penstock.engine import ids
 from penstock.engine.lanes.commands import DeadLetterCommand
-from penstock.engine.vocabulary import Job
 from penstock.errors import LeaseLost
 from penstock.store import jobs as job_store
 from penstock.store.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import joining, parallel, task

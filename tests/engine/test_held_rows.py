@@ -15,12 +15,12 @@ import trio
 from penstock.core import fencing
 from penstock.engine.lanes.commands import TimerCommand
 from penstock.engine.lanes.fast_path import FastCompletion
-from penstock.engine.vocabulary import Job, Release
 from penstock.engine.waiters import Waiter
 from penstock.errors import Unavailable
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, timer
+from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import wait
@@ -70,7 +70,7 @@ def of_job(call: Callable[[Driver, Job], Awaitable[Any]]) -> Call:
 
 async def release(driver: Driver, subject: Subject) -> None:
     assert subject.job is not None
-    request = Release(job_id=subject.job.id, worker_id=subject.job.worker_id)
+    request = JobRef(job_id=subject.job.id, worker_id=subject.job.worker_id)
     [outcome] = await driver.engine.jobs.release_many([request])
     if outcome.outcome == "unavailable":
         raise Unavailable(outcome.reason or "")

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.vocabulary import Release, UserTaskCompletion
+from penstock.engine.vocabulary import UserTaskCompletion
 from penstock.errors import NotFound
 from penstock.testing.definitions import definition, end, linear, timer
+from penstock.wire.model import JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait
@@ -73,7 +74,7 @@ async def test_attempts_are_told_within_their_item(driver: Driver) -> None:
     await driver.one("x", worker="bob")
     await driver.expire(31)
     given_back = await driver.one("x", worker="cat")
-    await driver.engine.jobs.release_many([Release(job_id=given_back.id, worker_id="cat")])
+    await driver.engine.jobs.release_many([JobRef(job_id=given_back.id, worker_id="cat")])
     running = await driver.one("x", worker="dan")
     (item,) = await driver.history(instance)
     assert (item.status, item.attempt_number, item.ended_at) == ("RUNNING", 1, None)

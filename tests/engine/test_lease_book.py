@@ -12,11 +12,11 @@ from penstock.engine import ids
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.engine.poll_items import ReleaseItem
-from penstock.engine.vocabulary import Job
 from penstock.errors import Conflict
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store import jobs as store
 from penstock.testing.definitions import linear
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 

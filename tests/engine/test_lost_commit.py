@@ -14,9 +14,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Job
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.store.proxy import Proxy

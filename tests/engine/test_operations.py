@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat
 from penstock.errors import BadRequest, Conflict, JobCancelled, LeaseLost, NotFound
 from penstock.testing.definitions import definition, end, timer
+from penstock.wire.model import Completion, Failure, Heartbeat
 from tests.engine.driver import Driver
 from tests.shapes import joining, task, user, wait
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from penstock.engine.lanes.commands import FoldCommand, TimerCommand
-from penstock.engine.vocabulary import Job
 from penstock.errors import PenstockError
 from penstock.testing.definitions import Json, definition, end, timer
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import choose, gateway, joining, task, user, wait

@@ -13,9 +13,9 @@ from penstock.core.event import RetryRequested
 from penstock.engine import advancer
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.lanes.failed import INTERVAL_S, REASON_MAX_CHARS, FailedInstances
-from penstock.engine.vocabulary import Failure
 from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, linear, timer
+from penstock.wire.model import Failure
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
 from tests.shapes import choose, gateway, joining, parallel, task, user, wait
@@ -79,10 +79,10 @@ async def test_a_back_off_grows_to_its_bound_and_the_job_is_not_handed_out_befor
 
 async def test_a_worker_may_ask_for_its_own_pause(driver: Driver) -> None:
     await driver.run(definition(task("x", retryCount=9), end()))
-    await driver.fail(await driver.one("x"), retry_after_seconds=3600)
+    await driver.fail(await driver.one("x"), retry_after_s=3600)
     assert await seconds_to_timer(driver) == pytest.approx(3600, abs=0.001)
     assert await driver.due(3601) == 1
-    await driver.fail(await driver.one("x"), retry_after_seconds=0)
+    await driver.fail(await driver.one("x"), retry_after_s=0)
     assert (await driver.one("x")).attempt == 3
 
 
@@ -90,10 +90,10 @@ async def test_a_worker_may_ask_for_its_own_pause(driver: Driver) -> None:
 async def test_no_wish_of_a_worker_ends_the_engine(driver: Driver, wish: float) -> None:
     instance = await driver.run(definition(task("x", retryCount=9), end()))
     job = await driver.one("x")
-    await driver.engine.jobs.fail(Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_seconds=wish))
+    await driver.engine.jobs.fail(Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_s=wish))
     assert driver.rows("SELECT failures FROM token") == [(1,)]
     assert await driver.open_steps(instance) == ["x"]
-    failed = Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_seconds=wish, attempt=7, explicit=True)
+    failed = Failure(job_id=job.id, worker_id="w1", retryable=True, retry_after_s=wish, attempt=7)
     assert [item.outcome for item in await driver.engine.jobs.fail_many([failed])] == ["lease-lost"]
 
 

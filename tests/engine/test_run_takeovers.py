@@ -12,7 +12,7 @@ import pytest
 import structlog.testing
 
 from penstock.core.definition import InvalidDefinition
-from penstock.engine.vocabulary import Completion, Heartbeat, PollRequest, Release
+from penstock.engine.vocabulary import PollRequest
 from penstock.errors import Forbidden, LeaseLost
 from penstock.runtime.deaths import Deaths, is_alive, this_process
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -20,6 +20,7 @@ from penstock.settings import DispatchMode
 from penstock.store import outbox as outbox_store
 from penstock.store.engines import OtherEngine
 from penstock.testing.definitions import linear
+from penstock.wire.model import Completion, Heartbeat, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import HOLDER, ORDER, append, begin, done, finish, paths, start, take
@@ -163,7 +164,7 @@ async def test_only_executors_take_runs_and_are_called_so(driver: Driver) -> Non
         await jobs.complete(Completion(job_id=job, worker_id=HOLDER, attempt=1))
     with pytest.raises(Forbidden, match="workerId"):
         await jobs.heartbeat(Heartbeat(job_id=job, worker_id=HOLDER, attempt=1))
-    [outcome] = await jobs.release_many([Release(job_id=job, worker_id=HOLDER, attempt=1)])
+    [outcome] = await jobs.release_many([JobRef(job_id=job, worker_id=HOLDER, attempt=1)])
     assert outcome.outcome == "invalid"
     with pytest.raises(LeaseLost):
         await jobs.complete(Completion(job_id=job, worker_id="w", attempt=1))

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from penstock.engine.ids import show_instance, show_job
-from penstock.engine.vocabulary import Completion
 from penstock.errors import Conflict, PenstockError
 from penstock.runtime.membership import Membership, Superseded
 from penstock.store import engines as engine_store
@@ -20,6 +19,7 @@ from penstock.store.database import Database
 from penstock.store.schema import MIGRATIONS, SCHEMA_VERSION, SchemaMismatch, ensure_schema, schema_sql
 from penstock.testing.definitions import definition, end, step
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.model import Completion
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.postgres import Server

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from penstock.engine.streams import JobStream
-from penstock.engine.vocabulary import Job
 from penstock.errors import Unavailable
 from penstock.store import jobs as store
 from penstock.testing.definitions import linear
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.waiting import wait_until

@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from penstock.engine.lanes.commands import FoldCommand, TimerCommand
-from penstock.engine.vocabulary import Job, Release
 from penstock.errors import PenstockError
 from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
+from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move, Seeded, next_move, output_of, play
@@ -173,7 +173,7 @@ class Played:
                 await self.signal_again(self.source.randrange(len(self.signals)))
             case 2:
                 held = list(self.jobs.values())[:2]
-                releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]
+                releases = [JobRef(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]
                 await self.engine.engine.jobs.release_many(releases)
             case _:
                 await self.engine.engine.full_path.submit(FoldCommand(number(self.instance), lambda: None))

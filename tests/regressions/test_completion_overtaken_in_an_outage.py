@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Job
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.test_lost_commit import MARK, cut_driver, parked_poll, proxy

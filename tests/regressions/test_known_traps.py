@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from penstock.core.parsing import parse_definition
-from penstock.engine.vocabulary import Failure
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
+from penstock.wire.model import Failure
 from tests.engine.conftest import MakeDriver, driver, make_driver
 from tests.engine.driver import Driver, variables_of
 from tests.waiting import wait_until

@@ -20,10 +20,11 @@ from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
-from penstock.engine.vocabulary import InstanceView, Job
+from penstock.engine.vocabulary import InstanceView
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.settings import Settings
+from penstock.wire.model import Job
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 

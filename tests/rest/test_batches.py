@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.engine.payload import ITEMS_MAX_COUNT
-from penstock.engine.vocabulary import (
-    Completion,
-    Failure,
-    Heartbeat,
-    HeartbeatAnswer,
-    ItemOutcome,
-    Release,
-    StartRequest,
-    StartResult,
-)
+from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome, StartRequest, StartResult
+from penstock.wire.model import Completion, Failure, Heartbeat, JobRef
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 
@@ -35,8 +27,8 @@ async def test_completions_are_passed_on_together(rest: Rest, engine: ScriptedEn
     items = [{"jobId": "a", "attempt": 2, "variables": {"x": 1}}, {"jobId": "b"}]
     found = await rest.post("/v1/jobs/complete", {"workerId": "w", "results": items})
     assert engine.one("jobs.complete_many") == [
-        Completion(job_id="a", worker_id="w", attempt=2, explicit=True, variables=b'{"x": 1}'),
-        Completion(job_id="b", worker_id="w", explicit=True),
+        Completion(job_id="a", worker_id="w", attempt=2, variables=b'{"x": 1}'),
+        Completion(job_id="b", worker_id="w"),
     ]
     assert (found.status, found.json) == (
         200,
@@ -105,16 +97,15 @@ async def test_failures_keep_their_texts_whatever_is_in_them(rest: Rest, engine:
     )
     answer = await rest.post("/v1/jobs/fail", body)
     assert engine.one("jobs.fail_many") == [
-        Failure(job_id="a", worker_id="w", explicit=True, retryable=True, error_message="x\ufffd"),
-        Failure(job_id="b", worker_id="w", explicit=True, retryable=False, error_message="\ufffd"),
+        Failure(job_id="a", worker_id="w", retryable=True, error_message="x\ufffd"),
+        Failure(job_id="b", worker_id="w", retryable=False, error_message="\ufffd"),
         Failure(
             job_id="d",
             worker_id="w",
-            explicit=True,
             attempt=4,
             retryable=False,
             error_message='{"k": 1}',
-            retry_after_seconds=3.0,
+            retry_after_s=3.0,
         ),
     ]
     assert [item["outcome"] for item in answer.json["results"]] == ["ok", "ok", "invalid", "ok"]
@@ -162,15 +153,15 @@ async def test_heartbeats_answer_with_the_new_end_or_an_outcome(rest: Rest, engi
         {"jobId": "c", "outcome": "lease-lost"},
     ]
     assert engine.one("jobs.heartbeat_many") == [
-        Heartbeat(job_id="a", worker_id="w", explicit=True, lease_seconds=60, progress=b'{"p": 1}'),
-        Heartbeat(job_id="c", worker_id="w", explicit=True),
+        Heartbeat(job_id="a", worker_id="w", lease_seconds=60, progress=b'{"p": 1}'),
+        Heartbeat(job_id="c", worker_id="w"),
     ]
 
 
 async def test_releases_are_passed_on(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("jobs.release_many", all_ok)
     answer = await rest.post("/v1/jobs/release", {"workerId": "w", "jobs": [{"jobId": "a", "attempt": 1}, {}]})
-    assert engine.one("jobs.release_many") == [Release(job_id="a", worker_id="w", attempt=1, explicit=True)]
+    assert engine.one("jobs.release_many") == [JobRef(job_id="a", worker_id="w", attempt=1)]
     assert [item["outcome"] for item in answer.json["results"]] == ["ok", "invalid"]
 
 

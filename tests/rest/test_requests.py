@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, PollRequest, StartRequest
+from penstock.engine.vocabulary import HeartbeatAnswer, PollRequest, StartRequest
+from penstock.wire.model import Completion, Failure, Heartbeat
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 
 # -- poll
@@ -234,7 +235,7 @@ async def test_a_failure_is_retryable_only_when_it_says_so(
 @pytest.mark.parametrize("given", [None, 1.5, -1, 10**400])
 async def test_a_retry_delay_is_passed_on_as_it_came(rest: Rest, engine: ScriptedEngine, given: Any) -> None:
     await rest.post("/v1/jobs/j/fail", {"workerId": "w", "retryable": True, "retryAfterSeconds": given})
-    assert engine.one("jobs.fail").retry_after_seconds == given
+    assert engine.one("jobs.fail").retry_after_s == given
 
 
 @pytest.mark.parametrize("action", ["complete", "fail", "heartbeat"])

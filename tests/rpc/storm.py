@@ -197,7 +197,7 @@ class Storm:
                 jobs = [job for job in answer.jobs if rng.random() < 0.7]
                 await work.send(
                     completions=[w.Completion(job.id, job.attempt, self._output(job, sent)) for job in jobs[::2]],
-                    releases=[w.Release(job.id, job.attempt) for job in jobs[1::4]],
+                    releases=[w.JobRef(job.id, job.attempt) for job in jobs[1::4]],
                     failures=[w.Failure(job.id, job.attempt, True, "storm") for job in jobs[3::4]],
                     credits=[w.Credit("work", rng.randint(-5, 10))],
                 )

@@ -117,7 +117,7 @@ class Requests:
 
     def _release(self, rng: random.Random) -> tuple[Any, Learn]:
         worker, items = self._same_worker(rng)
-        return w.ReleaseJobsRequest(worker, [w.Release(item.job, item.attempt) for item in items]), ignore
+        return w.ReleaseJobsRequest(worker, [w.JobRef(item.job, item.attempt) for item in items]), ignore
 
     def _beat(self, rng: random.Random) -> tuple[Any, Learn]:
         beats = [w.Heartbeat(item.job, item.attempt, POLL_LEASE_S, b'{"at":1}') for item in self._held[-20:]]

@@ -16,9 +16,24 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from penstock.wire import model
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto, decode_message, encode_message, fields_of
+from penstock.wire.codec import (
+    BOOL,
+    INT32,
+    JSON,
+    MILLIS,
+    STRUCT,
+    TEXT,
+    UINT32,
+    VALUE,
+    Proto,
+    decode_message,
+    encode_message,
+    fields_of,
+    package_of,
+)
 from penstock.wire.protobuf import DecodeError
 from penstock.wire.struct_codec import (
     decode_struct,
@@ -32,7 +47,9 @@ from penstock.wire.struct_codec import (
 from tests.rpc.conftest import Google
 from tests.rpc.test_generated import structs
 
-KINDS = [*structs(m).values(), *structs(w).values()]
+KINDS = [
+    (name, kind, module.PACKAGE) for module in (m, w) for name, kind in structs(module).items()
+]  # fmt: skip
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -59,8 +76,20 @@ def whole(value: Any) -> Any:
     return value
 
 
-def field_values(python_type: Any, proto: Proto) -> st.SearchStrategy[Any]:
+NONZERO: dict[str, st.SearchStrategy[Any]] = {
+    TEXT: texts.filter(bool),
+    INT32: int32s.filter(bool),
+    BOOL: st.just(True),
+    JSON: st.binary(min_size=1, max_size=12),
+    MILLIS: st.integers(1, 2**32 - 1).map(lambda number: number / 1_000),
+}
+"""Of classes that are messages of several packages: what is empty there is not given."""
+
+
+def field_values(python_type: Any, proto: Proto, package: str = "") -> st.SearchStrategy[Any]:
     origin, args = get_origin(python_type), get_args(python_type)
+    if proto.kind in NONZERO:
+        return NONZERO[proto.kind]
     if proto.kind == STRUCT:
         return st.just(b"") | json_objects.map(lambda value: msgspec.json.encode(whole(value)))
     if proto.kind == UINT32:
@@ -69,20 +98,30 @@ def field_values(python_type: Any, proto: Proto) -> st.SearchStrategy[Any]:
         values = json_values.map(lambda value: msgspec.json.encode(whole(value))) if proto.kind == VALUE else texts
         return st.dictionaries(texts, values, max_size=3)
     if origin is list:
-        return st.lists(field_values(args[0], Proto(0)), max_size=3)
+        return st.lists(field_values(args[0], Proto(0), package), max_size=3)
     if origin is UnionType:
-        return st.none() | (times if args[0] is datetime else field_values(args[0], Proto(0)))
+        return st.none() | (times if args[0] is datetime else field_values(args[0], Proto(0), package))
     if isinstance(python_type, type) and issubclass(python_type, msgspec.Struct):
-        return whole_messages(python_type)
+        return whole_messages(python_type, package)
     return {str: texts, bytes: st.binary(max_size=12), int: int32s, bool: st.booleans()}[python_type]
 
 
-def whole_messages(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{name: field_values(python_type, proto) for name, python_type, proto in fields_of(kind)})
+def whole_messages(kind: type[msgspec.Struct], package: str) -> st.SearchStrategy[Any]:
+    values = {name: field_values(python_type, proto, package) for name, python_type, proto in fields_of(kind, package)}
+    if is_shared(kind):
+        for name, _, proto in fields_of(kind, package):
+            if proto.kind == STRUCT:
+                values[name] = json_objects.map(lambda value: msgspec.json.encode(whole(value)))
+        return st.fixed_dictionaries({}, optional=values).map(lambda given: kind(**given))
+    return st.builds(kind, **values)
 
 
-def google_class(google: Google, kind: type[msgspec.Struct]) -> Any:
-    return getattr(google.workflow if kind.__module__ == m.__name__ else google.penstock, kind.__name__)
+def is_shared(kind: type[msgspec.Struct]) -> bool:
+    return kind.__module__ == model.__name__
+
+
+def google_class(google: Google, name: str, package: str) -> Any:
+    return getattr(google.workflow if package == m.PACKAGE else google.penstock, name)
 
 
 # --------------------------------------------------------------------------- what google.protobuf read, as we show it
@@ -123,19 +162,22 @@ def from_struct(struct: Any) -> dict[str, Any]:
     return {key: from_value(item) for key, item in struct.fields.items()}
 
 
-def from_google(theirs: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+def from_google(theirs: Any, kind: type[msgspec.Struct], package: str) -> dict[str, Any]:
     """The message with JSON texts parsed (the order of their keys is google's)."""
     found: dict[str, Any] = {}
     if kind is m.WorkflowStep:
         check_entries(theirs, 20, 30)
-    for name, python_type, proto in fields_of(kind):
-        value, origin, args = getattr(theirs, name), get_origin(python_type), get_args(python_type)
-        if proto.kind == STRUCT:
+    for name, python_type, proto in fields_of(kind, package):
+        theirs_name = theirs.DESCRIPTOR.fields_by_number[proto.number].name
+        value, origin, args = getattr(theirs, theirs_name), get_origin(python_type), get_args(python_type)
+        if proto.kind in NONZERO:
+            found[name] = value
+        elif proto.kind == STRUCT:
             found[name] = from_struct(value) if theirs.HasField(name) else None
         elif origin is dict:
             found[name] = {key: from_value(item) if proto.kind == VALUE else item for key, item in value.items()}
         elif origin is list:
-            found[name] = [from_google(item, args[0]) if args[0] is not str else item for item in value]
+            found[name] = [from_google(item, args[0], package) if args[0] is not str else item for item in value]
         elif origin is UnionType and not theirs.HasField(name):
             found[name] = None
         elif origin is UnionType and args[0] is datetime:
@@ -145,24 +187,30 @@ def from_google(theirs: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
                 seconds=value.seconds, microseconds=value.nanos // 1000
             )
         elif origin is UnionType:
-            found[name] = from_google(value, args[0])
+            found[name] = from_google(value, args[0], package)
         else:
             found[name] = value
     return found
 
 
-def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+def from_ours(ours: Any, kind: Any, package: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, python_type, proto in fields_of(kind):
+    for name, python_type, proto in fields_of(kind, package):
         value, origin, args = getattr(ours, name), get_origin(python_type), get_args(python_type)
-        if proto.kind == STRUCT:
+        if proto.kind == MILLIS:
+            found[name] = round((value or 0) * 1_000)
+        elif proto.kind == JSON:
+            found[name] = bytes(value or b"")
+        elif proto.kind in NONZERO:
+            found[name] = value or {TEXT: "", INT32: 0, BOOL: False}[proto.kind]
+        elif proto.kind == STRUCT:
             found[name] = json.loads(value) if value else None
         elif origin is dict and proto.kind == VALUE:
             found[name] = {key: json.loads(item) for key, item in value.items()}
         elif origin is list and args[0] is not str:
-            found[name] = [from_ours(item, args[0]) for item in value]
+            found[name] = [from_ours(item, args[0], package) for item in value]
         elif origin is UnionType and value is not None and args[0] is not datetime:
-            found[name] = from_ours(value, args[0])  # pyright: ignore[reportArgumentType] - a stand-in
+            found[name] = from_ours(value, args[0], package)
         else:
             found[name] = value
     return found
@@ -171,18 +219,20 @@ def from_ours(ours: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- any message
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
-def test_any_message_is_the_same_to_google(google: Google, kind: type[msgspec.Struct]) -> None:
-    theirs_of = google_class(google, kind)
+@pytest.mark.parametrize(("name", "kind", "package"), KINDS, ids=[f"{package}.{name}" for name, _, package in KINDS])
+def test_any_message_is_the_same_to_google(google: Google, name: str, kind: type[msgspec.Struct], package: str) -> None:
+    theirs_of = google_class(google, name, package)
 
     @settings(max_examples=40, deadline=None)
-    @given(whole_messages(kind))
+    @given(whole_messages(kind, package))
     def check(ours: Any) -> None:
-        data = encode_message(ours)
-        assert decode_message(data, kind) == ours
+        data = encode_message(ours, package)
+        assert decode_message(data, kind, package) == ours
         theirs = theirs_of.FromString(data)
-        assert from_google(theirs, kind) == from_ours(ours, kind)
-        assert from_ours(decode_message(theirs.SerializeToString(), kind), kind) == from_ours(ours, kind)
+        assert from_google(theirs, kind, package) == from_ours(ours, kind, package)
+        assert from_ours(decode_message(theirs.SerializeToString(), kind, package), kind, package) == from_ours(
+            ours, kind, package
+        )
 
     check()
 
@@ -215,10 +265,11 @@ def mutated(data: bytes, changes: list[tuple[int, str, bytes]]) -> bytes:
 def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: type[msgspec.Struct]) -> None:
     from google.protobuf.message import DecodeError as TheirError
 
-    theirs_of = google_class(google, kind)
+    package = package_of(kind)
+    theirs_of = google_class(google, kind.__name__, package)
 
     @settings(max_examples=300, deadline=None)
-    @given(st.builds(mutated, whole_messages(kind).map(encode_message), mutations) | st.binary(max_size=60))
+    @given(st.builds(mutated, whole_messages(kind, package).map(encode_message), mutations) | st.binary(max_size=60))
     @example(b"\x0b\x0c")
     @example(b"\x1a\x01\x0a\x1a\x01\x00")  # a message in two halves that only together are one
     @example(b"\x1a\x07\x0a\x05\x0a\x01k\x12\x00\x1a\x09\x0a\x07\x0a\x01k\x12\x02\x20\x01")
@@ -233,7 +284,7 @@ def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: typ
                 decode_message(data, kind)
             return
         try:
-            expected = from_google(theirs, kind)
+            expected = from_google(theirs, kind, package)
         except NoJson:
             with pytest.raises(DecodeError):
                 decode_message(data, kind)
@@ -247,7 +298,7 @@ def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, kind: typ
         except DecodeError as error:
             check_replaced(error)
             return
-        assert from_ours(ours, kind) == expected
+        assert from_ours(ours, kind, package) == expected
 
     check()
 
@@ -260,9 +311,10 @@ def check_replaced(error: DecodeError) -> None:
 @MANY
 @given(st.binary(max_size=80))
 def test_arbitrary_bytes_raise_nothing_but_decode_error(data: bytes) -> None:
-    for kind in KINDS:
-        with contextlib.suppress(DecodeError):
-            decode_message(data, kind)
+    for _, kind, package in KINDS:
+        for as_values in (False, True):
+            with contextlib.suppress(DecodeError):
+                decode_message(data, kind, package, as_values=as_values)
 
 
 # ------------------------------------------------------------------------------------------------------------ Structs
@@ -352,7 +404,7 @@ def test_what_the_engine_nests_deeper_is_written_as_text(google: Google, kind: t
         for _ in range(levels - 1):
             value = {"k": value} if kind is dict else [value]
         variables = {"deep": value, "other": [1]}
-        job = m.Job("1-2-3", variables=msgspec.json.encode(variables))
+        job = m.Job(id="1-2-3", variables=msgspec.json.encode(variables))
         data = encode_message(m.PollJobsResponse([job]))
         read = from_struct(google.workflow.PollJobsResponse.FromString(data).jobs[0].variables)
         assert json.loads(decode_message(data, m.PollJobsResponse).jobs[0].variables) == read

@@ -13,9 +13,11 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 
-from penstock.wire import grpc_health, grpc_reflection, penstock_v1, workflow_v1
-from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto, fields_of
+from penstock.wire import grpc_health, grpc_reflection, model, penstock_v1, workflow_v1
+from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, UINT32, VALUE, Proto, fields_of
+from tools.generate_wire import NOUNS
 
+SHARED = {message for messages in NOUNS.values() for message in messages}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -52,7 +54,15 @@ PACKAGES = [
 
 
 def structs(module: ModuleType) -> dict[str, type[msgspec.Struct]]:
-    return {
+    """The messages of a package by their names in the proto file, with the classes of the model that it shares."""
+    package = str(vars(module)["PACKAGE"])
+    shared = {
+        message.rpartition(".")[2]: getattr(model, noun)
+        for noun, messages in NOUNS.items()
+        for message in messages
+        if message.rpartition(".")[0] == package
+    }
+    return shared | {
         name: kind
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
@@ -72,9 +82,29 @@ def test_the_structs_are_the_messages_of_the_proto_file_field_by_field(
         fields = {field.name: (field.number, kind_in(field)) for field in message.fields}
         if name == "ExtensionNumberResponse":
             fields.pop("extension_number")
-        ours = {field: (proto.number, kind_of(python_type, proto)) for field, python_type, proto in fields_of(kind)}
+        shared = f"{module.PACKAGE}.{name}" in SHARED
+        ours = {
+            other_name(package, name, field): (proto.number, kind_of(python_type, proto))
+            for field, python_type, proto in fields_of(kind, module.PACKAGE)
+        }
         assert ours == fields, name
+        assert shared == (kind.__module__ == model.__name__), name
         assert kind() == kind(), name  # every field has a default
+
+
+def other_name(package: str, message: str, field: str) -> str:
+    """The name of a field of the model in a message of gRPC."""
+    return {"penstock.v1.Failure.retry_after_s": "retry_after_ms"}.get(f"{package}.{message}.{field}", field)
+
+
+def test_classes_of_the_model_have_the_names_of_the_json_text() -> None:
+    job = msgspec.json.encode(model.Job(id="j", job_type="t"))
+    assert list(msgspec.json.decode(job)) == [
+        "id", "jobType", "instanceId", "stepId", "stepExecutionId", "retriesRemaining", "variables", "status",
+        "idempotencyKey",
+    ]  # fmt: skip
+    failure = msgspec.json.decode(b'{"jobId":null,"retryable":null,"retryAfterSeconds":2}', type=model.Failure)
+    assert (failure.job_id, failure.retryable, failure.retry_after_s) == (None, None, 2)
 
 
 def kind_in(field: Any) -> str:
@@ -85,7 +115,7 @@ def kind_in(field: Any) -> str:
         return "map of value" if value.message_type else "map of string"
     names = {1: "double", 5: "int32", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 14: "int32"}
     kind: str = {  # pyright: ignore[reportAssignmentType] - a stand-in
-        "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp",
+        "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp", "penstock.v1.Release": "JobRef",
     }.get(type_name, type_name.rpartition(".")[2]) if type_name else names[field.type]  # fmt: skip
     if field.containing_oneof is not None and not type_name:
         kind += " or none"
@@ -96,8 +126,10 @@ def kind_in(field: Any) -> str:
 
 
 def kind_of(python_type: Any, proto: Proto) -> str:
-    if proto.kind in (STRUCT, UINT32):
+    if proto.kind in (STRUCT, UINT32, TEXT, INT32, BOOL):
         return proto.kind
+    if proto.kind in (JSON, MILLIS):
+        return {JSON: "bytes", MILLIS: "uint32"}[proto.kind]
     origin, args = get_origin(python_type), get_args(python_type)
     if origin is dict:
         return "map of value" if proto.kind == VALUE else "map of string"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.engine.vocabulary import Job, raw
+from penstock.engine.vocabulary import raw
 from penstock.rpc.work_stream import MESSAGE_MAX_BYTES, WorkStream, _Pending
 from penstock.wire import penstock_v1 as w
+from penstock.wire.model import Job
 
 NOW = datetime.now(UTC)
 

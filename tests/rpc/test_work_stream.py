@@ -147,7 +147,7 @@ async def test_results_of_one_message_are_answered_in_one_list_in_order(driver: 
     work = await Work.open(grpc.client, work=4)
     a, b, c, d = await work.wait_jobs(4)
     await work.send(
-        releases=[w.Release(d.id, d.attempt)],
+        releases=[w.JobRef(d.id, d.attempt)],
         failures=[w.Failure(c.id, c.attempt, retryable=True)],
         completions=[
             w.Completion(a.id, a.attempt, b'{"x":1}'),
@@ -447,7 +447,7 @@ async def test_batches_answer_each_item(driver: Driver, grpc: Served) -> None:
     failed = (
         await grpc.call(
             WORKER + "FailJobs",
-            w.FailJobsRequest("w", [w.Failure(jobs[1].id, 1, retryable=True, retry_after_ms=60_000)]),
+            w.FailJobsRequest("w", [w.Failure(jobs[1].id, 1, retryable=True, retry_after_s=60.0)]),
             w.FailJobsResponse,
         )
     ).results
@@ -455,7 +455,7 @@ async def test_batches_answer_each_item(driver: Driver, grpc: Served) -> None:
     freed = (
         await grpc.call(
             WORKER + "ReleaseJobs",
-            w.ReleaseJobsRequest("w", [w.Release(jobs[2].id, 1), w.Release(jobs[0].id, 1)]),
+            w.ReleaseJobsRequest("w", [w.JobRef(jobs[2].id, 1), w.JobRef(jobs[0].id, 1)]),
             w.ReleaseJobsResponse,
         )
     ).results

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from penstock.engine.vocabulary import Job
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.store import engines as engine_store
@@ -23,6 +22,7 @@ from penstock.store.database import Database
 from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear, step
+from penstock.wire.model import Job
 from tests import postgres
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine

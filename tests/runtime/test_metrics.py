@@ -17,7 +17,6 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.aside import Aside
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat
 from penstock.errors import LeaseLost
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
@@ -28,6 +27,7 @@ from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
+from penstock.wire.model import Completion, Failure, Heartbeat
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
 from tests.dispatch.test_deadlines import sweep

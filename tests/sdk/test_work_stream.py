@@ -27,7 +27,15 @@ RELEASE = "/penstock.v1.Worker/ReleaseJobs"
 
 
 def job(name: str, job_type: str = "t", attempt: int = 1) -> w.Job:
-    return w.Job(name, job_type, f"i{name}", "s", attempt, 3, b'{"n":1}')
+    return w.Job(
+        id=name,
+        job_type=job_type,
+        instance_id=f"i{name}",
+        step_id="s",
+        attempt=attempt,
+        retries_remaining=3,
+        variables={"n": 1},
+    )
 
 
 class Engine:
@@ -215,9 +223,9 @@ def test_a_stop_takes_credit_back_and_returns_late_jobs(run: Run, engine: Engine
             await engine.wait(lambda: engine.credit() == 1)
             engine.push(job("late"))
             await engine.wait(lambda: engine.sent("releases"))
-            assert engine.sent("releases") == [w.Release("late", 1)]
+            assert engine.sent("releases") == [w.JobRef("late", 1)]
             worker.stop()
-        assert engine.sent("releases") == [w.Release("late", 1), w.Release("1", 1)]
+        assert engine.sent("releases") == [w.JobRef("late", 1), w.JobRef("1", 1)]
         assert worker.statistics().received == 1
 
     run(main)

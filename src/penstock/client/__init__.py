@@ -33,13 +33,9 @@ from penstock.client.model import (
     Attempt,
     AuditRecord,
     Branch,
-    Completion,
     DefinitionSummary,
     FailedJob,
-    Failure,
     Instance,
-    Job,
-    JobRef,
     JournalRecord,
     KeptSignal,
     Lease,
@@ -55,6 +51,7 @@ from penstock.client.rest import RestTransport
 from penstock.client.token import Token
 from penstock.client.tracing import traceparent
 from penstock.client.validation import validate_definition
+from penstock.wire.model import Completion, Failure, Job, JobRef
 
 __all__ = [
     "Attempt",

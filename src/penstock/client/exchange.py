@@ -13,12 +13,9 @@ import msgspec
 
 from penstock.client.model import (
     AuditRecord,
-    Completion,
     DefinitionSummary,
     FailedJob,
-    Failure,
     Instance,
-    Job,
     JournalRecord,
     KeptSignal,
     Lease,
@@ -63,6 +60,7 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
+from penstock.wire.model import Completion, Failure, Job
 
 
 class Exchange(NamedTuple):
@@ -87,7 +85,11 @@ def _quoted(part: str) -> str:
 
 def _given(**fields: object) -> dict[str, object]:
     """Only what was given: a request field that is null counts as absent, and is not sent."""
-    return {name: value for name, value in fields.items() if value is not None and value is not msgspec.UNSET}
+    return {name: value for name, value in fields.items() if not _is_absent(value)}
+
+
+def _is_absent(value: object) -> bool:
+    return value is None or value is msgspec.UNSET or (isinstance(value, msgspec.Raw) and not value)
 
 
 def _nothing(_content: bytes) -> None:

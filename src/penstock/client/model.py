@@ -1,4 +1,4 @@
-"""What the engine answers, typed: the nouns of the wire contract as msgspec structs.
+"""What the engine answers, typed: the nouns of the wire contract as msgspec structs; of jobs those of `penstock.wire`.
 
 Field names are snake case here and camelCase on the wire. Fields that a newer engine adds are ignored. Whole
 numbers inside ``variables`` are exact at any size. Times are aware datetimes in UTC.
@@ -13,10 +13,32 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.client.errors import error_for
+from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.noun import Variables
+
+__all__ = [
+    "TERMINAL_STATUSES",
+    "Attempt",
+    "AuditRecord",
+    "Completion",
+    "DefinitionSummary",
+    "FailedJob",
+    "Failure",
+    "Instance",
+    "Job",
+    "JobRef",
+    "KeptSignal",
+    "Lease",
+    "LostJob",
+    "Outcome",
+    "Page",
+    "StartRequest",
+    "StartResult",
+    "StepExecution",
+    "Variables",
+]
 
 T = TypeVar("T")
-
-Variables = dict[str, Any]
 
 TERMINAL_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
@@ -156,26 +178,6 @@ class KeptSignal(_Wire, frozen=True):
     variables: Variables = {}
 
 
-class Job(_Wire, frozen=True):
-    """A job leased to a worker. ``attempt`` fences what is reported about it; ``idempotency_key`` is what other systems
-    know the work by (see ``JobContext.idempotency_key``), empty when the engine is too old to give one."""
-
-    id: str
-    job_type: str
-    instance_id: str
-    step_id: str = ""
-    step_execution_id: str = ""
-    retries_remaining: int = 0
-    variables: Variables = {}
-    lock_expires_at: datetime | None = None
-    worker_id: str | None = None
-    locked_at: datetime | None = None
-    created_at: datetime | None = None
-    attempt: int | None = None
-    idempotency_key: str = ""
-    checkpoint: Any = None
-
-
 class FailedJob(_Wire, frozen=True):
     """A job that failed for good: no retries left, not retryable, or its lease expired too often."""
 
@@ -231,31 +233,6 @@ class StartResult(_Wire, frozen=True):
         if self.instance is None:
             raise error_for(self.error, self.reason or "the engine gave no reason")
         return self.instance
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a finished job. With ``attempt`` the report is fenced exactly and may be repeated safely."""
-
-    job_id: str
-    attempt: int | None = None
-    variables: Mapping[str, Any] | msgspec.Raw | None = None
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The failure of a job. ``retry_after_s`` asks for a pause before the next attempt."""
-
-    job_id: str
-    retryable: bool
-    error_message: str
-    attempt: int | None = None
-    retry_after_s: float | None = None
-
-
-class JobRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A job by its id and, for exact fencing, the attempt that is meant."""
-
-    job_id: str
-    attempt: int | None = None
 
 
 class Outcome(_Wire, frozen=True):

@@ -14,13 +14,9 @@ import msgspec
 
 from penstock.client.model import (
     AuditRecord,
-    Completion,
     DefinitionSummary,
     FailedJob,
-    Failure,
     Instance,
-    Job,
-    JobRef,
     JournalRecord,
     KeptSignal,
     Lease,
@@ -32,6 +28,7 @@ from penstock.client.model import (
     StartResult,
     StepExecution,
 )
+from penstock.wire.model import Completion, Failure, Job, JobRef
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

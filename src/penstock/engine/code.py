@@ -23,13 +23,15 @@ from penstock.engine.journal_items import Held, Taken
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.polls import Polls
-from penstock.engine.vocabulary import EMPTY_OBJECT, InstanceView, Job, StartRequest
+from penstock.engine.vocabulary import EMPTY_OBJECT, InstanceView, StartRequest
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import engines as engine_store
 from penstock.store import journal as store
 from penstock.store.database import AWAY, Database, first_line
+from penstock.wire.fields import json_text
+from penstock.wire.model import Job
 
 SCHEMA_VERSION_NEEDED: Final = 4
 """Of all engines on the database, as an older one would not leave runs alone."""
@@ -185,12 +187,17 @@ def _is_fresh(job: Job) -> bool:
 
 def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
     key = ids.read_job(job.id)
+    assert job.attempt is not None
+    assert job.worker_id is not None
+    assert job.created_at is not None
+    assert job.locked_at is not None
+    assert job.lock_expires_at is not None
     mark = marks.get(key.instance, store.RunMark(0, 0))
     return Taken(
         held=Held(key.instance, key.seq, job.attempt, job.worker_id),
         instance_id=job.instance_id,
         job_type=job.job_type,
-        arguments=bytes(job.variables),
+        arguments=json_text(job.variables),
         started_at=job.created_at.timestamp(),
         taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),

@@ -23,19 +23,13 @@ from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import MANY_TYPES, Polls
 from penstock.engine.vocabulary import (
-    Completion,
     DeadJob,
     DeadJobPage,
     DeadJobSlice,
-    Failure,
-    Heartbeat,
     HeartbeatAnswer,
     ItemOutcome,
-    Job,
-    JobAction,
     LostJob,
     PollRequest,
-    Release,
 )
 from penstock.engine.waiters import Waiter
 from penstock.errors import (
@@ -54,13 +48,14 @@ from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import ExecutionInfo, JobKey
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
 BEAT_TRIES_MAX = 20
 """A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
 
-A = TypeVar("A", bound=JobAction)
+A = TypeVar("A", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 _ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
@@ -181,11 +176,11 @@ class Jobs:
 
     async def complete(self, request: Completion) -> None:
         """Finish a job. Raises NotFound, LeaseLost, JobCancelled, Unavailable (nothing was changed then)."""
-        self._raise(CallKind.COMPLETE, request.job_id, await self._complete(request))
+        self._raise(CallKind.COMPLETE, request.job_id, await self._complete(request, explicit=False))
 
     async def fail(self, request: Failure) -> None:
         """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
-        self._raise(CallKind.FAIL, request.job_id, await self._fail(request))
+        self._raise(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
@@ -232,7 +227,7 @@ class Jobs:
         """Extend leases; the new end or an outcome each, in order."""
         return await _each(requests, self._beat_outcome)
 
-    async def release_many(self, requests: Sequence[Release]) -> list[ItemOutcome]:
+    async def release_many(self, requests: Sequence[JobRef]) -> list[ItemOutcome]:
         """Give jobs back to the queue; no retry is spent. ``lease-lost`` for those the caller does not hold."""
         return await _each(requests, self._release_outcome)
 
@@ -275,8 +270,8 @@ class Jobs:
 
     # -- one item
 
-    async def _complete(self, request: Completion) -> Verdict:
-        job, call = self._read(request, CallKind.COMPLETE)
+    async def _complete(self, request: Completion, *, explicit: bool) -> Verdict:
+        job, call = self._read(request, CallKind.COMPLETE, explicit=explicit)
         if job_type_limit() is not None:
             await self._permit(job)
         lease = self._polls.leases.find(job.token, job.seq)
@@ -307,15 +302,15 @@ class Jobs:
                 loaded = await self._definitions.by_key(connection, known.definition)
         return loaded, known.step
 
-    async def _fail(self, request: Failure) -> Verdict:
-        job, call = self._read(request, CallKind.FAIL)
+    async def _fail(self, request: Failure, *, explicit: bool) -> Verdict:
+        job, call = self._read(request, CallKind.FAIL, explicit=explicit)
         await self._permit(job)
         item = FailCommand(
             job,
             call,
             retryable=request.retryable,
             error=request.error_message,
-            retry_after_s=wished_s(request.retry_after_seconds),
+            retry_after_s=wished_s(request.retry_after_s),
         )
         try:
             answer = await self._full_path.submit(item)
@@ -328,7 +323,7 @@ class Jobs:
         return answer
 
     async def _heartbeat(self, request: Heartbeat) -> Verdict | HeartbeatAnswer:
-        job, call = self._read(request, CallKind.HEARTBEAT)
+        job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
         await self._permit(job)
         extension = store.Extension(
             job.token, job.seq, call.attempt, call.worker, self.lease_s(request.lease_seconds), request.checkpoint,
@@ -350,12 +345,15 @@ class Jobs:
             loaded, step = await self._load(known)
         check_job_types((loaded.definition.steps[step].job_type or "",))
 
-    def _read(self, request: JobAction, kind: CallKind) -> tuple[JobKey, FenceRequest]:
+    def _read(
+        self, request: Completion | Failure | Heartbeat | JobRef, kind: CallKind, *, explicit: bool
+    ) -> tuple[JobKey, FenceRequest]:
+        """``explicit``: a batch call, whose answers name every outcome. Raises BadRequest."""
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
         if not request.worker_id:
             raise BadRequest("workerId: is required")
         refuse_executors(request.worker_id)
-        call = FenceRequest(kind, request.worker_id, known_attempt(request.attempt), request.explicit)
+        call = FenceRequest(kind, request.worker_id, known_attempt(request.attempt), explicit)
         return ids.read_job(request.job_id), call
 
     def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
@@ -376,7 +374,7 @@ class Jobs:
 
     def _fast_nowait(self, request: Completion) -> FastCompletion | None:
         """Queue a completion whose job is known here and on the fast path; None for the others."""
-        job, call = self._read(request, CallKind.COMPLETE)
+        job, call = self._read(request, CallKind.COMPLETE, explicit=True)
         lease = self._polls.leases.find(job.token, job.seq)
         if lease is None or lease.loaded is None:
             return None
@@ -396,13 +394,13 @@ class Jobs:
 
     async def _complete_outcome(self, request: Completion) -> ItemOutcome:
         try:
-            return self._outcome(request.job_id, await self._complete(request))
+            return self._outcome(request.job_id, await self._complete(request, explicit=True))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
     async def _fail_outcome(self, request: Failure) -> ItemOutcome:
         try:
-            return self._outcome(request.job_id, await self._fail(request))
+            return self._outcome(request.job_id, await self._fail(request, explicit=True))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
@@ -413,9 +411,9 @@ class Jobs:
             return _failed(request.job_id, error)
         return self._outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
 
-    async def _release_outcome(self, request: Release) -> ItemOutcome:
+    async def _release_outcome(self, request: JobRef) -> ItemOutcome:
         try:
-            job, call = self._read(request, CallKind.HEARTBEAT)
+            job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
             await self._permit(job)
             lease = store.Lease(job.token, job.seq, call.attempt, call.worker)
             freed = await self._polls.releases.submit(ReleaseItem(job, lease))

@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.lanes.item import Item
-from penstock.engine.vocabulary import Job, raw
+from penstock.engine.vocabulary import raw
 from penstock.engine.waiters import Waiter
 from penstock.store import jobs as store
+from penstock.wire.model import Job
 
 CLAIM_TYPES_MAX_COUNT: Final = 2_000
 """Job types of one look at the queue; more polls than that take several."""

@@ -26,7 +26,6 @@ from penstock.engine.poll_items import ClaimItem, ClaimPlan, Delivery, ReleaseIt
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.variables import VariablesCache
-from penstock.engine.vocabulary import Job
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded, TooManyRequests
 from penstock.metrics import Metrics
@@ -36,6 +35,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
+from penstock.wire.model import Job
 
 UNREADABLE_PAUSE_S = 5.0
 """A job whose variables this engine has no key for goes back after so long, or half its lease if that is less: at once,
@@ -155,7 +155,7 @@ class Polls:
         """Return jobs that nobody received to the queue, in the background."""
         for job in jobs:
             key = ids.read_job(job.id)
-            self.release_nowait(key, store.Lease(key.token, key.seq, job.attempt, job.worker_id))
+            self.release_nowait(key, store.Lease(key.token, key.seq, job.attempt, job.worker_id or ""))
 
     def release_nowait(self, job: store.JobKey, lease: store.Lease) -> None:
         with suppress(TooManyRequests):  # then the end of the lease brings it back

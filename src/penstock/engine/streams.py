@@ -22,10 +22,12 @@ from penstock.engine.jobs import JOB_TYPES_MAX, Lookup
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ClaimItem
-from penstock.engine.vocabulary import Job, LostJob
+from penstock.engine.vocabulary import LostJob
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
 from penstock.store import jobs as store
+from penstock.wire.model import Job
+from penstock.wire.noun import text_bytes
 
 CREDIT_MAX_JOBS: Final = 100_000
 """Of one job type on one stream; what is granted beyond it is not counted."""
@@ -128,7 +130,7 @@ class JobStream:
         """Jobs came."""
         slots.got_jobs = True
         self._unsent_jobs += len(jobs)
-        self._unsent_bytes += sum(memoryview(job.variables).nbytes for job in jobs)
+        self._unsent_bytes += sum(text_bytes(job.variables) for job in jobs)
         self._filled[slots] = None
         self.on_news()
 
@@ -152,13 +154,13 @@ class JobStream:
             slots = next(iter(self._filled))
             count = 0
             for job in slots.jobs:
-                job_bytes = memoryview(job.variables).nbytes
+                job_bytes = text_bytes(job.variables)
                 if taken and (len(taken) >= max_jobs or size_bytes + job_bytes > max_bytes):
                     break
                 count += 1
                 taken.append(job)
                 size_bytes += job_bytes
-                self._held[job.id] = job.attempt
+                self._held[job.id] = job.attempt or 0
             slots.take(count)
             if slots.parked and count:  # behind the others who wait for this type
                 slots.parked = False

@@ -185,62 +185,6 @@ class PollRequest(Request, frozen=True, kw_only=True):
     wait_seconds: float = 0.0
 
 
-class Job(Answer, frozen=True, kw_only=True):
-    """A job under lease. ``idempotency_key``: the same in all attempts at this entry of the step, also after a retry of
-    the instance."""
-
-    id: str
-    job_type: str
-    instance_id: str
-    step_id: str
-    step_execution_id: str
-    retries_remaining: int
-    variables: msgspec.Raw
-    lock_expires_at: datetime
-    status: str  # always "LOCKED"
-    worker_id: str
-    locked_at: datetime
-    created_at: datetime
-    attempt: int
-    idempotency_key: str
-    checkpoint: msgspec.Raw | None = None
-
-
-class JobAction(Request, frozen=True, kw_only=True):
-    """Base of what a worker says about one job. ``explicit``: a batch call, whose answers name every outcome."""
-
-    job_id: str
-    worker_id: str
-    attempt: int | None = None
-    explicit: bool = False
-
-
-class Completion(JobAction, frozen=True, kw_only=True):
-    """The job is done; ``variables`` is the delta."""
-
-    variables: bytes | None = None
-
-
-class Failure(JobAction, frozen=True, kw_only=True):
-    """The job could not be done."""
-
-    retryable: bool
-    error_message: str = ""
-    retry_after_seconds: float | None = None
-
-
-class Heartbeat(JobAction, frozen=True, kw_only=True):
-    """The worker still works on it. ``checkpoint`` and ``progress`` are JSON values."""
-
-    lease_seconds: int = 0
-    checkpoint: bytes | None = None
-    progress: bytes | None = None
-
-
-class Release(JobAction, frozen=True, kw_only=True):
-    """The worker gives the job back, unused: no retry is spent."""
-
-
 class HeartbeatAnswer(Answer, frozen=True, kw_only=True):
     """The new end of the lease."""
 
@@ -328,6 +272,6 @@ class BufferedSignal(Answer, frozen=True, kw_only=True):
     variables: msgspec.Raw
 
 
-def raw(value: Any) -> msgspec.Raw:
+def raw(value: Any) -> Any:
     """``value`` (text or bytes of JSON) as it goes into an answer."""
     return msgspec.Raw(value if isinstance(value, bytes) else str(value).encode())

@@ -13,7 +13,8 @@ from typing import Final
 import trio
 
 from penstock.engine.answers import COPIES, AnswerMemory, current_hold
-from penstock.engine.vocabulary import Job
+from penstock.wire.model import Job
+from penstock.wire.noun import text_bytes
 
 POLL_BYTES: Final = 1_000
 """Of a parked poll, without its types."""
@@ -144,7 +145,7 @@ class Waiters:
         if waiter.closed:
             return False
         waiter.jobs.append(job)
-        waiter.hold.add(COPIES * memoryview(job.variables).nbytes)
+        waiter.hold.add(COPIES * text_bytes(job.variables))
         waiter.note_settled()
         return True
 

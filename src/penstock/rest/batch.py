@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, cast
 
+import msgspec
+
 from penstock.engine.payload import check_count
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, mended, required
 from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
 
-T = TypeVar("T", bound=Body)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Results(Body, Generic[T]):

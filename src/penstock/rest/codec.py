@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import field
@@ -45,47 +45,6 @@ class PollBody(Body):
 class WatchBody(Body):
     worker_id: str | None = None
     wait_seconds: Number | None = None
-
-
-class JobItem(Body):
-    """What every call about a job may hold: ``job_id`` in batches, else it stands in the path."""
-
-    job_id: str | None = None
-    attempt: int | None = None
-
-
-class CompletionItem(JobItem):
-    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
-
-
-class CompletionBody(CompletionItem):
-    worker_id: str | None = None
-
-
-class FailureItem(JobItem):
-    """``error_message`` may be any JSON: an error text is never a reason to refuse. `retryable` left out is false."""
-
-    retryable: bool | None = None
-    error_message: Any = None
-    retry_after_seconds: Number | None = None
-
-
-class FailureBody(FailureItem):
-    worker_id: str | None = None
-
-
-class HeartbeatItem(JobItem):
-    lease_seconds: Number | None = None
-    checkpoint: msgspec.Raw = field(default_factory=msgspec.Raw)
-    progress: msgspec.Raw = field(default_factory=msgspec.Raw)
-
-
-class HeartbeatBody(HeartbeatItem):
-    worker_id: str | None = None
-
-
-class ReleaseItem(JobItem):
-    pass
 
 
 class StartBody(Body):
@@ -179,15 +138,15 @@ def whole(value: Number | None) -> int:
     return 0 if value is None or value <= 0 else math.ceil(value)
 
 
-def given_variables(raw: msgspec.Raw, limits: PayloadLimits, field: str = "variables") -> bytes | None:
+def given_variables(raw: msgspec.Raw | None, limits: PayloadLimits, field: str = "variables") -> bytes | None:
     """A variable map, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
-    data = bytes(raw)
+    data = b"" if raw is None else bytes(raw)
     return None if data in (b"", b"null") else check_variables(data, limits, field)
 
 
-def given_value(raw: msgspec.Raw, limits: PayloadLimits, field: str) -> bytes | None:
+def given_value(raw: msgspec.Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
     """A JSON value, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
-    data = bytes(raw)
+    data = b"" if raw is None else bytes(raw)
     return None if data in (b"", b"null") else check_json_value(data, limits, field)
 
 

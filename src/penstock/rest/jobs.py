@@ -15,30 +15,12 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.polls import MANY_TYPES
-from penstock.engine.vocabulary import (
-    Completion,
-    Failure,
-    Heartbeat,
-    HeartbeatAnswer,
-    ItemOutcome,
-    Job,
-    LostJob,
-    PollRequest,
-    Release,
-)
+from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome, LostJob, PollRequest
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
-    CompletionBody,
-    CompletionItem,
-    FailureBody,
-    FailureItem,
-    HeartbeatBody,
-    HeartbeatItem,
-    JobItem,
     PollBody,
-    ReleaseItem,
     WatchBody,
     decoder,
     error_text,
@@ -49,6 +31,8 @@ from penstock.rest.codec import (
     whole,
 )
 from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.noun import text_bytes
 
 UNWATCHED_SECONDS: Final = 0.1
 """A long poll begins with this time in which nobody looks whether the client is still there: the look-out costs 35 µs
@@ -57,19 +41,19 @@ of a poll that takes 100, and busy workers are answered before it would begin.""
 ENCODED_AT_ONCE_BYTES: Final = 262_144
 """Variables of the jobs of one answer that are encoded in one step of the loop."""
 
-ItemT = TypeVar("ItemT", bound=JobItem)
+ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 W = TypeVar("W", Job, LostJob)
 
 _read_poll = decoder(PollBody)
 _read_watch = decoder(WatchBody)
-_read_completion = decoder(CompletionBody)
-_read_failure = error_tolerant(decoder(FailureBody))
-_read_heartbeat = decoder(HeartbeatBody)
-_completions = BatchReader(Results[CompletionItem], CompletionItem, "results")
-_failures = BatchReader(Results[FailureItem], FailureItem, "results")
-_heartbeats = BatchReader(Jobs[HeartbeatItem], HeartbeatItem, "jobs")
-_releases = BatchReader(Jobs[ReleaseItem], ReleaseItem, "jobs")
+_read_completion = decoder(Completion)
+_read_failure = error_tolerant(decoder(Failure))
+_read_heartbeat = decoder(Heartbeat)
+_completions = BatchReader(Results[Completion], Completion, "results")
+_failures = BatchReader(Results[Failure], Failure, "results")
+_heartbeats = BatchReader(Jobs[Heartbeat], Heartbeat, "jobs")
+_releases = BatchReader(Jobs[JobRef], JobRef, "jobs")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -113,14 +97,14 @@ class JobRoutes:
                 jobs = []
         size_bytes = 0
         for job in jobs:
-            size_bytes += len(memoryview(job.variables))
+            size_bytes += text_bytes(job.variables)
         if size_bytes > ENCODED_AT_ONCE_BYTES:
             return await _large_answer(jobs)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""
-        releases = [Release(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in jobs]
+        releases = [JobRef(job_id=job.id, worker_id=job.worker_id or "", attempt=job.attempt) for job in jobs]
         await self._engine.jobs.release_many(releases)
 
     async def wait_lost(self, call: Call) -> Reply:
@@ -156,7 +140,7 @@ class JobRoutes:
 
         def read() -> Failure:
             body = _read_failure(call.body)
-            return _failure(body, call.job_id, required(body.worker_id, "workerId"), explicit=False)
+            return _failure(body, call.job_id, required(body.worker_id, "workerId"))
 
         await self._engine.jobs.fail(await run_sized(len(call.body), read))
         return NO_CONTENT
@@ -166,17 +150,16 @@ class JobRoutes:
 
         def read() -> Heartbeat:
             body = _read_heartbeat(call.body)
-            return self._heartbeat(body, call.job_id, required(body.worker_id, "workerId"), explicit=False)
+            return self._heartbeat(body, call.job_id, required(body.worker_id, "workerId"))
 
         answer = await self._engine.jobs.heartbeat(await run_sized(len(call.body), read))
         return Reply(200, _encode(answer))
 
-    def _heartbeat(self, body: HeartbeatItem, job_id: str, worker_id: str, *, explicit: bool) -> Heartbeat:
+    def _heartbeat(self, body: Heartbeat, job_id: str, worker_id: str) -> Heartbeat:
         return Heartbeat(
             job_id=job_id,
             worker_id=worker_id,
             attempt=body.attempt,
-            explicit=explicit,
             lease_seconds=whole(body.lease_seconds),
             checkpoint=given_value(body.checkpoint, self._limits, "checkpoint"),
             progress=given_value(body.progress, self._limits, "progress"),
@@ -188,12 +171,11 @@ class JobRoutes:
         """``POST /v1/jobs/complete``"""
         limits = self._limits
 
-        def make(item: CompletionItem, job_id: str, worker_id: str) -> Completion:
+        def make(item: Completion, job_id: str, worker_id: str) -> Completion:
             return Completion(
                 job_id=job_id,
                 worker_id=worker_id,
                 attempt=item.attempt,
-                explicit=True,
                 variables=given_variables(item.variables, limits),
             )
 
@@ -203,8 +185,8 @@ class JobRoutes:
     async def fail_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/fail``"""
 
-        def make(item: FailureItem, job_id: str, worker_id: str) -> Failure:
-            return _failure(item, job_id, worker_id, explicit=True)
+        def make(item: Failure, job_id: str, worker_id: str) -> Failure:
+            return _failure(item, job_id, worker_id)
 
         requests, refused = await _sort_out(call, _failures, make)
         return _outcomes(refused, await self._engine.jobs.fail_many(requests))
@@ -212,8 +194,8 @@ class JobRoutes:
     async def heartbeat_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/heartbeat``"""
 
-        def make(item: HeartbeatItem, job_id: str, worker_id: str) -> Heartbeat:
-            return self._heartbeat(item, job_id, worker_id, explicit=True)
+        def make(item: Heartbeat, job_id: str, worker_id: str) -> Heartbeat:
+            return self._heartbeat(item, job_id, worker_id)
 
         requests, refused = await _sort_out(call, _heartbeats, make)
         answers = await self._engine.jobs.heartbeat_many(requests)
@@ -228,8 +210,8 @@ class JobRoutes:
     async def release_many(self, call: Call) -> Reply:
         """``POST /v1/jobs/release``"""
 
-        def make(item: ReleaseItem, job_id: str, worker_id: str) -> Release:
-            return Release(job_id=job_id, worker_id=worker_id, attempt=item.attempt, explicit=True)
+        def make(item: JobRef, job_id: str, worker_id: str) -> JobRef:
+            return JobRef(job_id=job_id, worker_id=worker_id, attempt=item.attempt)
 
         requests, refused = await _sort_out(call, _releases, make)
         return _outcomes(refused, await self._engine.jobs.release_many(requests))
@@ -274,15 +256,14 @@ class BeatOutcome(ItemOutcome, frozen=True):
     lock_expires_at: datetime | None = None
 
 
-def _failure(body: FailureItem, job_id: str, worker_id: str, *, explicit: bool) -> Failure:
+def _failure(body: Failure, job_id: str, worker_id: str) -> Failure:
     return Failure(
         job_id=job_id,
         worker_id=worker_id,
         attempt=body.attempt,
-        explicit=explicit,
         retryable=bool(body.retryable),
         error_message=error_text(body.error_message),
-        retry_after_seconds=body.retry_after_seconds,
+        retry_after_s=body.retry_after_s,
     )
 
 

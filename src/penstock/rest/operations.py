@@ -30,22 +30,14 @@ from penstock.engine.vocabulary import (
     InstanceSlice,
     InstanceView,
     ItemOutcome,
-    Job,
     LostJob,
     StartResult,
 )
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.codec import (
     CancelBody,
-    CompletionBody,
-    CompletionItem,
-    FailureBody,
-    FailureItem,
-    HeartbeatBody,
-    HeartbeatItem,
     MessageBody,
     PollBody,
-    ReleaseItem,
     StartBody,
     StartItem,
     UserTaskBody,
@@ -61,6 +53,7 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
 
 Schema = dict[str, Any]
 STRING: Final[Schema] = {"type": "string"}
@@ -84,16 +77,17 @@ def either(page: type[msgspec.Struct], part: type[msgspec.Struct]) -> Schema:
     return {"anyOf": [struct(page), struct(part)]}
 
 
-def list_in(field: str, kind: type[msgspec.Struct]) -> Schema:
+def list_in(field: str, kind: type[msgspec.Struct] | str) -> Schema:
     """An object with one list."""
+    items = ref(kind) if isinstance(kind, str) else struct(kind)
     return {
         "type": "object",
-        "properties": {field: {"type": "array", "items": struct(kind)}},
+        "properties": {field: {"type": "array", "items": items}},
         "required": [field],
     }
 
 
-def batch_in(field: str, kind: type[msgspec.Struct]) -> Schema:
+def batch_in(field: str, kind: str) -> Schema:
     """A batch body: a worker and its items."""
     schema = list_in(field, kind)
     return {
@@ -230,9 +224,19 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartItem": ("definitionId",),
     "MessageBody": ("name",),
 }
+REPORTS: Final[Mapping[str, tuple[type[msgspec.Struct], str]]] = {
+    "CompletionBody": (Completion, "jobId"),
+    "CompletionItem": (Completion, "workerId"),
+    "FailureBody": (Failure, "jobId"),
+    "FailureItem": (Failure, "workerId"),
+    "HeartbeatBody": (Heartbeat, "jobId"),
+    "HeartbeatItem": (Heartbeat, "workerId"),
+    "ReleaseItem": (JobRef, "workerId"),
+}
+"""What is said about one job, without the field that stands elsewhere: the job in the path, the worker of a batch."""
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
-    PollBody, WatchBody, CompletionBody, CompletionItem, FailureBody, FailureItem, HeartbeatBody, HeartbeatItem,
-    ReleaseItem, StartBody, StartItem, CancelBody, MessageBody, UserTaskBody,
+    PollBody, WatchBody, Completion, Failure, Heartbeat, JobRef, StartBody, StartItem, CancelBody, MessageBody,
+    UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
@@ -369,40 +373,40 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/jobs/{id}/complete", JobRoutes.complete, Permission.WORK, "completeJob", "jobs", "Complete a job",
         "Idempotent. `attempt` (addition) fences exactly.",
-        body=struct(CompletionBody), status=204, errors=(400, 404, 409),
+        body=ref("CompletionBody"), status=204, errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/jobs/{id}/fail", JobRoutes.fail, Permission.WORK, "failJob", "jobs", "Report that a job failed",
         "Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that "
         "comes too late is answered with 204, too. The text is cut at 4 KiB.",
-        body=struct(FailureBody), status=204, errors=(400, 404, 409),
+        body=ref("FailureBody"), status=204, errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
         "heartbeatJob", "jobs", "Extend a lease (addition)",
-        body=struct(HeartbeatBody), answer=struct(HeartbeatAnswer), errors=(400, 404, 409),
+        body=ref("HeartbeatBody"), answer=struct(HeartbeatAnswer), errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
         "completeJobs", "jobs", "Complete many jobs (addition)",
         "One outcome each, in order. A bad item never fails its neighbours.",
-        body=batch_in("results", CompletionItem), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("results", "CompletionItem"), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/fail", JobRoutes.fail_many, Permission.WORK,
         "failJobs", "jobs", "Report many failures (addition)",
-        body=batch_in("results", FailureItem), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("results", "FailureItem"), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/heartbeat", JobRoutes.heartbeat_many, Permission.WORK,
         "heartbeatJobs", "jobs", "Extend many leases (addition)",
-        body=batch_in("jobs", HeartbeatItem), answer=list_in("results", BeatOutcome), errors=(400,),
+        body=batch_in("jobs", "HeartbeatItem"), answer=list_in("results", BeatOutcome), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/release", JobRoutes.release_many, Permission.WORK,
         "releaseJobs", "jobs", "Give jobs back unused (addition)",
         "They are handed out again at once; no retry is spent.",
-        body=batch_in("jobs", ReleaseItem), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", ItemOutcome), errors=(400,),
     ),
     Operation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.rest.operations import KINDS, REQUIRED, VARIABLES, Schema, ref
+from penstock.rest.operations import KINDS, REPORTS, REQUIRED, VARIABLES, Schema, ref
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
@@ -60,6 +60,12 @@ def component_schemas() -> dict[str, Schema]:
     """All schemas that the document refers to."""
     _, components = msgspec.json.schema_components([*KINDS, ErrorObject], ref_template="#/components/schemas/{name}")
     schemas = {name: _with_words(name, cast(Schema, schema)) for name, schema in components.items()}
+    for name, (kind, elsewhere) in REPORTS.items():
+        made = schemas[kind.__name__]
+        kept = {field: schema for field, schema in made["properties"].items() if field != elsewhere}
+        schemas[name] = {**made, "title": name, "properties": kept}
+    for kind, _ in REPORTS.values():
+        schemas.pop(kind.__name__, None)
     for name, fields in REQUIRED.items():
         schemas[name]["required"] = list(fields)
     error = schemas["Error"] = schemas.pop("ErrorObject")
@@ -71,8 +77,6 @@ def component_schemas() -> dict[str, Schema]:
 
 def _with_words(name: str, schema: Schema) -> Schema:
     fields = cast("dict[str, Schema]", schema.get("properties", {}))
-    if name.endswith("Body"):
-        fields.pop("jobId", None)  # stands in the path
     for field, made in fields.items():
         fields[field] = _FIELDS.get(field) or (_TIME if field.endswith(("At", "at")) else _plain(made))
     if name in _STATUS:

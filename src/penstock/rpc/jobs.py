@@ -9,13 +9,15 @@ from grpclib.const import Cardinality, Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import Completion, Failure, Job, PollRequest
+from penstock.engine.vocabulary import PollRequest
 from penstock.errors import DispatchModeConflict
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion, Failure, Job
+from penstock.wire.noun import text_bytes
 
 MAX_JOBS_DEFAULT: Final = 1
 """The contract's default for gRPC; REST's is 10."""
@@ -60,12 +62,11 @@ class JobCalls:
         try:
             if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
                 await trio.lowlevel.checkpoint_if_cancelled()
-            messages = [_job_message(job) for job in jobs]
-            fitting = _count_fitting(messages)
+            fitting = _count_fitting(jobs)
             if fitting < len(jobs):
                 self._engine.polls.give_back(jobs[fitting:])
                 jobs = jobs[:fitting]
-            await call.send_message(m.PollJobsResponse(messages[:fitting]))
+            await call.send_message(m.PollJobsResponse(jobs))
         except BaseException:
             self._engine.polls.give_back(jobs)
             raise
@@ -94,28 +95,13 @@ class JobCalls:
         return m.FailJobResponse()
 
 
-def _count_fitting(messages: list[m.Job]) -> int:
+def _count_fitting(jobs: list[Job]) -> int:
     """How many of them go into one answer, at least one. Measured only where it may matter."""
-    if sum(len(message.variables) for message in messages) * _STRUCT_GROWTH < ANSWER_MAX_BYTES:
-        return len(messages)
+    if sum(text_bytes(job.variables) for job in jobs) * _STRUCT_GROWTH < ANSWER_MAX_BYTES:
+        return len(jobs)
     size_bytes = 0
-    for count, message in enumerate(messages):
-        size_bytes += len(encode_message(message))
+    for count, job in enumerate(jobs):
+        size_bytes += len(encode_message(job, m.PACKAGE))
         if size_bytes > ANSWER_MAX_BYTES and count:
             return count
-    return len(messages)
-
-
-def _job_message(job: Job) -> m.Job:
-    return m.Job(
-        id=job.id,
-        job_type=job.job_type,
-        instance_id=job.instance_id,
-        step_id=job.step_id,
-        step_execution_id=job.step_execution_id,
-        retries_remaining=job.retries_remaining,
-        variables=bytes(job.variables),
-        lock_expires_at=job.lock_expires_at,
-        attempt=job.attempt,
-        idempotency_key=job.idempotency_key,
-    )
+    return len(jobs)

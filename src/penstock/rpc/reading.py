@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
+from msgspec import Raw
+
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
@@ -45,8 +47,9 @@ def known(kind: type[EnumT], number: int, field: str) -> EnumT | None:
         raise BadRequest(f"{field}: {number} is no {kind.__name__}") from None
 
 
-def given_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
+def given_variables(value: bytes | Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
     """A variable map, None when it is not given. Also raises PayloadTooLarge."""
+    raw = b"" if value is None else bytes(value)
     return None if raw in (b"", b"null") else check_variables(raw, limits, field)
 
 
@@ -55,8 +58,9 @@ async def read_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes
     return await run_sized(len(raw), lambda: given_variables(raw, limits, field))
 
 
-def given_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
+def given_value(value: bytes | Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
     """A JSON value, None when it is not given. Also raises PayloadTooLarge."""
+    raw = b"" if value is None else bytes(value)
     return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
 
 

@@ -27,6 +27,8 @@ from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import Call
 from penstock.wire import penstock_v1 as w
+from penstock.wire.model import Heartbeat
+from penstock.wire.noun import text_bytes
 
 RESULTS_MAX_COUNT: Final = 4_000
 """Results and heartbeats of one stream whose outcomes are not sent yet; beyond it nothing is read."""
@@ -131,7 +133,7 @@ class WorkStream:
             self._pending.append(pending)
             self._unanswered += results
             for items in (request.completions, request.failures, request.releases):
-                pending.attempts += [self._jobs.note_reported(item.job_id, item.attempt) for item in items]
+                pending.attempts += [self._jobs.note_reported(item.job_id, item.attempt or 0) for item in items]
             nursery.start_soon(self._apply, pending, request)
         if request.heartbeats:
             self._unanswered += len(request.heartbeats)
@@ -155,7 +157,7 @@ class WorkStream:
         self._settled = trio.Event()
         self._wake()
 
-    async def _beat(self, items: list[w.Heartbeat]) -> None:
+    async def _beat(self, items: list[Heartbeat]) -> None:
         self._beats += await worker_items.heartbeat(self._engine, self._jobs.worker, items)
         self._beating -= 1
         self._wake()
@@ -181,8 +183,8 @@ class WorkStream:
     def _compose(self) -> tuple[w.WorkResponse | None, int]:
         """A message of what is there, None when nothing is; and how many results it answers."""
         jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
-        message = w.WorkResponse(jobs=[worker_items.job_message(job) for job in jobs])
-        if len(jobs) == 1 and len(message.jobs[0].variables) > MESSAGE_MAX_BYTES:
+        message = w.WorkResponse(jobs=jobs)
+        if len(jobs) == 1 and text_bytes(jobs[0].variables) > MESSAGE_MAX_BYTES:
             return message, 0  # alone: nothing else shall make it too large for its client
         pending = self._pending
         while pending and pending[0].outcomes is not None and len(message.outcomes) < RESULTS_MAX_COUNT:

@@ -5,97 +5,89 @@ share it. One bad item never fails its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import Completion, Failure, Heartbeat, HeartbeatAnswer, ItemOutcome, Job, Release
+from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc.reading import given_value, given_variables, required
 from penstock.wire import penstock_v1 as w
+from penstock.wire.model import Completion, Failure, Heartbeat, JobRef
+from penstock.wire.noun import text_bytes
 
 OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
 
 
-class _Item(Protocol):
-    job_id: str
-    attempt: int
-
-
-ItemT = TypeVar("ItemT", bound=_Item)
+ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 
 
-def fence(attempt: int) -> int | None:
+def fence(attempt: int | None) -> int | None:
     """0 is "not given"; a negative one is that of no attempt."""
     return attempt or None
 
 
-async def complete(engine: Engine, worker_id: str, items: Sequence[w.Completion]) -> list[w.JobOutcome]:
+async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) -> list[w.JobOutcome]:
     """One outcome each, in order. Cancelled, what was queued is still done."""
     limits = engine.limits
 
-    def make(item: w.Completion) -> Completion:
+    def make(item: Completion) -> Completion:
         return Completion(
             job_id=required(item.job_id, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
-            explicit=True,
             variables=given_variables(item.variables, limits, "variables"),
         )
 
-    size_bytes = sum(len(item.variables) for item in items)
+    size_bytes = sum(text_bytes(item.variables) for item in items)
     requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     return _outcomes(items, refused, await engine.jobs.complete_many(requests))
 
 
-async def fail(engine: Engine, worker_id: str, items: Sequence[w.Failure]) -> list[w.JobOutcome]:
+async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[w.JobOutcome]:
     """One outcome each, in order."""
 
-    def make(item: w.Failure) -> Failure:
+    def make(item: Failure) -> Failure:
         return Failure(
             job_id=required(item.job_id, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
-            explicit=True,
             retryable=item.retryable,
             error_message=clean_text(item.error_message, ERROR_MESSAGE_MAX_BYTES),
-            retry_after_seconds=item.retry_after_ms / 1_000 if item.retry_after_ms else None,
+            retry_after_s=item.retry_after_s,
         )
 
     requests, refused = _sort_out(items, make)
     return _outcomes(items, refused, await engine.jobs.fail_many(requests))
 
 
-async def release(engine: Engine, worker_id: str, items: Sequence[w.Release]) -> list[w.JobOutcome]:
+async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> list[w.JobOutcome]:
     """One outcome each, in order."""
 
-    def make(item: w.Release) -> Release:
-        return Release(
-            job_id=required(item.job_id, "job_id"), worker_id=worker_id, attempt=fence(item.attempt), explicit=True
-        )
+    def make(item: JobRef) -> JobRef:
+        return JobRef(job_id=required(item.job_id, "job_id"), worker_id=worker_id, attempt=fence(item.attempt))
 
     requests, refused = _sort_out(items, make)
     return _outcomes(items, refused, await engine.jobs.release_many(requests))
 
 
-async def heartbeat(engine: Engine, worker_id: str, items: Sequence[w.Heartbeat]) -> list[w.HeartbeatOutcome]:
+async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[w.HeartbeatOutcome]:
     """One outcome each, in order."""
     limits = engine.limits
 
-    def make(item: w.Heartbeat) -> Heartbeat:
+    def make(item: Heartbeat) -> Heartbeat:
         return Heartbeat(
             job_id=required(item.job_id, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
-            explicit=True,
             lease_seconds=max(item.lease_seconds, 0),
             checkpoint=given_value(item.checkpoint, limits, "checkpoint"),
             progress=given_value(item.progress, limits, "progress"),
         )
 
-    size_bytes = sum(len(item.checkpoint) + len(item.progress) for item in items)
+    size_bytes = sum(text_bytes(item.checkpoint) + text_bytes(item.progress) for item in items)
     requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     answers = iter(await engine.jobs.heartbeat_many(requests))
     results: list[w.HeartbeatOutcome] = []
@@ -103,28 +95,11 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[w.Heartbeat]
         found = refused.get(index) or next(answers)
         if isinstance(found, HeartbeatAnswer):
             until = found.lock_expires_at
-            results.append(w.HeartbeatOutcome(item.job_id, item.attempt, w.Outcome.OK, lock_expires_at=until))
+            results.append(w.HeartbeatOutcome(item.job_id, item.attempt or 0, w.Outcome.OK, lock_expires_at=until))
         else:
             outcome = OUTCOMES[found.outcome]
-            results.append(w.HeartbeatOutcome(item.job_id, item.attempt, outcome, found.reason or ""))
+            results.append(w.HeartbeatOutcome(item.job_id, item.attempt or 0, outcome, found.reason or ""))
     return results
-
-
-def job_message(job: Job) -> w.Job:
-    """A job with every field that ``penstock.v1`` has."""
-    return w.Job(
-        id=job.id,
-        job_type=job.job_type,
-        instance_id=job.instance_id,
-        step_id=job.step_id,
-        attempt=job.attempt,
-        retries_remaining=job.retries_remaining,
-        variables=bytes(job.variables),
-        checkpoint=b"" if job.checkpoint is None else bytes(job.checkpoint),
-        lock_expires_at=job.lock_expires_at,
-        created_at=job.created_at,
-        idempotency_key=job.idempotency_key,
-    )
 
 
 def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, ItemOutcome]]:
@@ -146,5 +121,5 @@ def _outcomes(
     results: list[w.JobOutcome] = []
     for index, item in enumerate(items):
         found = refused.get(index) or next(rest)
-        results.append(w.JobOutcome(item.job_id, item.attempt, OUTCOMES[found.outcome], found.reason or ""))
+        results.append(w.JobOutcome(item.job_id, item.attempt or 0, OUTCOMES[found.outcome], found.reason or ""))
     return results

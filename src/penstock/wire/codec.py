@@ -10,15 +10,48 @@ Relies on ``protobuf`` and ``struct_codec``. ``decode_message`` raises ``DecodeE
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from penstock.wire.fields import (
+    Put,
+    ReadParts,
+    TakeBytes,
+    TakeNumber,
+    Values,
+    json_text,
+    put_blob,
+    put_blobs,
+    put_entries,
+    put_json,
+    put_messages,
+    put_millis,
+    put_number,
+    put_text,
+    put_texts,
+    read_timestamp,
+    struct_text,
+    take_blob,
+    take_blobs,
+    take_entry,
+    take_flag,
+    take_int32,
+    take_json,
+    take_messages,
+    take_millis,
+    take_text,
+    take_texts,
+    take_uint32,
+    values_of_struct,
+    write_timestamp,
+)
 from penstock.wire.protobuf import (
     BYTES,
     MAX_DEPTH,
@@ -30,50 +63,55 @@ from penstock.wire.protobuf import (
     read_tag,
     read_varint,
     skip_field,
-    to_int32,
-    to_int64,
     write_tag,
     write_varint,
 )
-from penstock.wire.struct_codec import merged_struct, merged_value, struct_from_json, value_from_json
+from penstock.wire.struct_codec import merged_struct, struct_from_json
 
 MessageT = TypeVar("MessageT", bound=msgspec.Struct)
 
 
 class Proto(msgspec.Struct, frozen=True):
-    """A field's number, and its protobuf type where the Python type does not say it."""
+    """A field's number, and its protobuf type where the Python type does not say it.
+
+    A class that is a message of several packages has one for each, with the package's name.
+    """
 
     number: int
     kind: str = ""
+    package: str = ""
 
 
 STRUCT, VALUE, UINT32 = "struct", "value", "uint32"
+JSON = "json"
+"""Bytes that are JSON text; as a value of a noun they may be a Python value, too."""
+TEXT, INT32, BOOL = "string", "int32", "bool"
+MILLIS = "millis"
+"""uint32 milliseconds for seconds; 0 is "not given", and less than one is one."""
 
-# What a decoder does with a field: ``values`` are the constructor's arguments so far.
-_Values = dict[str, Any]
-_TakeBytes = Callable[[_Values, bytes, int], None]
-_TakeNumber = Callable[[_Values, int], None]
-_ReadParts = Callable[[Sequence[bytes], int], Any]
-_Put = Callable[[list[bytes], Any], None]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_1_S, _YEAR_9999_S = -62_135_596_800, 253_402_300_799
-_NANOS = 1_000_000_000
-_TIMES_KEPT = 1_024
+_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, BOOL, MILLIS})
 
 
 class MessageCodec(Generic[MessageT]):
-    """Encodes and decodes one class of messages."""
+    """Encodes and decodes one class of messages, as the one that it is in a package.
 
-    def __init__(self, cls: type[MessageT]) -> None:
+    With ``as_values`` JSON values of nouns are decoded to Python values, else they stay text.
+    """
+
+    def __init__(self, cls: type[MessageT], package: str, *, as_values: bool = False) -> None:
         self._cls = cls
-        self._bytes: dict[int, _TakeBytes] = {}
-        self._numbers: dict[int, _TakeNumber] = {}
-        self._writers: list[tuple[str, _Put]] = []
-        self._joined: dict[str, _ReadParts] = {}
+        self._package = package
+        self._as_values = as_values
+        self._bytes: dict[int, TakeBytes] = {}
+        self._numbers: dict[int, TakeNumber] = {}
+        self._writers: list[tuple[str, Put]] = []
+        self._joined: dict[str, ReadParts] = {}
         self._present: set[str] = set()  # fields of which "empty" and "not there" are two things
-        for name, python_type, proto in fields_of(cls):
-            self._add(name, python_type, proto)
+        for name, python_type, proto in fields_of(cls, package):
+            if proto.kind in _NOUN_KINDS and python_type is not bytes:
+                self._add_of_noun(name, proto)
+            else:
+                self._add(name, python_type, proto)
 
     def encode(self, message: MessageT) -> bytes:
         """The bytes, fields in the order of their numbers, defaults left out."""
@@ -91,7 +129,7 @@ class MessageCodec(Generic[MessageT]):
         """
         if depth <= 0:
             raise DecodeError("the message is nested too deeply")
-        values: _Values = {}
+        values: Values = {}
         for part in parts:
             self._read(part, values, depth)
         for name, read in self._joined.items():
@@ -99,7 +137,7 @@ class MessageCodec(Generic[MessageT]):
                 values[name] = read(values[name], depth - 1)
         return self._cls(**values)
 
-    def _read(self, data: bytes, values: _Values, depth: int) -> None:
+    def _read(self, data: bytes, values: Values, depth: int) -> None:
         take_bytes, take_number = self._bytes, self._numbers
         pos, end = 0, len(data)
         while pos < end:
@@ -127,43 +165,64 @@ class MessageCodec(Generic[MessageT]):
         if proto.kind == STRUCT:
             self._add_message(name, tag, prefix, lambda parts, _: merged_struct(parts), struct_from_json)
         elif origin is list and args[0] is bytes:
-            self._bytes[tag] = _take_blobs(name)
-            self._writers.append((name, _put_blobs(prefix)))
+            self._bytes[tag] = take_blobs(name)
+            self._writers.append((name, put_blobs(prefix)))
         elif origin is list and args[0] is str:
-            self._bytes[tag] = _take_texts(name)
-            self._writers.append((name, _put_texts(prefix)))
+            self._bytes[tag] = take_texts(name)
+            self._writers.append((name, put_texts(prefix)))
         elif origin is list:
-            inner = codec_of(args[0])
-            self._bytes[tag] = _take_messages(name, inner)
-            self._writers.append((name, _put_messages(prefix, inner)))
+            inner = self._codec_of(args[0])
+            self._bytes[tag] = take_messages(name, inner)
+            self._writers.append((name, put_messages(prefix, inner)))
         elif origin is dict:
             as_json = proto.kind == VALUE
-            self._bytes[tag] = _take_entry(name, as_json)
-            self._writers.append((name, _put_entries(prefix, as_json)))
+            self._bytes[tag] = take_entry(name, as_json)
+            self._writers.append((name, put_entries(prefix, as_json)))
         elif origin is types.UnionType:
             self._add_optional(name, tag, prefix, args[0])
         elif python_type is str:
-            self._bytes[tag] = _take_text(name)
-            self._writers.append((name, _put_text(prefix)))
+            self._bytes[tag] = take_text(name)
+            self._writers.append((name, put_text(prefix)))
         elif python_type is bytes:
-            self._bytes[tag] = _take_blob(name)
-            self._writers.append((name, _put_blob(prefix)))
+            self._bytes[tag] = take_blob(name)
+            self._writers.append((name, put_blob(prefix)))
         else:
             self._add_number(name, proto, python_type)
 
     def _add_optional(self, name: str, tag: int, prefix: bytes, inner_type: Any) -> None:
         if inner_type is str:
             self._present.add(name)
-            self._bytes[tag] = _take_text(name)
-            self._writers.append((name, _put_text(prefix)))
+            self._bytes[tag] = take_text(name)
+            self._writers.append((name, put_text(prefix)))
         elif inner_type is datetime:
-            self._add_message(name, tag, prefix, _read_timestamp, _write_timestamp)
+            self._add_message(name, tag, prefix, read_timestamp, write_timestamp)
         else:
-            inner = codec_of(inner_type)
+            inner = self._codec_of(inner_type)
             self._add_message(name, tag, prefix, inner.decode, inner.encode)
 
-    def _add_message(self, name: str, tag: int, prefix: bytes, read: _ReadParts, write: Callable[[Any], bytes]) -> None:
-        def take(values: _Values, part: bytes, _depth: int) -> None:
+    def _codec_of(self, cls: type[msgspec.Struct]) -> MessageCodec[Any]:
+        return codec_of(cls, self._package, as_values=self._as_values)
+
+    def _add_of_noun(self, name: str, proto: Proto) -> None:
+        """A field whose Python type is that of all packages, and of JSON."""
+        tag, prefix = proto.number << 3 | BYTES, write_tag(proto.number, BYTES)
+        if proto.kind == STRUCT:
+            read: ReadParts = values_of_struct if self._as_values else struct_text
+            self._add_message(name, tag, prefix, read, lambda value: struct_from_json(json_text(value)))
+        elif proto.kind == JSON:
+            self._bytes[tag] = take_json(name) if self._as_values else take_blob(name)
+            self._writers.append((name, put_json(prefix)))
+        elif proto.kind == TEXT:
+            self._bytes[tag] = take_text(name)
+            self._writers.append((name, put_text(prefix)))
+        elif proto.kind == MILLIS:
+            self._numbers[proto.number << 3 | VARINT] = take_millis(name)
+            self._writers.append((name, put_millis(write_tag(proto.number, VARINT))))
+        else:
+            self._add_number(name, proto, bool if proto.kind == BOOL else int)
+
+    def _add_message(self, name: str, tag: int, prefix: bytes, read: ReadParts, write: Callable[[Any], bytes]) -> None:
+        def take(values: Values, part: bytes, _depth: int) -> None:
             parts = values.get(name)
             if parts is None:
                 values[name] = [part]
@@ -180,224 +239,52 @@ class MessageCodec(Generic[MessageT]):
         self._writers.append((name, put))
 
     def _add_number(self, name: str, proto: Proto, python_type: Any) -> None:
-        prefix = write_tag(proto.number, VARINT)
-        if python_type is bool:
-
-            def take(values: _Values, number: int) -> None:
-                if name in values:
-                    budget.spend()
-                values[name] = number != 0
-        elif proto.kind == UINT32:
-
-            def take(values: _Values, number: int) -> None:
-                if name in values:
-                    budget.spend()
-                values[name] = number & 0xFFFF_FFFF
-        else:
-            assert python_type is int
-
-            def take(values: _Values, number: int) -> None:
-                if name in values:
-                    budget.spend()
-                values[name] = to_int32(number)
-
-        def put(out: list[bytes], value: int) -> None:
-            out += (prefix, write_varint(value if value > 0 else value & 0xFFFF_FFFF_FFFF_FFFF))
-
-        self._numbers[proto.number << 3 | VARINT] = take
-        self._writers.append((name, put))
-
-
-def _take_text(name: str) -> _TakeBytes:
-    def take(values: _Values, part: bytes, _depth: int) -> None:
-        if name in values:
-            budget.spend()
-        values[name] = part.decode()
-
-    return take
-
-
-def _take_blob(name: str) -> _TakeBytes:
-    def take(values: _Values, part: bytes, _depth: int) -> None:
-        if name in values:
-            budget.spend()
-        values[name] = part
-
-    return take
-
-
-def _take_blobs(name: str) -> _TakeBytes:
-    def take(values: _Values, part: bytes, _depth: int) -> None:
-        budget.spend()
-        values.setdefault(name, []).append(part)
-
-    return take
-
-
-def _take_texts(name: str) -> _TakeBytes:
-    def take(values: _Values, part: bytes, _depth: int) -> None:
-        budget.spend()
-        values.setdefault(name, []).append(part.decode())
-
-    return take
-
-
-def _take_messages(name: str, inner: MessageCodec[Any]) -> _TakeBytes:
-    def take(values: _Values, part: bytes, depth: int) -> None:
-        budget.spend()
-        values.setdefault(name, []).append(inner.decode((part,), depth - 1))
-
-    return take
-
-
-def _take_entry(name: str, as_json: bool) -> _TakeBytes:
-    def take(values: _Values, part: bytes, depth: int) -> None:
-        budget.spend()
-        key, parts = _read_entry(part, depth - 1)
-        texts = None if as_json else [text.decode() for text in parts]
-        # of texts the last one counts, messages are merged
-        item = merged_value(parts) if texts is None else texts[-1] if texts else ""
-        values.setdefault(name, {})[key] = item
-
-    return take
-
-
-def _read_entry(data: bytes, depth: int) -> tuple[str, list[bytes]]:
-    key = ""
-    parts: list[bytes] = []
-    pos, end = 0, len(data)
-    free = 2  # key and value
-    while pos < end:
-        free -= 1
-        if free < 0:
-            budget.spend()
-        tag, pos = read_tag(data, pos)
-        if tag == 0x0A:
-            text, pos = read_bytes(data, pos)
-            key = text.decode()
-        elif tag == 0x12:
-            part, pos = read_bytes(data, pos)
-            parts.append(part)
-        else:
-            pos = skip_field(data, pos, tag, depth)
-    return key, parts
-
-
-def _put_text(prefix: bytes) -> _Put:
-    def put(out: list[bytes], value: str) -> None:
-        text = value.encode()
-        out += (prefix, write_varint(len(text)), text)
-
-    return put
-
-
-def _put_blob(prefix: bytes) -> _Put:
-    def put(out: list[bytes], value: bytes) -> None:
-        out += (prefix, write_varint(len(value)), value)
-
-    return put
-
-
-def _put_texts(prefix: bytes) -> _Put:
-    def put(out: list[bytes], value: Sequence[str]) -> None:
-        for item in value:
-            text = item.encode()
-            out += (prefix, write_varint(len(text)), text)
-
-    return put
-
-
-def _put_blobs(prefix: bytes) -> _Put:
-    def put(out: list[bytes], value: Sequence[bytes]) -> None:
-        for item in value:
-            out += (prefix, write_varint(len(item)), item)
-
-    return put
-
-
-def _put_messages(prefix: bytes, inner: MessageCodec[Any]) -> _Put:
-    def put(out: list[bytes], value: Sequence[Any]) -> None:
-        for item in value:
-            body = inner.encode(item)
-            out += (prefix, write_varint(len(body)), body)
-
-    return put
-
-
-def _put_entries(prefix: bytes, as_json: bool) -> _Put:
-    def put(out: list[bytes], value: Mapping[str, Any]) -> None:
-        for key, item in value.items():
-            text = key.encode()
-            body = value_from_json(item) if as_json else item.encode()
-            entry = b"".join((b"\x0a", write_varint(len(text)), text, b"\x12", write_varint(len(body)), body))
-            out += (prefix, write_varint(len(entry)), entry)
-
-    return put
-
-
-# ---------------------------------------------------------------------------------------------------- timestamps
-
-
-@lru_cache(_TIMES_KEPT)
-def _write_timestamp(when: datetime) -> bytes:
-    """Jobs of one batch have the same times, to the microsecond: half of what a job costs to write."""
-    passed = when - _EPOCH
-    seconds = passed.days * 86_400 + passed.seconds
-    out = b"\x08" + write_varint(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
-    if passed.microseconds:
-        out += b"\x10" + write_varint(passed.microseconds * 1_000)
-    return out
-
-
-def _read_timestamp(parts: Sequence[bytes], depth: int) -> datetime:
-    seconds = nanos = 0
-    for data in parts:
-        pos, end = 0, len(data)
-        free = 2
-        while pos < end:
-            free -= 1
-            if free < 0:
-                budget.spend()
-            tag, pos = read_tag(data, pos)
-            if tag == 0x08:
-                number, pos = read_varint(data, pos)
-                seconds = to_int64(number)
-            elif tag == 0x10:
-                number, pos = read_varint(data, pos)
-                nanos = to_int32(number)
-            else:
-                pos = skip_field(data, pos, tag, depth)
-    if not (_YEAR_1_S <= seconds <= _YEAR_9999_S and 0 <= nanos < _NANOS):
-        raise DecodeError("a Timestamp is out of range")
-    return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
+        assert python_type in (bool, int)
+        take = take_flag if python_type is bool else take_uint32 if proto.kind == UINT32 else take_int32
+        self._numbers[proto.number << 3 | VARINT] = take(name)
+        self._writers.append((name, put_number(write_tag(proto.number, VARINT))))
 
 
 # ---------------------------------------------------------------------------------------------------- entrances
 
 
-def fields_of(cls: type[msgspec.Struct]) -> list[tuple[str, Any, Proto]]:
-    """Name, Python type and protobuf field of every field of a message class, in the order of the numbers."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = [(name, *cast(tuple[Any, Proto], typing.get_args(hint))) for name, hint in hints.items()]
+def fields_of(cls: type[msgspec.Struct], package: str = "") -> list[tuple[str, Any, Proto]]:
+    """Name, Python type and protobuf field of each field that a class has in a package, in the order of the numbers."""
+    package = package or package_of(cls)
+    fields: list[tuple[str, Any, Proto]] = []
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        if typing.get_origin(hint) is not typing.Annotated:  # in JSON only
+            continue
+        python_type, *protos = typing.get_args(hint)
+        fields += [
+            (name, python_type, proto)
+            for proto in protos
+            if isinstance(proto, Proto) and proto.package in (package, "")
+        ]
     return sorted(fields, key=lambda field: field[2].number)
 
 
+def package_of(cls: type[msgspec.Struct]) -> str:
+    """The package of a class that is a message of one only; empty for the others."""
+    return cast(str, getattr(sys.modules[cls.__module__], "PACKAGE", ""))
+
+
 @cache
-def codec_of(cls: type[MessageT]) -> MessageCodec[MessageT]:
-    """The codec of a class, made at its first use."""
-    return MessageCodec(cls)
+def codec_of(cls: type[MessageT], package: str = "", *, as_values: bool = False) -> MessageCodec[MessageT]:
+    """The codec of a class, made at its first use. Without a package that of its module."""
+    return MessageCodec(cls, package or package_of(cls), as_values=as_values)
 
 
-def encode_message(message: msgspec.Struct) -> bytes:
-    """A message's bytes. Raises UnicodeEncodeError for lone surrogates."""
-    return codec_of(type(message)).encode(message)
+def encode_message(message: msgspec.Struct, package: str = "") -> bytes:
+    """A message's bytes; of a noun as it is in ``package``. Raises UnicodeEncodeError for lone surrogates."""
+    return codec_of(type(message), package).encode(message)
 
 
-def decode_message(data: bytes, cls: type[MessageT]) -> MessageT:
-    """A message from its bytes. Raises DecodeError."""
+def decode_message(data: bytes, cls: type[MessageT], package: str = "", *, as_values: bool = False) -> MessageT:
+    """A message from its bytes; JSON values of nouns as text or as values. Raises DecodeError."""
     budget.begin()
     try:
-        codec: MessageCodec[MessageT] = codec_of(cls)
+        codec: MessageCodec[MessageT] = codec_of(cls, package, as_values=as_values)
         return codec.decode((data,))
     except IndexError:
         raise DecodeError(TRUNCATED) from None

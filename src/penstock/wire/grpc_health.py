@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from penstock.wire.codec import Proto
 
+PACKAGE = "grpc.health.v1"
+
 
 class HealthCheckRequest(Struct):
     service: Annotated[str, Proto(1)] = ""

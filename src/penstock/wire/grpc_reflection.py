@@ -12,6 +12,8 @@ from msgspec import Struct, field
 
 from penstock.wire.codec import Proto
 
+PACKAGE = "grpc.reflection.v1"
+
 
 class ExtensionRequest(Struct):
     containing_type: Annotated[str, Proto(1)] = ""

@@ -12,7 +12,10 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.wire.codec import UINT32, Proto
+from penstock.wire.codec import Proto
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+
+PACKAGE = "penstock.v1"
 
 
 class Outcome(IntEnum):
@@ -80,47 +83,6 @@ class StartInstancesResponse(Struct):
     results: Annotated[list[StartResult], Proto(1)] = field(default_factory=list[StartResult])
 
 
-class Job(Struct):
-    id: Annotated[str, Proto(1)] = ""
-    job_type: Annotated[str, Proto(2)] = ""
-    instance_id: Annotated[str, Proto(3)] = ""
-    step_id: Annotated[str, Proto(4)] = ""
-    attempt: Annotated[int, Proto(5)] = 0
-    retries_remaining: Annotated[int, Proto(6)] = 0
-    variables: Annotated[bytes, Proto(7)] = b""
-    checkpoint: Annotated[bytes, Proto(8)] = b""
-    lock_expires_at: Annotated[datetime | None, Proto(9)] = None
-    created_at: Annotated[datetime | None, Proto(10)] = None
-    idempotency_key: Annotated[str, Proto(13)] = ""
-
-
-class Completion(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-    variables: Annotated[bytes, Proto(3)] = b""
-
-
-class Failure(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-    retryable: Annotated[bool, Proto(3)] = False
-    error_message: Annotated[str, Proto(4)] = ""
-    retry_after_ms: Annotated[int, Proto(5, UINT32)] = 0
-
-
-class Release(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-
-
-class Heartbeat(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-    lease_seconds: Annotated[int, Proto(3)] = 0
-    checkpoint: Annotated[bytes, Proto(4)] = b""
-    progress: Annotated[bytes, Proto(5)] = b""
-
-
 class JobOutcome(Struct):
     job_id: Annotated[str, Proto(1)] = ""
     attempt: Annotated[int, Proto(2)] = 0
@@ -156,7 +118,7 @@ class FailJobsResponse(Struct):
 
 class ReleaseJobsRequest(Struct):
     worker_id: Annotated[str, Proto(1)] = ""
-    releases: Annotated[list[Release], Proto(2)] = field(default_factory=list[Release])
+    releases: Annotated[list[JobRef], Proto(2)] = field(default_factory=list[JobRef])
 
 
 class ReleaseJobsResponse(Struct):
@@ -193,7 +155,7 @@ class WorkRequest(Struct):
     completions: Annotated[list[Completion], Proto(4)] = field(default_factory=list[Completion])
     failures: Annotated[list[Failure], Proto(5)] = field(default_factory=list[Failure])
     heartbeats: Annotated[list[Heartbeat], Proto(6)] = field(default_factory=list[Heartbeat])
-    releases: Annotated[list[Release], Proto(7)] = field(default_factory=list[Release])
+    releases: Annotated[list[JobRef], Proto(7)] = field(default_factory=list[JobRef])
 
 
 class LeaseLoss(Struct):

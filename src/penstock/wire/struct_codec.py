@@ -123,6 +123,11 @@ def decode_value(data: bytes) -> object:
     return _merge_value((data,))
 
 
+def struct_values(parts: Sequence[bytes]) -> dict[str, object]:
+    """The JSON object of a Struct that a message holds in these parts. Spends of that message's budget."""
+    return _merge_struct(parts)
+
+
 def merged_struct(parts: Sequence[bytes]) -> bytes:
     """The JSON text of a Struct that a message holds in these parts. Spends of that message's budget."""
     return _encode_json(_merge_struct(parts))

@@ -13,6 +13,9 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto
+from penstock.wire.model import Job
+
+PACKAGE = "workflow.v1"
 
 
 class StepType(IntEnum):
@@ -118,19 +121,6 @@ class StepExecution(Struct):
     started_at: Annotated[datetime | None, Proto(7)] = None
     ended_at: Annotated[datetime | None, Proto(8)] = None
     failure_reason: Annotated[str, Proto(9)] = ""
-
-
-class Job(Struct):
-    id: Annotated[str, Proto(1)] = ""
-    job_type: Annotated[str, Proto(2)] = ""
-    instance_id: Annotated[str, Proto(3)] = ""
-    step_id: Annotated[str, Proto(4)] = ""
-    step_execution_id: Annotated[str, Proto(5)] = ""
-    retries_remaining: Annotated[int, Proto(6)] = 0
-    variables: Annotated[bytes, Proto(7, STRUCT)] = b""
-    lock_expires_at: Annotated[datetime | None, Proto(8)] = None
-    attempt: Annotated[int, Proto(9)] = 0
-    idempotency_key: Annotated[str, Proto(10)] = ""
 
 
 class JobDispatchEvent(Struct):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio
 
 from penstock.client.errors import ClientError
-from penstock.client.model import Job, JobRef
+from penstock.wire.model import Job, JobRef
 from penstock.worker.held import StopReason
 
 

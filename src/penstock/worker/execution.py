@@ -13,7 +13,7 @@ from typing import cast
 import anyio
 import msgspec
 
-from penstock.client.model import Completion, Failure
+from penstock.wire.model import Completion, Failure
 from penstock.worker.context import JobContext, set_current_job
 from penstock.worker.errors import NonRetryable, Retry
 from penstock.worker.handler import Handler, Pools

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from penstock.client.model import Job, JobRef
+from penstock.wire.model import Job, JobRef
 
 LOGGER = logging.getLogger("penstock.worker")
 JOB_LOG_FIELDS = ("job_id", "job_type", "instance_id", "step_id", "attempt")

@@ -21,9 +21,10 @@ import anyio
 import msgspec
 
 from penstock.client.client import Client
-from penstock.client.model import Job, JobRef, Outcome
+from penstock.client.model import Outcome
 from penstock.client.token import Token
 from penstock.log_throttle import throttle
+from penstock.wire.model import Job, JobRef
 from penstock.worker.desk import JobDesk
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
 from penstock.worker.kafka_loop import AsyncioThread

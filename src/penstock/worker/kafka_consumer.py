@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from penstock.client.backoff import Backoff
-from penstock.client.model import Job, JobRef
 from penstock.loop_scope import LoopScope
+from penstock.wire.model import Job, JobRef
 from penstock.worker.held import LOGGER
 from penstock.worker.kafka_event import Poison, dispatch_of
 from penstock.worker.kafka_ledger import Ledger

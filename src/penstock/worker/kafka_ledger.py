@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from penstock.client.model import Job, JobRef
+from penstock.wire.model import Job, JobRef
 from penstock.worker.kafka_event import Dispatch
 
 DEDUPLICATION_S: Final = 600.0

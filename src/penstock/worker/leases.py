@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFound
-from penstock.client.model import JobRef
+from penstock.wire.model import JobRef
 from penstock.worker.held import LOGGER, HeldJob, StopReason
 from penstock.worker.transport import WorkTransport, outcome_of_each
 

@@ -15,7 +15,8 @@ import anyio
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
-from penstock.client.model import Completion, Failure, Outcome
+from penstock.client.model import Outcome
+from penstock.wire.model import Completion, Failure
 from penstock.worker.held import LOGGER, HeldJob
 from penstock.worker.transport import outcome_of_each
 

@@ -15,7 +15,8 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from penstock.client.errors import ClientError
-from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
+from penstock.client.model import Outcome
+from penstock.wire.model import Completion, Failure, Job, JobRef
 from penstock.worker.context import JobContext
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
 from penstock.worker.execution import Report, run_handler

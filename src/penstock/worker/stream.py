@@ -25,9 +25,11 @@ from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.jobs import completion_message, failure_message, job_of, outcome_of, release_message
 from penstock.client.grpc.unary import WORKER
-from penstock.client.model import Completion, Failure, JobRef, Outcome
+from penstock.client.model import Outcome
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.noun import text_bytes
 from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, JobDesk
@@ -39,7 +41,7 @@ MESSAGE_BYTES = 1024 * 1024
 # Tasks that have something for the next message get so many turns to say so.
 GATHER_TURNS = 2
 
-ResultMessage = w.Completion | w.Failure | w.Release
+ResultMessage = Completion | Failure | JobRef
 
 
 class _Batch:
@@ -137,9 +139,9 @@ class _Stream:
                 batch = self._to_send.popleft()
                 self._unanswered.append(batch)
                 for item in batch.items:
-                    if isinstance(item, w.Completion):
+                    if isinstance(item, Completion):
                         message.completions.append(item)
-                    elif isinstance(item, w.Failure):
+                    elif isinstance(item, Failure):
                         message.failures.append(item)
                     else:
                         message.releases.append(item)
@@ -152,7 +154,7 @@ class _Stream:
         while (body := await self._call.receive()) is not None:
             self.answered = True
             try:
-                self._take(decode_message(body, w.WorkResponse))
+                self._take(decode_message(body, w.WorkResponse, as_values=True))
             except (DecodeError, msgspec.MsgspecError) as error:
                 raise InternalError(f"unreadable message on the Work stream: {error}") from error
         raise ConnectionFailed("the engine ended the stream")
@@ -175,11 +177,11 @@ class _Stream:
         if message.jobs or message.credits:
             self._news.set()
 
-    def _take_job(self, message: w.Job) -> None:
+    def _take_job(self, message: Job) -> None:
         self._credit.used(message.job_type)
         demand: Demand | None = self._demands.get(message.job_type)
         if demand is None or self._desk.draining:  # on its way when the credit was taken back
-            self.put(_Batch([w.Release(message.id, message.attempt)]))
+            self.put(_Batch([JobRef(job_id=message.id, attempt=message.attempt)]))
         else:
             demand.accept([job_of(message, self._identity.worker_id)])
 
@@ -244,11 +246,11 @@ class WorkStream(EngineReports):
         """See ``WorkTransport``."""
         if self._refused:
             return await super().complete(results)
-        small: list[w.Completion] = []
+        small: list[Completion] = []
         outcomes: list[Outcome] = []
         for result in results:
             message = completion_message(result)
-            if len(message.variables) <= MESSAGE_BYTES:
+            if text_bytes(message.variables) <= MESSAGE_BYTES:
                 small.append(message)
             else:
                 # Over the size that an engine takes, a message would end the stream and all that is on it.
@@ -298,7 +300,7 @@ def _parts(messages: Sequence[ResultMessage]) -> list[list[ResultMessage]]:
     parts: list[list[ResultMessage]] = []
     size_bytes = 0
     for message in messages:
-        item_bytes = len(message.variables) if isinstance(message, w.Completion) else 0
+        item_bytes = text_bytes(message.variables) if isinstance(message, Completion) else 0
         if not parts or size_bytes + item_bytes > MESSAGE_BYTES:
             parts.append([])
             size_bytes = 0

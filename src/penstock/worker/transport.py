@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
-from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
+from penstock.client.model import Outcome
 from penstock.client.operation import (
     CompleteJobs,
     FailJobs,
@@ -28,6 +28,7 @@ from penstock.client.operation import (
     Transport,
     WaitLostJobs,
 )
+from penstock.wire.model import Completion, Failure, Job, JobRef
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
 

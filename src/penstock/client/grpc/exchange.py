@@ -15,14 +15,7 @@ from penstock.client.grpc import jobs
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
 from penstock.client.grpc.values import int32, json_text, name_of, only, struct_text, there, variables_of
-from penstock.client.model import (
-    DefinitionSummary,
-    Instance,
-    Page,
-    StartRequest,
-    StartResult,
-    StepExecution,
-)
+from penstock.client.model import DefinitionSummary, Instance, Page, StartRequest, StartResult, StepExecution
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,

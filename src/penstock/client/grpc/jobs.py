@@ -9,8 +9,8 @@ import msgspec
 from penstock.client.encoding import to_json
 from penstock.client.errors import BadRequest, ClientError, error_for
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
-from penstock.client.grpc.values import int32, json_text, name_of, only, there, variables_of
-from penstock.client.model import Completion, Failure, Job, JobRef, Lease, Outcome
+from penstock.client.grpc.values import int32, json_text, name_of, only, there
+from penstock.client.model import Lease, Outcome
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -23,8 +23,7 @@ from penstock.client.operation import (
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-
-MAX_UINT32 = 2**32 - 1
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
 
 
 def poll_jobs(operation: PollJobs) -> Exchange:
@@ -39,62 +38,30 @@ def poll_jobs(operation: PollJobs) -> Exchange:
 
 
 def _read_polled(answer: m.PollJobsResponse) -> list[Job]:
-    return [
-        Job(
-            id=item.id,
-            job_type=item.job_type,
-            instance_id=item.instance_id,
-            step_id=item.step_id,
-            step_execution_id=item.step_execution_id,
-            retries_remaining=item.retries_remaining,
-            variables=variables_of(item.variables),
-            lock_expires_at=item.lock_expires_at,
-            attempt=item.attempt or None,
-            idempotency_key=item.idempotency_key,
-        )
-        for item in answer.jobs
-    ]
+    return answer.jobs
 
 
-def job_of(message: w.Job, worker_id: str) -> Job:
-    """A job that was pushed."""
-    return Job(
-        id=message.id,
-        job_type=message.job_type,
-        instance_id=message.instance_id,
-        step_id=message.step_id,
-        step_execution_id=message.id,
-        retries_remaining=message.retries_remaining,
-        variables=variables_of(message.variables),
-        lock_expires_at=message.lock_expires_at,
-        worker_id=worker_id,
-        created_at=message.created_at,
-        attempt=message.attempt or None,
-        idempotency_key=message.idempotency_key,
-        checkpoint=msgspec.json.decode(message.checkpoint) if message.checkpoint else None,
-    )
+def job_of(message: Job, worker_id: str) -> Job:
+    """A job that was pushed, with what the stream need not say."""
+    return msgspec.structs.replace(message, step_execution_id=message.id, worker_id=worker_id)
 
 
-def completion_message(item: Completion) -> w.Completion:
-    """A completion as ``penstock.v1`` has it."""
-    return w.Completion(item.job_id, int32(item.attempt, "attempt"), json_text(item.variables))
+def completion_message(item: Completion) -> Completion:
+    """A completion whose values fit the wire, with its variables as text."""
+    int32(item.attempt, "attempt")
+    return item if item.variables is None else msgspec.structs.replace(item, variables=json_text(item.variables))
 
 
-def failure_message(item: Failure) -> w.Failure:
-    """A failure as ``penstock.v1`` has it. A pause of less than a millisecond is one."""
-    pause_ms = 0 if not item.retry_after_s or item.retry_after_s < 0 else max(1, round(item.retry_after_s * 1000))
-    return w.Failure(
-        item.job_id,
-        int32(item.attempt, "attempt"),
-        item.retryable,
-        item.error_message,
-        min(pause_ms, MAX_UINT32),
-    )
+def failure_message(item: Failure) -> Failure:
+    """A failure whose values fit the wire."""
+    int32(item.attempt, "attempt")
+    return item
 
 
-def release_message(item: JobRef) -> w.Release:
+def release_message(item: JobRef) -> JobRef:
     """A job that is given back."""
-    return w.Release(item.job_id, int32(item.attempt, "attempt"))
+    int32(item.attempt, "attempt")
+    return item
 
 
 def outcome_of(message: w.JobOutcome | w.HeartbeatOutcome) -> Outcome:
@@ -156,7 +123,7 @@ def heartbeat_job(operation: HeartbeatJob) -> Exchange:
         return Lease(lock_expires_at=there(result.lock_expires_at))
 
     job = operation.job
-    beat = w.Heartbeat(
+    beat = Heartbeat(
         job.job_id,
         int32(job.attempt, "attempt"),
         int32(operation.lease_s, "lease_s"),
@@ -170,7 +137,7 @@ def heartbeat_job(operation: HeartbeatJob) -> Exchange:
 def heartbeat_jobs(operation: HeartbeatJobs) -> Exchange:
     """See ``HeartbeatJobs``."""
     lease_s = int32(operation.lease_s, "lease_s")
-    beats = [w.Heartbeat(job.job_id, int32(job.attempt, "attempt"), lease_s) for job in operation.jobs]
+    beats = [Heartbeat(job.job_id, int32(job.attempt, "attempt"), lease_s) for job in operation.jobs]
     request = w.HeartbeatJobsRequest(operation.worker_id, beats)
     return Exchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, _read_outcomes)
 

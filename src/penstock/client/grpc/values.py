@@ -26,9 +26,14 @@ def int32(value: int | None, field: str) -> int:
     return number
 
 
+def not_given(value: object) -> bool:
+    """Whether a JSON value of a message is none."""
+    return value is None or (isinstance(value, msgspec.Raw) and not value)
+
+
 def json_text(variables: Mapping[str, Any] | msgspec.Raw | None) -> bytes:
     """A JSON object as ``penstock.v1`` has it; empty when there is none."""
-    return b"" if variables is None else to_json_object(variables)
+    return b"" if not_given(variables) else to_json_object(variables)
 
 
 def struct_text(variables: Mapping[str, Any] | msgspec.Raw | None, field: str) -> bytes:

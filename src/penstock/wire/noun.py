@@ -1,0 +1,42 @@
+"""What the classes of `penstock.wire.model` are made of: their bases, and types that are not the same to all.
+
+One class serves who writes a message and who reads it, so two types have two faces. A request's texts and numbers may
+be null in JSON, which counts as absent, and whoever decodes one looks (``rest.codec.required`` and its like); to the
+type checker they are what they are afterwards. And JSON values inside a message are text where they only pass through
+(``bytes`` or ``msgspec.Raw``: a Python object would cost a decode and an encode, 3 µs at 200 bytes, 150 µs at 16 kB),
+Python values in the SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+Variables = dict[str, Any]
+
+if TYPE_CHECKING:
+    Text = str
+    Flag = bool
+    Whole = int
+    Seconds = float | None
+    JsonText = Any
+else:
+    Text = str | None
+    Flag = bool | None
+    Whole = int | float | None
+    Seconds = int | float | None
+    JsonText = msgspec.Raw
+
+
+class Answer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Base of what the engine says: a field that is None is left out of the JSON, all others are there."""
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of what the engine is told. What is empty counts as not given."""
+
+
+def text_bytes(text: Any) -> int:
+    """The size of a JSON value that is held as text."""
+    return 0 if text is None else memoryview(text).nbytes
