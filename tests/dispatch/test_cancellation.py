@@ -28,7 +28,7 @@ async def test_rounds_of_the_relay_cancelled_at_every_point_lose_no_job(kafka: K
     async def prepare() -> Operation[int]:
         started.append((await kafka.start("linear")).id)
         # a new relay, as of an engine that has just been elected: it knows nothing of what the last one did
-        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]
+        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
         return kafka.drain
 
     async def quiet() -> bool:
@@ -36,7 +36,7 @@ async def test_rounds_of_the_relay_cancelled_at_every_point_lose_no_job(kafka: K
 
     async def after(attempt: Attempt[int]) -> None:
         await wait_until(quiet)
-        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]
+        kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
         await kafka.drain()
         assert kafka.outbox() == []
         assert started[-1] in {event.instance_id for event in kafka.producer.log}

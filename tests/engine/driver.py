@@ -178,7 +178,7 @@ def _held(job: Job) -> dict[str, Any]:
 
 
 def variables_of(about: InstanceView | Job) -> dict[str, Any]:
-    return msgspec.json.decode(about.variables, type=dict[str, Any])
+    return msgspec.json.decode(about.variables, type=dict[str, Any])  # pyright: ignore[reportArgumentType, reportCallIssue] - a stand-in
 
 
 def number(instance: str) -> int:

@@ -146,7 +146,7 @@ def completing(about: dict[str, Any], *, many: bool = False, parked: bool = Fals
 def failing(*, retryable: bool, many: bool = False) -> Prepare:
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         _, job = await begun(driver, key, linear(1))
-        request = Failure(job_id=job.id, worker_id=job.worker_id, retryable=retryable, error_message="boom")
+        request = Failure(job_id=job.id, worker_id=job.worker_id, retryable=retryable, error_message="boom")  # pyright: ignore[reportArgumentType] - a stand-in
         if many:
             return LockedBatch(key, lambda: driver.engine.jobs.fail_many([request]))
         return LockedBatch(key, lambda: driver.engine.jobs.fail(request))
@@ -157,7 +157,7 @@ def failing(*, retryable: bool, many: bool = False) -> Prepare:
 def beating(*, many: bool = False) -> Prepare:
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         _, job = await begun(driver, key, linear(1))
-        request = Heartbeat(job_id=job.id, worker_id=job.worker_id, checkpoint=b"1")
+        request = Heartbeat(job_id=job.id, worker_id=job.worker_id, checkpoint=b"1")  # pyright: ignore[reportArgumentType] - a stand-in
         if many:
             return LockedBatch(key, lambda: driver.engine.jobs.heartbeat_many([request]))
         return LockedBatch(key, lambda: driver.engine.jobs.heartbeat(request))

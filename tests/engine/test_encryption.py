@@ -74,7 +74,7 @@ async def test_a_run_through_every_kind_of_step_and_both_lanes_leaves_no_payload
     last = await driver.one("last")
     assert variables_of(last)["early"] == MARK
     beat = {"checkpoint": json.dumps({"at": MARK}).encode(), "progress": json.dumps(MARK).encode()}
-    await driver.engine.jobs.heartbeat(Heartbeat(job_id=last.id, worker_id="w1", **beat))  # type: ignore[arg-type]
+    await driver.engine.jobs.heartbeat(Heartbeat(job_id=last.id, worker_id="w1", **beat))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
     assert (await driver.view(instance)).progress == {"last": msgspec.Raw(json.dumps(MARK).encode())}
     await driver.fail(last)
     again = await driver.one("last")

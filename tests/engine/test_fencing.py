@@ -250,7 +250,7 @@ async def test_only_the_holder_gives_a_job_back(driver: Driver, body: Json, chan
     await driver.run(body)
     job = await driver.one("a")
     before = driver.snapshot()
-    release = JobRef(**{"job_id": job.id, "worker_id": "w1", **changes})
+    release = JobRef(**{"job_id": job.id, "worker_id": "w1", **changes})  # pyright: ignore[reportArgumentType] - a stand-in
     (outcome,) = await driver.engine.jobs.release_many([release])
     assert outcome.outcome == "lease-lost"
     assert driver.snapshot() == before
@@ -281,7 +281,7 @@ async def test_any_worker_completes_a_dispatched_job_and_the_first_one_wins(driv
     await unchanged(driver, driver.complete, held(job, "b"), variables={"by": "b"})
     instance = job.split("-")[0]
     assert await driver.variables(instance) == {"by": "a"}
-    assert (await driver.history(instance))[0].attempts[0].worker == "a"  # type: ignore[index]
+    assert (await driver.history(instance))[0].attempts[0].worker == "a"  # type: ignore[index]  # pyright: ignore[reportOptionalSubscript] - a stand-in
 
 
 async def test_who_heartbeats_a_dispatched_job_becomes_its_holder(driver: Driver, body: Json) -> None:
@@ -367,7 +367,7 @@ async def test_each_failure_of_a_batch_has_its_own_outcome(driver: Driver, body:
 
     def failure(job: Job, **changes: Any) -> Failure:
         fields = {"job_id": job.id, "worker_id": "w1", "retryable": True}
-        return Failure(**{**fields, **changes})
+        return Failure(**{**fields, **changes})  # pyright: ignore[reportArgumentType] - a stand-in
 
     outcomes = await driver.engine.jobs.fail_many(
         [

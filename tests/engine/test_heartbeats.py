@@ -44,7 +44,7 @@ async def left(driver: Driver) -> float:
 async def test_the_lease_that_was_asked_for_is_given(driver: Driver, asked: int, given: int) -> None:
     await driver.run(ONE)
     job = await driver.one("a", lease=asked)
-    assert (job.lock_expires_at - job.locked_at).total_seconds() == pytest.approx(given, abs=EXACT)
+    assert (job.lock_expires_at - job.locked_at).total_seconds() == pytest.approx(given, abs=EXACT)  # pyright: ignore[reportOperatorIssue] - they are there
     assert await left(driver) == pytest.approx(given, abs=EXACT)
     await driver.heartbeat(job, lease_seconds=asked)
     assert await left(driver) == pytest.approx(given, abs=EXACT)
@@ -166,7 +166,7 @@ async def test_heartbeats_extend_a_lease_only_up_to_the_steps_timeout(driver: Dr
     assert await left(driver) == pytest.approx(20, abs=EXACT)
     driver.clock.advance(15)
     answer = await driver.heartbeat(job, lease_seconds=3600)
-    assert (answer.lock_expires_at - job.locked_at).total_seconds() == pytest.approx(60, abs=EXACT)
+    assert (answer.lock_expires_at - job.locked_at).total_seconds() == pytest.approx(60, abs=EXACT)  # pyright: ignore[reportOperatorIssue] - they are there
     driver.clock.advance(31)
     before = driver.snapshot()
     with pytest.raises(LeaseLost):

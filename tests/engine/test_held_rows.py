@@ -70,7 +70,7 @@ def of_job(call: Callable[[Driver, Job], Awaitable[Any]]) -> Call:
 
 async def release(driver: Driver, subject: Subject) -> None:
     assert subject.job is not None
-    request = JobRef(job_id=subject.job.id, worker_id=subject.job.worker_id)
+    request = JobRef(job_id=subject.job.id, worker_id=subject.job.worker_id)  # pyright: ignore[reportArgumentType] - a stand-in
     [outcome] = await driver.engine.jobs.release_many([request])
     if outcome.outcome == "unavailable":
         raise Unavailable(outcome.reason or "")
@@ -324,7 +324,7 @@ async def test_a_hand_off_that_waited_gives_the_whole_lease(make_driver: MakeDri
         return len(driver.engine.polls.waiters) == 1
 
     async def poll() -> None:
-        ends.append((await driver.one("work", wait=30, lease=60)).lock_expires_at)
+        ends.append((await driver.one("work", wait=30, lease=60)).lock_expires_at)  # pyright: ignore[reportArgumentType] - a stand-in
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poll)

@@ -18,7 +18,7 @@ from tests.shapes import parallel, task
 
 
 def cancelled(*jobs: Job) -> list[LostJob]:
-    return [LostJob(job_id=job.id, attempt=job.attempt, outcome="cancelled") for job in jobs]
+    return [LostJob(job_id=job.id, attempt=job.attempt, outcome="cancelled") for job in jobs]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def held(driver: Driver, *types: str, worker: str = "w1") -> list[Job]:

@@ -126,7 +126,7 @@ async def test_many_bytes_of_variables_are_whole_whether_the_engine_knows_them_o
         assert variables_of(job) == {"big": big, "n": views.index(view), "first": view.id}
     await two.complete(unknown, {"second": 2, "big": 1})
     assert variables_of(await one.one("work")) == {"big": 1, "n": 1, "first": views[1].id, "second": 2}
-    await one.engine.jobs.release_many([JobRef(job_id=known.id, worker_id=known.worker_id, attempt=known.attempt)])
+    await one.engine.jobs.release_many([JobRef(job_id=known.id, worker_id=known.worker_id, attempt=known.attempt)])  # pyright: ignore[reportArgumentType] - a stand-in
     again = await two.one("work", worker="w2")
     assert (again.attempt, variables_of(again)) == (2, variables_of(known))
 

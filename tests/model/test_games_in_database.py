@@ -108,7 +108,7 @@ class Played:
 
     async def make(self, move: Move) -> None:
         assert self.game is not None
-        match move.what:
+        match move.what:  # pyright: ignore[reportMatchNotExhaustive] - a stand-in
             case "cancel":
                 await self.engine.cancel(self.instance, "cancelled")
                 return
@@ -173,7 +173,7 @@ class Played:
                 await self.signal_again(self.source.randrange(len(self.signals)))
             case 2:
                 held = list(self.jobs.values())[:2]
-                releases = [JobRef(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]
+                releases = [JobRef(job_id=job.id, worker_id=job.worker_id, attempt=job.attempt) for job in held]  # pyright: ignore[reportArgumentType] - a stand-in
                 await self.engine.engine.jobs.release_many(releases)
             case _:
                 await self.engine.engine.full_path.submit(FoldCommand(number(self.instance), lambda: None))

@@ -306,7 +306,7 @@ async def test_lease_seconds_are_ignored(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
     job = await driver.one("work", lease=123)
-    assert round((job.lock_expires_at - job.locked_at).total_seconds()) == 123
+    assert round((job.lock_expires_at - job.locked_at).total_seconds()) == 123  # pyright: ignore[reportOperatorIssue] - they are there
 
 
 async def test_a_completion_racing_a_timer_a_cancel_and_another_completion_advances_once(

@@ -86,7 +86,7 @@ class Requests:
 
         def learn(data: bytes) -> None:
             jobs = decode_message(data, m.PollJobsResponse).jobs
-            self._held += [Held(job.id, worker, job.attempt, job.instance_id, job.step_id) for job in jobs]
+            self._held += [Held(job.id, worker, job.attempt, job.instance_id, job.step_id) for job in jobs]  # pyright: ignore[reportArgumentType] - a stand-in
 
         return m.PollJobsRequest(worker, ["other", "work"], rng.randint(1, 10), POLL_LEASE_S), learn
 

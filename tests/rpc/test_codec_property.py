@@ -404,10 +404,10 @@ def test_what_the_engine_nests_deeper_is_written_as_text(google: Google, kind: t
         for _ in range(levels - 1):
             value = {"k": value} if kind is dict else [value]
         variables = {"deep": value, "other": [1]}
-        job = m.Job(id="1-2-3", variables=msgspec.json.encode(variables))
+        job = m.Job(id="1-2-3", variables=msgspec.json.encode(variables))  # pyright: ignore[reportArgumentType] - a stand-in
         data = encode_message(m.PollJobsResponse([job]))
         read = from_struct(google.workflow.PollJobsResponse.FromString(data).jobs[0].variables)
-        assert json.loads(decode_message(data, m.PollJobsResponse).jobs[0].variables) == read
+        assert json.loads(decode_message(data, m.PollJobsResponse).jobs[0].variables) == read  # pyright: ignore[reportArgumentType] - a stand-in
         assert read["other"] == [1]
         assert (read == variables) == (levels <= 32)
         inner = read["deep"]

@@ -58,7 +58,7 @@ async def test_a_job_is_pushed_when_it_is_born_with_every_field(driver: Driver, 
     (job,) = await work.wait_jobs(1)
     assert (job.instance_id, job.job_type, job.step_id) == (started.id, "work", "task-1")
     assert (job.attempt, job.retries_remaining, job.checkpoint) == (1, 2, b"")
-    assert json.loads(job.variables) == {"big": 2**60 + 1}
+    assert json.loads(job.variables) == {"big": 2**60 + 1}  # pyright: ignore[reportArgumentType] - a stand-in
     assert job.created_at is not None
     assert job.lock_expires_at is not None
     assert 59 <= (job.lock_expires_at - job.created_at).total_seconds() <= 61

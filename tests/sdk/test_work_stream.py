@@ -94,7 +94,7 @@ class Engine:
         if call.ended:
             (request,) = call.messages(w.CompleteJobsRequest)
             self.unary += request.completions
-            call.send(w.CompleteJobsResponse([w.JobOutcome(item.job_id, item.attempt, 1) for item in self.unary]))
+            call.send(w.CompleteJobsResponse([w.JobOutcome(item.job_id, item.attempt, 1) for item in self.unary]))  # pyright: ignore[reportArgumentType] - a stand-in
             call.end()
 
     def _on_release(self, call: ScriptedCall) -> None:
