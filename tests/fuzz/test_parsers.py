@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from h2.exceptions import ProtocolError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -29,11 +28,12 @@ from penstock.http.parser import RequestParser
 from penstock.http.refusal import Refusal
 from penstock.http.request import BodyBudget
 from penstock.rpc import limits as rpc_limits
-from penstock.rpc.http2 import open_h2
+from penstock.rpc.transport import open_http2
 from penstock.testing.random_definitions import definitions
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.http2 import ProtocolError
 from penstock.wire.protobuf import DecodeError, write_varint
 from tests.http.raw import chunked, get, post
 
@@ -136,10 +136,10 @@ def test_the_http2_seam(sent: list[tuple[bytes, int]], size: int) -> None:
     data = PREFACE + b"".join(each * times for each, times in sent)
 
     def read() -> None:
-        connection = open_h2(rpc_limits.Limits())
+        connection = open_http2(rpc_limits.Limits())
         with contextlib.suppress(ProtocolError):
             for piece in cut(data, size):
-                connection.receive_data(piece)
+                connection.receive(piece)
                 connection.data_to_send()
 
     check(read, len(data), per_byte=120, base=20_000)

@@ -254,7 +254,7 @@ class Storm:
         (connection,) = server._connections
 
         def left() -> tuple[object, ...]:
-            window_bytes = connection.h2.inbound_flow_control_window + connection._unopened
+            window_bytes = connection.h2.receive_window_bytes + connection._unopened
             return connection.calls, connection._windows, window_bytes
 
         async def given_back() -> bool:  # bytes of torn calls, too

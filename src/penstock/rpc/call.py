@@ -18,11 +18,11 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
-from h2.exceptions import H2Error
 
 from penstock.offload import run_sized
 from penstock.rpc.inbox import Inbox
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.http2 import ProtocolError
 from penstock.wire.protobuf import DecodeError
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Call(Generic[RequestT, AnswerT]):
             h2.send_headers(self.stream_id, trailers, end_stream=True)
             if not self.inbox.client_done:
                 h2.reset_stream(self.stream_id)  # NO_ERROR: it need not send the rest
-        except H2Error:  # reset in the bytes that are being processed
+        except ProtocolError:  # reset in the bytes that are being processed
             self.closed = True
         self._connection.flush()
 
@@ -273,7 +273,7 @@ class Call(Generic[RequestT, AnswerT]):
         self._opened = True
         try:
             self._connection.h2.send_headers(self.stream_id, _CONTENT)
-        except H2Error:
+        except ProtocolError:
             self.closed = True
 
     async def _send(self, data: bytes) -> None:
@@ -284,9 +284,9 @@ class Call(Generic[RequestT, AnswerT]):
                 await trio.lowlevel.checkpoint_if_cancelled()
                 return  # the handler shields itself: nobody is there to read it
             try:
-                window = h2.local_flow_control_window(self.stream_id)
+                window = h2.send_window_bytes(self.stream_id)
                 if window > 0 and not connection.is_congested:
-                    size = min(window, h2.max_outbound_frame_size, _SEND_CHUNK_BYTES, total - sent)
+                    size = min(window, h2.max_send_frame_bytes, _SEND_CHUNK_BYTES, total - sent)
                     h2.send_data(self.stream_id, data if size == total else data[sent : sent + size])
                     sent += size
                     self._torn = sent < total
@@ -294,7 +294,7 @@ class Call(Generic[RequestT, AnswerT]):
                         connection.flush()
                         connection.sent_part()
                     continue
-            except H2Error:
+            except ProtocolError:
                 self.closed = True
                 continue
             connection.flush()

@@ -4,8 +4,8 @@ Three tasks: one reads and hands events out (h2 is not asynchronous, so all fram
 switch), one writes what h2 has to say (what several calls wrote meanwhile goes out in one send), one pings. Calls
 run as children of the connection, so that none outlives it.
 
-Relies on ``http2`` for the protocol and on ``server`` for what calls do. Whatever a client sends ends at most this
-connection. Must not keep anything that grows with what a client sends beyond ``Limits``.
+Relies on `penstock.wire.http2` for the protocol and on ``server`` for what calls do. Whatever a client sends ends at
+most this connection. Must not keep anything that grows with what a client sends beyond ``Limits``.
 """
 
 from __future__ import annotations
@@ -18,39 +18,43 @@ from typing import TYPE_CHECKING, Any
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
-from h2.errors import ErrorCodes
-from h2.events import (
+
+from penstock.allowance import Allowance
+from penstock.rpc.headers import flaw_of
+from penstock.rpc.inbox import is_whole_message
+from penstock.wire.http2 import (
     ConnectionTerminated,
     DataReceived,
+    ErrorCodes,
     Event,
+    Http2,
+    Http2Limits,
     PingAckReceived,
     PingReceived,
     PriorityUpdated,
+    ProtocolError,
     RemoteSettingsChanged,
     RequestReceived,
+    Role,
     SettingsAcknowledged,
     StreamEnded,
     StreamReset,
     UnknownFrameReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error
-
-from penstock.allowance import Allowance
-from penstock.rpc.headers import flaw_of
-from penstock.rpc.http2 import HPACK_TABLE_BYTES, PING_DRAIN, PING_IDLE, open_h2
-from penstock.rpc.inbox import is_whole_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.rpc.call import Call
+    from penstock.rpc.limits import Limits
     from penstock.rpc.server import Server
 
 log = logging.getLogger(__name__)
 
 # More makes a batch of frames block the loop for longer (3,500 pings fit in 32 KiB: about 60 ms), less costs reads.
 _READ_BYTES = 32 * 1024
+PING_IDLE, PING_DRAIN = b"penstock", b"drained?"
 WINDOW_UPDATES_PER_ANSWER = 20
 WINDOW_UPDATES_PER_PART = 4
 """Of a part of an answer, which is a frame: one for the stream and one for the connection, and as many to spare."""
@@ -69,7 +73,7 @@ class Connection:
         self.limits = server.limits
         self.peer = peer
         self.calls: dict[int, Call[Any, Any]] = {}
-        self.h2 = open_h2(self.limits)
+        self.h2 = open_http2(self.limits)
         self._stream = stream
         self._out = bytearray()
         self._wake_writer = trio.lowlevel.ParkingLot()
@@ -161,15 +165,15 @@ class Connection:
         """A call has let go of received bytes: others may come. Told to the client in quarters of the window."""
         self._unopened += flow_bytes
         if self._unopened * 4 >= self.limits.connection_window_bytes and not self._closing:
-            self.h2.increment_flow_control_window(self._unopened)
+            self.h2.open_window(self._unopened)
             self._unopened = 0
             self.flush()
 
     def open_window(self, stream_id: int, flow_bytes: int) -> None:
         """Let the client send so much more on a stream."""
         try:
-            self.h2.increment_flow_control_window(flow_bytes, stream_id)
-        except (H2Error, KeyError):
+            self.h2.open_window(flow_bytes, stream_id)
+        except ProtocolError:
             return  # reset in the bytes that are being processed
         self.flush()
 
@@ -296,8 +300,8 @@ class Connection:
 
     def _receive(self, data: bytes | bytearray) -> None:
         try:
-            events = self.h2.receive_data(data)
-        except H2Error as error:
+            events = self.h2.receive(data)
+        except ProtocolError as error:
             self._give_up_on(str(error))
             self.flush()  # h2's GOAWAY
             return
@@ -345,12 +349,12 @@ class Connection:
         """Answer a request that gets no call with these headers only."""
         try:
             self.h2.send_headers(stream_id, headers, end_stream=True)
-        except H2Error:
+        except ProtocolError:
             return
         self._reset_stream(stream_id, ErrorCodes.NO_ERROR)
 
     def _reset_stream(self, stream_id: int, code: ErrorCodes) -> None:
-        with contextlib.suppress(H2Error):  # it is closed already
+        with contextlib.suppress(ProtocolError):  # it is closed already
             self.h2.reset_stream(stream_id, code)
 
     def _on_data(self, event: DataReceived) -> None:
@@ -393,8 +397,6 @@ class Connection:
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
         self._greeted.set()
         self._on_control(event)
-        if self.h2.encoder.header_table_size > HPACK_TABLE_BYTES:
-            self.h2.encoder.header_table_size = HPACK_TABLE_BYTES
         self._wake_all_windows()
 
     def _on_control(self, _event: Event) -> None:
@@ -414,8 +416,8 @@ class Connection:
             return
         self.server.counts.floods += 1
         try:
-            self.h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {what}".encode())
-        except H2Error:
+            self.h2.close(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {what}".encode())
+        except ProtocolError:
             log.debug("no GOAWAY: h2 has ended the connection")
         self._give_up_on(f"too many {what}")
 
@@ -425,6 +427,19 @@ def _join_proofs(headers: dict[bytes, bytes], given: Iterable[tuple[bytes, bytes
     proofs = [value for name, value in given if name == b"authorization"]
     if len(proofs) > 1:
         headers[b"authorization"] = b", ".join(proofs)
+
+
+def open_http2(limits: Limits) -> Http2:
+    """The server's side of a connection within the limits; its preface is ready to be sent."""
+    return Http2(
+        Role.SERVER,
+        Http2Limits(
+            stream_window_bytes=limits.stream_window_bytes,
+            connection_window_bytes=limits.connection_window_bytes,
+            header_list_bytes=limits.header_list_bytes,
+            streams=limits.streams_per_connection,
+        ),
+    )
 
 
 UNAVAILABLE_DRAINED = GRPCError(Status.UNAVAILABLE, "the server is shutting down")

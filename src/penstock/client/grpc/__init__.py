@@ -1,8 +1,8 @@
-"""The client over gRPC: the same operations as over REST, on one HTTP/2 connection (h2 on anyio streams).
+"""The client over gRPC: the same operations as over REST, on one HTTP/2 connection (anyio streams).
 
-``http2`` is the protocol's state machine, ``connection`` and ``call`` move its bytes, ``channel`` connects and connects
-again, ``exchange`` and ``definitions`` say what each operation looks like on this wire, ``status`` what an error means,
-``transport`` puts them together. The messages and their codec are those of ``penstock.wire``.
+``connection`` and ``call`` move the bytes of `wire.http2`, ``channel`` connects and connects again, ``exchange``
+and ``definitions`` say what each operation looks like on this wire, ``status`` what an error means, ``transport`` puts
+them together. The messages and their codec are those of `penstock.wire`.
 """
 
 from __future__ import annotations

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from h2.errors import ErrorCodes
-from h2.exceptions import H2Error
-
 from penstock.client.errors import ClientError, InternalError, PayloadTooLarge
 from penstock.client.grpc.status import error_of
+from penstock.wire.http2 import ErrorCodes, ProtocolError
 
 if TYPE_CHECKING:
     from penstock.client.grpc.connection import Connection
@@ -45,7 +43,7 @@ class GrpcCall:
         data = b"\0" + len(body).to_bytes(4, "big") + body
         sent = unflushed = 0
         while sent < len(data) and not self._is_over:
-            size = min(self._window, connection.h2.max_outbound_frame_size, len(data) - sent)
+            size = min(self._window, connection.h2.max_send_frame_bytes, len(data) - sent)
             if size > 0:
                 self._put(data[sent : sent + size], end=end and sent + size == len(data))
                 sent += size
@@ -92,7 +90,7 @@ class GrpcCall:
             self._failure = InternalError("the call was closed")
             try:
                 self._connection.h2.reset_stream(self.stream_id, ErrorCodes.CANCEL)
-            except H2Error:  # ended in the bytes that are under way
+            except ProtocolError:  # ended in the bytes that are under way
                 self._ended = True
         self._release_held()
         self._connection.forget(self)
@@ -134,14 +132,14 @@ class GrpcCall:
     @property
     def _window(self) -> int:
         try:
-            return self._connection.h2.local_flow_control_window(self.stream_id)
-        except (H2Error, KeyError):
+            return self._connection.h2.send_window_bytes(self.stream_id)
+        except ProtocolError:
             return 0
 
     def _put(self, data: bytes, *, end: bool) -> None:
         try:
             self._connection.h2.send_data(self.stream_id, data, end_stream=end)
-        except H2Error as error:
+        except ProtocolError as error:
             self._failure = self._failure or InternalError(f"the call can't be written to: {error}")
 
     def _has_news(self) -> bool:
@@ -172,5 +170,5 @@ class GrpcCall:
         self._release_held()
         try:
             self._connection.h2.reset_stream(self.stream_id, ErrorCodes.CANCEL)
-        except H2Error:
+        except ProtocolError:
             self._ended = True

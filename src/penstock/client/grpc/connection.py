@@ -18,28 +18,34 @@ import anyio
 import anyio.lowlevel
 import msgspec
 from anyio.abc import ByteStream, SocketAttribute
-from h2.errors import ErrorCodes
-from h2.events import (
+
+from penstock.client.errors import ClientError, ConnectionFailed, Unavailable
+from penstock.client.grpc.call import GrpcCall
+from penstock.wire.http2 import (
     ConnectionTerminated,
     DataReceived,
+    ErrorCodes,
     Event,
+    Http2,
+    Http2Limits,
+    ProtocolError,
     ResponseReceived,
+    Role,
     StreamEnded,
     StreamReset,
     TrailersReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error
-
-from penstock.client.errors import ClientError, ConnectionFailed, Unavailable
-from penstock.client.grpc.call import GrpcCall
-from penstock.client.grpc.http2 import open_h2
 
 READ_BYTES = 64 * 1024
 # A send of at most this fits the sockets' buffers; during larger ones somebody has to read, or both sides wait.
 SMALL_SEND_BYTES = 32 * 1024
 CATCH_UP_S = 0.1
-LAST_STREAM_ID = 2**31 - 1
+STREAM_WINDOW_BYTES = 1024 * 1024
+"""What an engine may send ahead of the reader of one call."""
+CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+"""What it may send ahead of all of them."""
+_HTTP2_LIMITS = Http2Limits(stream_window_bytes=STREAM_WINDOW_BYTES, connection_window_bytes=CONNECTION_WINDOW_BYTES)
 _NO_GREETING = " before it spoke HTTP/2: does this port speak gRPC, and without TLS if the URL says grpc://?"
 
 
@@ -64,7 +70,7 @@ class Connection:
     def __init__(self, stream: ByteStream, limits: GrpcLimits, where: str) -> None:
         self._where = where
         self.limits = limits
-        self.h2 = open_h2()
+        self.h2 = Http2(Role.CLIENT, _HTTP2_LIMITS)
         self.leaving = False
         """The engine takes no new calls on it."""
         self.dead: ConnectionFailed | None = None
@@ -80,7 +86,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether a new call may be opened."""
-        return self.dead is None and not self.leaving and self.h2.highest_outbound_stream_id < LAST_STREAM_ID - 2
+        return self.dead is None and not self.leaving and self.h2.has_stream_ids
 
     @property
     def is_busy(self) -> bool:
@@ -113,7 +119,7 @@ class Connection:
         await self.wait_until(lambda: not self.usable or self._may_open())
         if not self.usable:
             raise ConnectionFailed("the connection was closed", maybe_applied=False)
-        stream_id = self.h2.get_next_available_stream_id()
+        stream_id = self.h2.next_stream_id()
         self.h2.send_headers(stream_id, headers)
         call = self._calls[stream_id] = GrpcCall(self, stream_id)
         return call
@@ -124,7 +130,7 @@ class Connection:
         self._wake(None)
 
     def _may_open(self) -> bool:
-        return self.h2.open_outbound_streams < self.h2.remote_settings.max_concurrent_streams
+        return self.h2.may_open_stream
 
     async def _catch_up(self) -> None:
         """Read what came while nobody waited, so that a connection that was closed meanwhile is not used."""
@@ -254,8 +260,8 @@ class Connection:
 
     def _take_in(self, data: bytes) -> None:
         try:
-            events = self.h2.receive_data(data)
-        except H2Error as error:
+            events = self.h2.receive(data)
+        except ProtocolError as error:
             self.die(f"the engine broke the protocol: {error}")
             return
         for event in events:
@@ -305,8 +311,8 @@ class Connection:
         """Received bytes were let go of: the engine may send as many more."""
         if flow_bytes and self.dead is None:
             try:
-                self.h2.acknowledge_received_data(flow_bytes, stream_id)
-            except H2Error:  # the stream is closed, and the connection's window was opened all the same
+                self.h2.acknowledge(flow_bytes, stream_id)
+            except ProtocolError:  # the stream is closed, and the connection's window was opened all the same
                 return
 
     # -- the end
@@ -322,7 +328,7 @@ class Connection:
     async def aclose(self) -> None:
         """Say good-bye and close. Calls in flight fail."""
         if self.dead is None:
-            self.h2.close_connection(ErrorCodes.NO_ERROR)
+            self.h2.close(ErrorCodes.NO_ERROR)
             await self.flush()
             self.die("the client was closed")
         await anyio.aclose_forcefully(self._stream)
