@@ -167,7 +167,7 @@ def beating(*, many: bool = False) -> Prepare:
 
 async def release(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
-    return LockedBatch(key, lambda: driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id=job.worker_id)]))
+    return LockedBatch(key, lambda: driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id=job.worker_id)]))  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def cancel(driver: Driver, key: str) -> LockedBatch:

@@ -108,7 +108,7 @@ class Played:
 
     async def make(self, move: Move) -> None:
         assert self.game is not None
-        match move.what:  # pyright: ignore[reportMatchNotExhaustive] - a stand-in
+        match move.what:
             case "cancel":
                 await self.engine.cancel(self.instance, "cancelled")
                 return
