@@ -47,11 +47,24 @@ NOUNS = {
     "Failure": ("penstock.v1.Failure",),
     "JobRef": ("penstock.v1.Release",),
     "Heartbeat": ("penstock.v1.Heartbeat",),
+    "Instance": ("workflow.v1.WorkflowInstance", "penstock.v1.Instance"),
+    "StepExecution": ("workflow.v1.StepExecution",),
+    "Attempt": (),
+    "AuditRecord": (),
+    "KeptSignal": (),
+    "FailedJob": (),
+    "LostJob": (),
+    "Lease": (),
+    "DefinitionSummary": (),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OTHER_NAMES = {"penstock.v1.Failure.retry_after_ms": "retry_after_seconds"}
-ANSWERS = {"Job"}
-"""What the engine says; it is told the others."""
+REQUESTS = {"Completion", "Failure", "JobRef", "Heartbeat"}
+"""What the engine is told; it says the others."""
+LEFT_OUT_EMPTY = {"Instance.progress", "StepExecution.attempts"}
+"""Not in the JSON when empty; other lists and objects always are."""
+METHODS = {"Instance": "InstanceMethods"}
+"""Hand-written bases."""
 PYTHON_NAMES = {"Failure.retry_after_seconds": "retry_after_s"}
 LEFT_OUT = {"ExtensionNumberResponse.extension_number"}
 """A packed list of numbers, which the codec does not know: proto3 messages have no extensions to number."""
@@ -185,7 +198,7 @@ def _docstring(comment: str) -> str:
     if not comment:
         return ""
     words = " ".join(line.strip() for line in comment.splitlines())
-    lines = textwrap.wrap(words if words.endswith(".") else f"{words}.", 112)
+    lines = textwrap.wrap(words if words.endswith(".") else f"{words}.", 112, break_on_hyphens=False)
     closing = '"""\n' if len(lines) == 1 else '\n    """\n'
     return '    """' + "\n    ".join(lines) + closing
 
@@ -228,47 +241,67 @@ def _noun_of() -> dict[str, str]:
 def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     yield _NOUNS_HEAD.format(file=NOUNS_FILE)
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
-    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, Proto\n"
-    yield "from penstock.wire.noun import Answer, Flag, JsonText, Request, Seconds, Text, Variables, Whole\n\n\n"
+    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto\n"
+    yield "from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables"
+    yield "\nfrom penstock.wire.noun import Whole\n\n\n"
     messages = {f"{file.package}.{message.name}": message for file in files.values() for message in file.message_type}
     described = files[NOUNS_FILE]
     comments = {tuple(place.path): place.leading_comments.strip() for place in described.source_code_info.location}
-    for index, message in enumerate(described.message_type):
+    notes = {message.name: comments.get((_MESSAGE_FIELD, at), "") for at, message in enumerate(described.message_type)}
+    enums = {f".{file.package}.{enum.name}": _words(enum) for file in files.values() for enum in file.enum_type}
+    for name in _by_need({f".{described.package}.{message.name}": message for message in described.message_type}):
+        message = messages[name[1:]]
         parts = {of: messages[of] for of in NOUNS[message.name]}
-        yield _noun(message, comments.get((_MESSAGE_FIELD, index), ""), parts)
+        yield _noun(message, notes[message.name], parts, enums)
 
 
-def _noun(message: DescriptorProto, comment: str, parts: dict[str, DescriptorProto]) -> str:
-    answer = message.name in ANSWERS
+def _words(enum: EnumDescriptorProto) -> tuple[str, ...]:
+    """The words of an enum by number, as JSON has them."""
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+    assert [value.number for value in enum.value] == list(range(len(enum.value)))
+    return ("", *(value.name.removeprefix(prefix) for value in enum.value[1:]))
+
+
+def _noun(
+    message: DescriptorProto, comment: str, parts: dict[str, DescriptorProto], enums: dict[str, tuple[str, ...]]
+) -> str:
+    answer = message.name not in REQUESTS
     lines: list[str] = []
     for field in sorted(message.field, key=lambda field: field.number):
         name = PYTHON_NAMES.get(f"{message.name}.{field.name}", field.name)
-        python_type, default = _noun_type(field, answer=answer)
+        python_type, default = _noun_type(message, field, answer=answer)
+        if answer and not parts and "None" not in default and f"{message.name}.{name}" not in LEFT_OUT_EMPTY:
+            default = ""  # the engine always says it
         if name != field.name:
             default = f'field(default={default}, name="{field.json_name}")'
         protos = [
-            _noun_proto(part.rpartition(".")[0], its)
+            _noun_proto(part.rpartition(".")[0], its, enums)
             for part, described in parts.items()
             for its in described.field
             if OTHER_NAMES.get(f"{part}.{its.name}", its.name) == field.name
         ]
         if protos:
             python_type = f"Annotated[{python_type}, {', '.join(protos)}]"
-        lines.append(f"    {name}: {python_type} = {default}\n")
-    base = "Answer, frozen=True" if answer else "Request, frozen=True"
+        lines.append(f"    {name}: {python_type} = {default}\n" if default else f"    {name}: {python_type}\n")
+    base = METHODS.get(message.name, "Answer" if answer else "Request") + ", frozen=True"
     return f"class {message.name}({base}):\n{_docstring(comment)}\n" + "".join(lines) + "\n\n"
 
 
-def _noun_type(field: FieldDescriptorProto, *, answer: bool) -> tuple[str, str]:
+def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer: bool) -> tuple[str, str]:
     """The Python type of a field and its default. In answers whatever has no presence is always in the JSON."""
+    name = field.type_name.rpartition(".")[2]
+    plain = "" if field.type == _TYPE_MESSAGE else {1: "float", 5: "int", 8: "bool", 9: "str"}[field.type]
+    if field.label == _LABEL_REPEATED:
+        made = "dict[str, Any]" if name.endswith("Entry") else f"list[{plain or name}]"
+        left_out = f"{message.name}.{field.name}" in LEFT_OUT_EMPTY
+        return made, f"field(default_factory={made.partition('[')[0] if left_out else made})"
     if field.type == _TYPE_MESSAGE:
-        name = field.type_name.rpartition(".")[2]
         if name == "Timestamp":
-            return "datetime | None", "None"
+            required = not NOUNS[message.name] and not field.proto3_optional
+            return ("datetime", "required") if required else ("datetime | None", "None")
         if not answer:
             return "JsonText", "None"
         return ("Any", "None") if name == "Value" else ("Variables", "field(default_factory=dict[str, Any])")
-    plain = {1: "float", 5: "int", 8: "bool", 9: "str"}[field.type]
     if field.proto3_optional:
         return "Seconds" if plain == "float" else f"{plain} | None", "None"
     if answer:
@@ -276,9 +309,13 @@ def _noun_type(field: FieldDescriptorProto, *, answer: bool) -> tuple[str, str]:
     return {"int": ("Whole", "0"), "bool": ("Flag", "False"), "str": ("Text", '""')}[plain]
 
 
-def _noun_proto(package: str, field: FieldDescriptorProto) -> str:
+def _noun_proto(package: str, field: FieldDescriptorProto, enums: dict[str, tuple[str, ...]]) -> str:
     kinds = {5: "INT32", 8: "BOOL", 9: "TEXT", 12: "JSON", 13: "MILLIS"}
     kind = kinds.get(field.type, "STRUCT" if field.type_name.endswith(".Struct") else "")
+    if field.type_name in enums:
+        return f'Proto({field.number}, WORDS, "{package}", {enums[field.type_name]!r})'
+    if field.label == _LABEL_REPEATED:
+        kind = ""
     return f'Proto({field.number}, {kind}, "{package}")' if kind else f'Proto({field.number}, package="{package}")'
 
 

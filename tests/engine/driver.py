@@ -12,18 +12,10 @@ from penstock.core.definition import Definition
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import (
-    HeartbeatAnswer,
-    HistoryItem,
-    InstanceView,
-    PollRequest,
-    Signal,
-    StartRequest,
-    UserTaskCompletion,
-)
+from penstock.engine.vocabulary import PollRequest, Signal, StartRequest, UserTaskCompletion
 from penstock.errors import Conflict
 from penstock.testing.clock import DatabaseClock
-from penstock.wire.model import Completion, Failure, Heartbeat, Job
+from penstock.wire.model import Completion, Failure, Heartbeat, Instance, Job, Lease, StepExecution
 
 
 class Driver:
@@ -55,7 +47,7 @@ class Driver:
         parsed = await self.upload(definition)
         return (await self.start(parsed.id, variables)).id
 
-    async def start(self, definition: str, variables: dict[str, Any] | None = None, **fields: Any) -> InstanceView:
+    async def start(self, definition: str, variables: dict[str, Any] | None = None, **fields: Any) -> Instance:
         request = StartRequest(definition_id=definition, variables=msgspec.json.encode(variables or {}), **fields)
         return await self.engine.instances.start(request)
 
@@ -77,7 +69,7 @@ class Driver:
         fields: dict[str, Any] = {**_held(job), "retryable": retryable, "error_message": error, **changes}
         await self.engine.jobs.fail(Failure(**fields))
 
-    async def heartbeat(self, job: Job, **changes: Any) -> HeartbeatAnswer:
+    async def heartbeat(self, job: Job, **changes: Any) -> Lease:
         return await self.engine.jobs.heartbeat(Heartbeat(**{**_held(job), **changes}))
 
     async def heartbeat_quietly(self, job: Job) -> None:
@@ -120,13 +112,13 @@ class Driver:
         leased = self.rows("SELECT id, seq, attempt FROM token WHERE state = 1")
         return len(await leases.expire(leased)) if leased else 0
 
-    async def history(self, instance: str) -> list[HistoryItem]:
+    async def history(self, instance: str) -> list[StepExecution]:
         return await self.engine.instances.history(instance)
 
-    async def cancel(self, instance: str, reason: str | None = None) -> InstanceView:
+    async def cancel(self, instance: str, reason: str | None = None) -> Instance:
         return await self.engine.instances.cancel(instance, reason)
 
-    async def retry(self, instance: str) -> InstanceView:
+    async def retry(self, instance: str) -> Instance:
         return await self.engine.instances.retry(instance)
 
     async def status(self, instance: str) -> str:
@@ -135,7 +127,7 @@ class Driver:
     async def open_steps(self, instance: str) -> list[str]:
         return (await self.view(instance)).current_step_ids
 
-    async def view(self, instance: str) -> InstanceView:
+    async def view(self, instance: str) -> Instance:
         return await self.engine.instances.get(instance)
 
     async def variables(self, instance: str) -> dict[str, Any]:
@@ -177,7 +169,7 @@ def _held(job: Job) -> dict[str, Any]:
     return {"job_id": job.id, "worker_id": job.worker_id}
 
 
-def variables_of(about: InstanceView | Job) -> dict[str, Any]:
+def variables_of(about: Instance | Job) -> dict[str, Any]:
     return msgspec.json.decode(about.variables, type=dict[str, Any])  # pyright: ignore[reportArgumentType, reportCallIssue] - a stand-in
 
 

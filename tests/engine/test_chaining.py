@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from penstock.engine import advancer
-from penstock.engine.vocabulary import InstanceView
 from penstock.testing.definitions import Json, definition, end, linear, timer
+from penstock.wire.model import Instance
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.shapes import assign, choose, parallel, task, user, wait
@@ -23,7 +23,7 @@ FIRST = chained(definition(task("x"), end()), "first", "second")
 SECOND = definition(task("y"), end(), definition_id="second")
 
 
-async def children(driver: Driver, definition_id: str) -> list[InstanceView]:
+async def children(driver: Driver, definition_id: str) -> list[Instance]:
     return (await driver.engine.instances.list(definition_id, None, None, 0, 200)).items
 
 

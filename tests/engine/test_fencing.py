@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.vocabulary import HeartbeatAnswer
 from penstock.errors import BadRequest, JobCancelled, LeaseLost, PenstockError
 from penstock.testing.definitions import Json, definition, end, timer
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef, Lease
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
 from tests.shapes import task, user
@@ -395,7 +394,7 @@ async def test_each_heartbeat_of_a_batch_has_its_own_outcome(driver: Driver, bod
     await driver.cancel(cancelled.instance_id)
     beats = [Heartbeat(job_id=job.id, worker_id="w1") for job in jobs]
     answers = await driver.engine.jobs.heartbeat_many([*beats, Heartbeat(job_id="1-1-1", worker_id="w1")])
-    assert isinstance(answers[0], HeartbeatAnswer)
+    assert isinstance(answers[0], Lease)
     assert [getattr(each, "outcome", None) for each in answers] == [None, "lease-lost", "cancelled", "not-found"]
 
 

@@ -9,10 +9,9 @@ import trio
 import trio.testing
 
 from penstock.engine.losses import ANSWER_MAX_ITEMS, KEPT_MAX_ITEMS, KEPT_S, Loss, Losses
-from penstock.engine.vocabulary import LostJob
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, linear, timer
-from penstock.wire.model import Job
+from penstock.wire.model import Job, LostJob
 from tests.engine.driver import Driver
 from tests.shapes import parallel, task
 

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from penstock.engine import tasks
-from penstock.engine.vocabulary import BufferedSignal
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, timer
+from penstock.wire.model import KeptSignal
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import choose, gateway, joining, task, user, wait
@@ -21,11 +21,11 @@ LATER = definition(task("x", "w", retryCount=1), wait("w", "next"), user("next")
 NOW = definition(wait("w", "next"), user("next"), end())
 
 
-async def kept(driver: Driver, instance: str) -> list[BufferedSignal]:
+async def kept(driver: Driver, instance: str) -> list[KeptSignal]:
     return await driver.engine.tasks.buffered(instance)
 
 
-def values(signals: list[BufferedSignal]) -> list[Any]:
+def values(signals: list[KeptSignal]) -> list[Any]:
     return [msgspec.json.decode(signal.variables) for signal in signals]
 
 

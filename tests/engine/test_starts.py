@@ -11,9 +11,10 @@ import trio
 from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
 from penstock.engine import advancer
-from penstock.engine.vocabulary import InstanceView, StartRequest
+from penstock.engine.vocabulary import StartRequest
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
+from penstock.wire.model import Instance
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 
@@ -74,7 +75,7 @@ async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) ->
 async def test_an_idempotency_key_gives_the_first_answer_again(make_driver: MakeDriver) -> None:
     one, two = make_driver(1), make_driver(2)
     await one.upload(linear(1))
-    views: list[InstanceView] = await gather(
+    views: list[Instance] = await gather(
         *(lambda d=driver: d.start("linear", {"a": 1}, idempotency_key="k") for driver in (one, two) * 5)
     )
     assert len({view.id for view in views}) == 1

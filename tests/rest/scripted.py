@@ -20,16 +20,15 @@ from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
-from penstock.engine.vocabulary import InstanceView
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.settings import Settings
-from penstock.wire.model import Job
+from penstock.wire.model import Instance, Job
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 
 
-def instance(**changes: Any) -> InstanceView:
+def instance(**changes: Any) -> Instance:
     given: dict[str, Any] = {
         "id": "1f",
         "definition_id": "orders",
@@ -39,7 +38,7 @@ def instance(**changes: Any) -> InstanceView:
         "variables": msgspec.Raw(b'{"n":1}'),
         "started_at": NOON,
     }
-    return InstanceView(**{**given, **changes})
+    return Instance(**{**given, **changes})
 
 
 def job(id: str = "1f-1-0", **changes: Any) -> Job:
@@ -106,10 +105,10 @@ class ScriptedEngine:
     def on(self, operation: str, answer: Any) -> None:
         self.answers[operation] = answer
 
-    def on_list(self, *pieces: list[InstanceView], total: int, estimate: bool = False) -> None:
+    def on_list(self, *pieces: list[Instance], total: int, estimate: bool = False) -> None:
         """What the list of instances finds, and in which pieces it is read."""
 
-        async def read(found: list[int]) -> AsyncGenerator[list[InstanceView]]:
+        async def read(found: list[int]) -> AsyncGenerator[list[Instance]]:
             for piece in pieces:
                 await trio.lowlevel.checkpoint()
                 yield list(piece)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.engine.payload import ITEMS_MAX_COUNT
-from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome, StartRequest, StartResult
-from penstock.wire.model import Completion, Failure, Heartbeat, JobRef
+from penstock.engine.vocabulary import ItemOutcome, StartRequest, StartResult
+from penstock.wire.model import Completion, Failure, Heartbeat, JobRef, Lease
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 
@@ -139,7 +139,7 @@ async def test_several_bad_items_of_each_kind_leave_their_neighbours_alone(rest:
 async def test_heartbeats_answer_with_the_new_end_or_an_outcome(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on(
         "jobs.heartbeat_many",
-        [HeartbeatAnswer(lock_expires_at=NOON), ItemOutcome(job_id="c", outcome="lease-lost")],
+        [Lease(lock_expires_at=NOON), ItemOutcome(job_id="c", outcome="lease-lost")],
     )
     items = [
         {"jobId": "a", "leaseSeconds": 60, "progress": {"p": 1}},

@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.vocabulary import LostJob, PollRequest
+from penstock.engine.vocabulary import PollRequest
 from penstock.errors import Unavailable
 from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, MANY_TYPES, UNWATCHED_SECONDS
-from penstock.wire.model import Job
+from penstock.wire.model import Job, LostJob
 from tests.rest.scripted import Answer, Rest, ScriptedEngine, job
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.vocabulary import HeartbeatAnswer, PollRequest, StartRequest
-from penstock.wire.model import Completion, Failure, Heartbeat
+from penstock.engine.vocabulary import PollRequest, StartRequest
+from penstock.wire.model import Completion, Failure, Heartbeat, Lease
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 
 # -- poll
@@ -249,7 +249,7 @@ async def test_every_call_about_a_job_needs_a_worker(rest: Rest, engine: Scripte
 
 
 async def test_a_heartbeat_brings_checkpoint_and_progress(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("jobs.heartbeat", HeartbeatAnswer(lock_expires_at=NOON))
+    engine.on("jobs.heartbeat", Lease(lock_expires_at=NOON))
     body = {"workerId": "w", "attempt": 2, "leaseSeconds": 90, "checkpoint": [1, {"a": 2}], "progress": 0.5}
     answer = await rest.post("/v1/jobs/j/heartbeat", body)
     assert (answer.status, answer.json) == (200, {"lockExpiresAt": "2026-01-02T12:00:00Z"})

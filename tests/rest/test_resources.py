@@ -12,22 +12,16 @@ import trio.testing
 from penstock.core.parsing import parse_definition
 from penstock.engine.instances import FoundInstances, FoundSlice
 from penstock.engine.vocabulary import (
-    AttemptView,
-    AuditRecord,
     AuditSlice,
-    BufferedSignal,
-    DeadJob,
     DeadJobPage,
     DefinitionPage,
     DefinitionSlice,
-    DefinitionSummary,
-    HistoryItem,
-    InstanceSummary,
     Signal,
     StoredDefinition,
     UserTaskCompletion,
 )
 from penstock.errors import NotFound, Unavailable
+from penstock.wire.model import Attempt, AuditRecord, DefinitionSummary, FailedJob, Instance, KeptSignal, StepExecution
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 DEFINITION = {
@@ -244,7 +238,7 @@ async def test_a_list_read_in_pieces_is_one_answer(rest: Rest, engine: ScriptedE
 
 async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("instances.find", FoundInstances([1], 1, total_is_estimate=False))
-    engine.on("instances.summarize", [InstanceSummary(**INSTANCE_SUMMARY)])
+    engine.on("instances.summarize", [Instance(**INSTANCE_SUMMARY)])
     (item,) = (await rest.get("/v1/instances?view=summary")).json["items"]
     assert "variables" not in item
     assert item["currentStepIds"] == ["pay"]
@@ -253,7 +247,7 @@ async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) ->
 
 
 async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: ScriptedEngine) -> None:
-    item = HistoryItem(
+    item = StepExecution(
         id="1f-1-0",
         instance_id="1f",
         step_id="pay",
@@ -261,7 +255,7 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
         attempt_number=1,
         status="RUNNING",
         started_at=NOON,
-        attempts=[AttemptView(attempt=1, status="FAILED", started_at=NOON, ended_at=NOON, worker="w", reason="x")],
+        attempts=[Attempt(attempt=1, status="FAILED", started_at=NOON, ended_at=NOON, worker="w", reason="x")],
     )
     engine.on("instances.history", [item])
     engine.on("instances.audit", AuditSlice(items=[AuditRecord(at=NOON, kind="STARTED")]))
@@ -407,14 +401,14 @@ async def test_a_signal_that_can_not_be_read_is_refused(
 
 
 async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
-    kept = BufferedSignal(id="7", step_id="paid", received_at=NOON, variables=msgspec.Raw(b'{"a":1}'))
+    kept = KeptSignal(id="7", step_id="paid", received_at=NOON, variables=msgspec.Raw(b'{"a":1}'))
     engine.on("tasks.buffered", [kept])
     answer = await rest.get("/v1/instances/1f/signals")
     assert answer.json == {"items": [{"id": "7", "stepId": "paid", "receivedAt": NOON_TEXT, "variables": {"a": 1}}]}
 
 
 async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
-    dead = DeadJob(id="1f-1-0", job_type="charge", instance_id="1f", step_id="pay", failed_at=NOON, reason="boom")
+    dead = FailedJob(id="1f-1-0", job_type="charge", instance_id="1f", step_id="pay", failed_at=NOON, reason="boom")
     engine.on("jobs.failed", DeadJobPage(items=[dead], page=1, page_size=5, total=6))
     answer = await rest.get("/v1/jobs?status=FAILED&page=1&pageSize=5&jobType=a%2Fb")
     assert engine.one("jobs.failed") == (1, 5, "a/b")

@@ -90,7 +90,7 @@ class Engine:
         key = request.business_key
         if key.startswith("header:"):
             key = call.header(key[7:]) or ""
-        return m.StartInstanceResponse(m.WorkflowInstance(id="1", variables=request.variables, business_key=key))
+        return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))
 
     async def _work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
         """Answers every completion; ends when the worker half-closes. Counts as running."""

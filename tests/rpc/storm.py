@@ -305,7 +305,7 @@ class Storm:
         if view.definition_id == "again":
             return
         assert path == whole[: len(path)]
-        assert view.status == m.InstanceStatus.CANCELLED or path == whole, view
+        assert view.status == "CANCELLED" or path == whole, view
         variables = json.loads(view.variables)
         for name, _ in path:
             value = self._requests.acknowledged.get((id, name))

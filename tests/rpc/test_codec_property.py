@@ -28,6 +28,7 @@ from penstock.wire.codec import (
     TEXT,
     UINT32,
     VALUE,
+    WORDS,
     Proto,
     decode_message,
     encode_message,
@@ -88,6 +89,8 @@ NONZERO: dict[str, st.SearchStrategy[Any]] = {
 
 def field_values(python_type: Any, proto: Proto, package: str = "") -> st.SearchStrategy[Any]:
     origin, args = get_origin(python_type), get_args(python_type)
+    if proto.kind == WORDS:
+        return st.sampled_from(proto.words[1:])
     if proto.kind in NONZERO:
         return NONZERO[proto.kind]
     if proto.kind == STRUCT:
@@ -170,7 +173,7 @@ def from_google(theirs: Any, kind: type[msgspec.Struct], package: str) -> dict[s
     for name, python_type, proto in fields_of(kind, package):
         theirs_name = theirs.DESCRIPTOR.fields_by_number[proto.number].name
         value, origin, args = getattr(theirs, theirs_name), get_origin(python_type), get_args(python_type)
-        if proto.kind in NONZERO:
+        if proto.kind in NONZERO or proto.kind == WORDS:
             found[name] = value
         elif proto.kind == STRUCT:
             found[name] = from_struct(value) if theirs.HasField(name) else None
@@ -201,6 +204,8 @@ def from_ours(ours: Any, kind: Any, package: str) -> dict[str, Any]:
             found[name] = round((value or 0) * 1_000)
         elif proto.kind == JSON:
             found[name] = bytes(value or b"")
+        elif proto.kind == WORDS:
+            found[name] = proto.words.index(value) if value in proto.words else int(value)
         elif proto.kind in NONZERO:
             found[name] = value or {TEXT: "", INT32: 0, BOOL: False}[proto.kind]
         elif proto.kind == STRUCT:

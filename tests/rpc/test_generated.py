@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from penstock.wire import grpc_health, grpc_reflection, model, penstock_v1, workflow_v1
-from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, UINT32, VALUE, Proto, fields_of
+from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, UINT32, VALUE, WORDS, Proto, fields_of
 from tools.generate_wire import NOUNS
 
 SHARED = {message for messages in NOUNS.values() for message in messages}
@@ -107,6 +107,19 @@ def test_classes_of_the_model_have_the_names_of_the_json_text() -> None:
     assert (failure.job_id, failure.retryable, failure.retry_after_s) == (None, None, 2)
 
 
+def test_the_words_of_an_enum_are_those_of_the_proto_file() -> None:
+    pool = descriptors()
+    for noun, messages in NOUNS.items():
+        for message in messages:
+            package = message.rpartition(".")[0]
+            fields = pool.FindMessageTypeByName(message).fields_by_number
+            for _, _, proto in fields_of(getattr(model, noun), package):
+                if proto.kind == WORDS:
+                    names = [value.name for value in fields[proto.number].enum_type.values]
+                    assert [name.endswith(word) for name, word in zip(names, proto.words, strict=True)], message
+                    assert proto.words[0] == ""
+
+
 def kind_in(field: Any) -> str:
     """A field's kind in the words of ``kind_of``."""
     type_name = field.message_type.full_name if field.message_type else ""
@@ -116,6 +129,7 @@ def kind_in(field: Any) -> str:
     names = {1: "double", 5: "int32", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 14: "int32"}
     kind: str = {  # pyright: ignore[reportAssignmentType] - a stand-in
         "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp", "penstock.v1.Release": "JobRef",
+        "workflow.v1.WorkflowInstance": "Instance",
     }.get(type_name, type_name.rpartition(".")[2]) if type_name else names[field.type]  # fmt: skip
     if field.containing_oneof is not None and not type_name:
         kind += " or none"
@@ -128,8 +142,8 @@ def kind_in(field: Any) -> str:
 def kind_of(python_type: Any, proto: Proto) -> str:
     if proto.kind in (STRUCT, UINT32, TEXT, INT32, BOOL):
         return proto.kind
-    if proto.kind in (JSON, MILLIS):
-        return {JSON: "bytes", MILLIS: "uint32"}[proto.kind]
+    if proto.kind in (JSON, MILLIS, WORDS):
+        return {JSON: "bytes", MILLIS: "uint32", WORDS: "int32"}[proto.kind]
     origin, args = get_origin(python_type), get_args(python_type)
     if origin is dict:
         return "map of value" if proto.kind == VALUE else "map of string"

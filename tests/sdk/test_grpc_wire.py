@@ -59,8 +59,8 @@ TASK = "/workflow.v1.WorkflowEngine/CompleteUserTask"
 SIGNAL = "/workflow.v1.WorkflowEngine/SignalWait"
 START = "/penstock.v1.Worker/StartInstances"
 COMPLETE = "/penstock.v1.Worker/CompleteJobs"
-FOUND = m.GetInstanceResponse(m.WorkflowInstance(id="1f", definition_id="order", definition_version=3, status=1))
-STARTED = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables=b'{"n":1}', status=1))])
+FOUND = m.GetInstanceResponse(m.Instance(id="1f", definition_id="order", definition_version=3, status="ACTIVE"))
+STARTED = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables={"n": 1}, status="ACTIVE"))])
 DONE = m.CompleteUserTaskResponse()
 
 
@@ -373,7 +373,7 @@ def test_messages_larger_than_every_window_go_both_ways(run: Run, server: Script
 
 
 def test_an_answer_over_the_limit_fails_its_call_only(run: Run, server: ScriptedGrpc) -> None:
-    large = m.GetInstanceResponse(m.WorkflowInstance(id="1f", failure_reason="x" * 2000))
+    large = m.GetInstanceResponse(m.Instance(id="1f", failure_reason="x" * 2000))
     server.on(GET, answer(large), answer(FOUND))
 
     async def main() -> None:

@@ -29,29 +29,26 @@ from penstock.client.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from penstock.client.model import (
-    Attempt,
-    AuditRecord,
-    Branch,
-    DefinitionSummary,
-    FailedJob,
-    Instance,
-    JournalRecord,
-    KeptSignal,
-    Lease,
-    Outcome,
-    Page,
-    RunTree,
-    StartRequest,
-    StartResult,
-    StepExecution,
-)
+from penstock.client.model import Branch, JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
 from penstock.client.tracing import traceparent
 from penstock.client.validation import validate_definition
-from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.model import (
+    Attempt,
+    AuditRecord,
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    JobRef,
+    KeptSignal,
+    Lease,
+    StepExecution,
+)
 
 __all__ = [
     "Attempt",

@@ -11,22 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.model import (
-    AuditRecord,
-    DefinitionSummary,
-    FailedJob,
-    Instance,
-    JournalRecord,
-    KeptSignal,
-    Lease,
-    LostJob,
-    Outcome,
-    Page,
-    RunTree,
-    StartRequest,
-    StartResult,
-    StepExecution,
-)
+from penstock.client.model import JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -60,7 +45,19 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
-from penstock.wire.model import Completion, Failure, Job
+from penstock.wire.model import (
+    AuditRecord,
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    KeptSignal,
+    Lease,
+    LostJob,
+    StepExecution,
+)
 
 
 class Exchange(NamedTuple):

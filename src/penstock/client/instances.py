@@ -13,7 +13,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
-from penstock.client.model import AuditRecord, Instance, KeptSignal, Page, StartRequest, StartResult, StepExecution
+from penstock.client.model import Page, StartRequest, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
@@ -29,6 +29,7 @@ from penstock.client.operation import (
     StartInstances,
     Window,
 )
+from penstock.wire.model import AuditRecord, Instance, KeptSignal, StepExecution
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.model import FailedJob, Lease, Outcome, Page
+from penstock.client.model import Outcome, Page
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -21,7 +21,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     Window,
 )
-from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.model import Completion, FailedJob, Failure, Job, JobRef, Lease
 
 LIST_PART_ITEMS = 200
 

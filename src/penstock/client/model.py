@@ -13,8 +13,22 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.client.errors import error_for
-from penstock.wire.model import Completion, Failure, Job, JobRef
-from penstock.wire.noun import Variables
+from penstock.wire.model import (
+    Attempt,
+    AuditRecord,
+    Completion,
+    DefinitionSummary,
+    FailedJob,
+    Failure,
+    Instance,
+    Job,
+    JobRef,
+    KeptSignal,
+    Lease,
+    LostJob,
+    StepExecution,
+)
+from penstock.wire.noun import TERMINAL_STATUSES, Variables
 
 __all__ = [
     "TERMINAL_STATUSES",
@@ -40,82 +54,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-TERMINAL_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-
 
 class _Wire(msgspec.Struct, rename="camel", frozen=True):
     """Base of all structs: camelCase on the wire."""
-
-
-class DefinitionSummary(_Wire, frozen=True):
-    """One version of a definition, without its steps."""
-
-    id: str
-    version: int
-    name: str = ""
-    description: str | None = None
-    uploaded_at: datetime | None = None
-
-
-class Instance(_Wire, frozen=True):
-    """A workflow instance as it was at one moment."""
-
-    id: str
-    definition_id: str
-    definition_version: int
-    status: str
-    current_step_ids: list[str] = []
-    variables: Variables = {}
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    failure_reason: str | None = None
-    business_key: str | None = None
-    instance_key: str | None = None
-    parent_instance_id: str | None = None
-    progress: dict[str, Any] = {}
-    """What workers last reported about open steps, by step id."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the instance is completed, failed or cancelled."""
-        return self.status in TERMINAL_STATUSES
-
-
-class Attempt(_Wire, frozen=True):
-    """One hand-out of a job to a worker."""
-
-    attempt: int
-    worker: str | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    status: str | None = None
-    reason: str | None = None
-
-
-class StepExecution(_Wire, frozen=True):
-    """One entry into a step. ``attempt_number`` counts entries into the same step; retries are in ``attempts``."""
-
-    id: str
-    instance_id: str
-    step_id: str
-    step_type: str
-    attempt_number: int
-    status: str
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    failure_reason: str | None = None
-    attempts: list[Attempt] = []
-
-
-class AuditRecord(_Wire, frozen=True):
-    """One record of an instance's audit trail."""
-
-    at: datetime
-    kind: str
-    step_id: str | None = None
-    step_execution_id: str | None = None
-    actor: str | None = None
-    detail: str | None = None
 
 
 class JournalRecord(_Wire, frozen=True):
@@ -167,27 +108,6 @@ class RunTree(_Wire, frozen=True):
     waits_for: str | None = None
     as_of: datetime | None = None
     mail: int = 0
-
-
-class KeptSignal(_Wire, frozen=True):
-    """A signal that came before its wait was open and is kept for it."""
-
-    id: str
-    step_id: str
-    received_at: datetime
-    variables: Variables = {}
-
-
-class FailedJob(_Wire, frozen=True):
-    """A job that failed for good: no retries left, not retryable, or its lease expired too often."""
-
-    id: str
-    job_type: str
-    instance_id: str
-    step_id: str
-    failed_at: datetime
-    reason: str | None = None
-    worker_id: str | None = None
 
 
 class Page(_Wire, Generic[T], frozen=True):
@@ -245,17 +165,3 @@ class Outcome(_Wire, frozen=True):
     job_id: str
     outcome: str
     reason: str | None = None
-
-
-class LostJob(_Wire, frozen=True):
-    """A job that its worker holds no more, and why: ``cancelled`` or ``lease-lost``."""
-
-    job_id: str
-    attempt: int
-    outcome: str
-
-
-class Lease(_Wire, frozen=True):
-    """The end of a lease that a heartbeat extended, by the engine's clock."""
-
-    lock_expires_at: datetime

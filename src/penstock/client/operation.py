@@ -12,23 +12,21 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from penstock.client.model import (
+from penstock.client.model import JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
+from penstock.wire.model import (
     AuditRecord,
+    Completion,
     DefinitionSummary,
     FailedJob,
+    Failure,
     Instance,
-    JournalRecord,
+    Job,
+    JobRef,
     KeptSignal,
     Lease,
     LostJob,
-    Outcome,
-    Page,
-    RunTree,
-    StartRequest,
-    StartResult,
     StepExecution,
 )
-from penstock.wire.model import Completion, Failure, Job, JobRef
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -24,7 +24,6 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalRecord, NewRecord, RunEnd, Taken
-from penstock.engine.vocabulary import InstanceView
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.kernel.record import Kind, Record
@@ -34,6 +33,7 @@ from penstock.settings import Secret, Settings, load_settings
 from penstock.store.database import AWAY, first_line
 from penstock.store.embedded import run_embedded
 from penstock.store.placement import NEW_SCHEMA
+from penstock.wire.model import Instance
 
 T = TypeVar("T")
 
@@ -228,7 +228,7 @@ class LocalRuns:
         except NotFound:
             raise NotFound(f"there is no run with the id '{id}'") from None
 
-    async def look(self, instance_id: str) -> InstanceView:
+    async def look(self, instance_id: str) -> Instance:
         """The run as it is now."""
         return await told(self._engine.instances.get(instance_id))
 

@@ -12,6 +12,7 @@ from penstock.client.errors import TimedOut
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
 from penstock.durable.workflow import Workflow
+from penstock.wire.fields import json_text
 
 if TYPE_CHECKING:
     from penstock.durable.local import LocalRuns
@@ -83,7 +84,7 @@ class Run(Generic[R]):
             while True:
                 seen = await self._runs().look(self.instance_id)
                 if seen.completed_at is not None:
-                    return self._result(seen.status, seen.failure_reason or "", bytes(seen.variables))
+                    return self._result(seen.status, seen.failure_reason or "", json_text(seen.variables))
                 blocked = self._news.blocked.get(self.instance_id)
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)

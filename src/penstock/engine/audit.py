@@ -11,10 +11,11 @@ from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.views import FROM_ELSEWHERE
-from penstock.engine.vocabulary import AuditRecord, AuditSlice, InstanceSummary
+from penstock.engine.vocabulary import AuditSlice
 from penstock.errors import BadRequest
 from penstock.store.audit import AuditEntry
 from penstock.store.instances import HistoryEntry
+from penstock.wire.model import AuditRecord, Instance
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]-[0-9]{1,6}", re.ASCII)
@@ -38,7 +39,7 @@ _RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, 
 
 def audit_records(
     id: int,
-    view: InstanceSummary,
+    view: Instance,
     loaded: LoadedDefinition,
     history: Sequence[HistoryEntry],
     rows: Sequence[AuditEntry],
@@ -46,6 +47,7 @@ def audit_records(
     """All records, oldest first. A dispatch is recorded by the attempt it began."""
     steps = loaded.definition.steps
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
+    assert view.started_at is not None
     records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id)]
     dispatched: set[tuple[int, int, int]] = set()  # after an attempt its job has it still, until the next one begins
     for entry in history:

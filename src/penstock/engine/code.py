@@ -23,7 +23,7 @@ from penstock.engine.journal_items import Held, Taken
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.polls import Polls
-from penstock.engine.vocabulary import EMPTY_OBJECT, InstanceView, StartRequest
+from penstock.engine.vocabulary import EMPTY_OBJECT, StartRequest
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
@@ -31,7 +31,7 @@ from penstock.store import engines as engine_store
 from penstock.store import journal as store
 from penstock.store.database import AWAY, Database, first_line
 from penstock.wire.fields import json_text
-from penstock.wire.model import Job
+from penstock.wire.model import Instance, Job
 
 SCHEMA_VERSION_NEEDED: Final = 4
 """Of all engines on the database, as an older one would not leave runs alone."""
@@ -127,7 +127,7 @@ class Code:
 
     async def start(
         self, workflow: CodeWorkflow, arguments: bytes = EMPTY_OBJECT, *, id: str | None = None
-    ) -> InstanceView:
+    ) -> Instance:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
         second call gives that one. Registers the workflow when that was not done.
 
@@ -206,9 +206,9 @@ def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
     )
 
 
-def _are_arguments(view: InstanceView, arguments: bytes) -> bool:
+def _are_arguments(view: Instance, arguments: bytes) -> bool:
     """Whether a run was started with these. One that has ended shows its result beside them."""
-    found: dict[str, Any] = msgspec.json.decode(view.variables)
+    found: dict[str, Any] = msgspec.json.decode(json_text(view.variables))
     wanted: dict[str, Any] = msgspec.json.decode(arguments)
     if view.completed_at is not None:
         found["result"] = wanted.get("result")

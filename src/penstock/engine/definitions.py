@@ -18,7 +18,7 @@ from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
-from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, DefinitionSummary, StoredDefinition
+from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, StoredDefinition
 from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
@@ -26,6 +26,7 @@ from penstock.store import definitions as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, TOO_LARGE, Database, wait_replicated
 from penstock.store.definitions import DefinitionRow, ListedDefinition
+from penstock.wire.model import DefinitionSummary
 
 PARSED_INLINE_MAX_BYTES: Final = 2_048
 """Larger definitions are parsed in a thread. Up to 0.1 s for so many bytes of regular expressions, as a rule 2 ms."""

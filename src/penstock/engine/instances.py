@@ -29,16 +29,7 @@ from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, summarize_instances, view_instances
-from penstock.engine.vocabulary import (
-    AuditSlice,
-    HistoryItem,
-    InstancePage,
-    InstanceSlice,
-    InstanceSummary,
-    InstanceView,
-    StartRequest,
-    StartResult,
-)
+from penstock.engine.vocabulary import AuditSlice, InstancePage, InstanceSlice, StartRequest, StartResult
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -47,6 +38,7 @@ from penstock.store import instances as store
 from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.wire.model import Instance, StepExecution
 
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 REASON_MAX_CHARS = 4096
@@ -99,7 +91,7 @@ class Instances:
         self._runs = runs
         self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
 
-    async def start(self, request: StartRequest) -> InstanceView:
+    async def start(self, request: StartRequest) -> Instance:
         """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Unavailable."""
         return await self._submit(request).wait_answer()
 
@@ -127,11 +119,11 @@ class Instances:
                 results.append(StartResult(error=error.code, reason=error.reason))
         return results
 
-    async def get(self, id: str) -> InstanceView:
+    async def get(self, id: str) -> Instance:
         """One instance as it is now. Raises NotFound, Overloaded."""
         return await self._view(id, committed=False)
 
-    async def _view(self, id: str, *, committed: bool) -> InstanceView:
+    async def _view(self, id: str, *, committed: bool) -> Instance:
         """``committed``: the answer to a change, which waits for room but is not refused for want of it."""
         number, hold, size_bytes = ids.read_instance(id), current_hold(), FIRST_READ_BYTES
         while True:
@@ -164,7 +156,7 @@ class Instances:
         async with self._database.connection() as connection:
             return await key_store.find(connection, definition_id, instance_key)
 
-    async def history(self, id: str) -> list[HistoryItem]:
+    async def history(self, id: str) -> list[StepExecution]:
         """Every step execution in order of entry. Raises NotFound."""
         number = ids.read_instance(id)
         await self._reserve_history(number)
@@ -203,7 +195,7 @@ class Instances:
             count = await store.history_count(connection, number)
         await current_hold().reserve_soon(count * HISTORY_ITEM_BYTES)
 
-    async def cancel(self, id: str, reason: str | None, *, force: bool = False) -> InstanceView:
+    async def cancel(self, id: str, reason: str | None, *, force: bool = False) -> Instance:
         """End an instance, whatever it is doing. A run of code is asked to end, and cleans up, unless ``force`` is set.
         Raises NotFound, Conflict when it has ended."""
         number = ids.read_instance(id)
@@ -214,7 +206,7 @@ class Instances:
             await self._runs.cancel(id, text)
         return await self._view(id, committed=True)
 
-    async def retry(self, id: str) -> InstanceView:
+    async def retry(self, id: str) -> Instance:
         """Let a FAILED instance go on where it failed. Raises NotFound, Conflict when it is not FAILED."""
         await self._full_path.submit(RetryCommand(ids.read_instance(id)))
         return await self._view(id, committed=True)
@@ -245,7 +237,7 @@ class Instances:
         if request.keep_instance_key and request.instance_key is None:
             raise BadRequest("keepInstanceKey: needs an instanceKey to keep")
 
-    async def read(self, found: Sequence[int]) -> AsyncGenerator[builtins.list[InstanceView]]:
+    async def read(self, found: Sequence[int]) -> AsyncGenerator[builtins.list[Instance]]:
         """The instances, in pieces that fit into the memory for answers; each is to have left when the next is asked
         for. Waits for room; raises Overloaded only before the first piece."""
         left, hold, size_bytes, count = [*found], current_hold(), PIECE_BYTES, len(found)
@@ -270,7 +262,7 @@ class Instances:
                 del views
             hold.keep(0)
 
-    async def summarize(self, found: Sequence[int]) -> Sequence[InstanceSummary]:
+    async def summarize(self, found: Sequence[int]) -> Sequence[Instance]:
         """The instances without their variables."""
         async with self._database.connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
@@ -329,7 +321,7 @@ class Instances:
                 found, last = await store.find_slice(connection, wanted, limit=slice_limit(limit), before=before)
         return FoundSlice(found, show_cursor(last))
 
-    async def _read_at_once(self, found: Sequence[int]) -> list[InstanceView]:
+    async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
         """All or none of them."""
         hold, size_bytes = current_hold(), FIRST_READ_BYTES
         while True:

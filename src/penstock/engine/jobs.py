@@ -22,15 +22,7 @@ from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, sho
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import MANY_TYPES, Polls
-from penstock.engine.vocabulary import (
-    DeadJob,
-    DeadJobPage,
-    DeadJobSlice,
-    HeartbeatAnswer,
-    ItemOutcome,
-    LostJob,
-    PollRequest,
-)
+from penstock.engine.vocabulary import DeadJobPage, DeadJobSlice, ItemOutcome, PollRequest
 from penstock.engine.waiters import Waiter
 from penstock.errors import (
     BadRequest,
@@ -48,7 +40,7 @@ from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import ExecutionInfo, JobKey
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import Completion, FailedJob, Failure, Heartbeat, Job, JobRef, Lease, LostJob
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
@@ -71,7 +63,7 @@ class Lookup(Item[ExecutionInfo]):
         self.worker = worker
 
 
-class HeartbeatCall(Item["Verdict | HeartbeatAnswer"]):
+class HeartbeatCall(Item["Verdict | Lease"]):
     """A heartbeat. Applied, ``row`` tells more than the answer."""
 
     __slots__ = ("call", "extension", "job", "row", "tries")
@@ -182,7 +174,7 @@ class Jobs:
         """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
         self._raise(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
 
-    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, request: Heartbeat) -> Lease:
         """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
         answer = await self._heartbeat(request)
         if isinstance(answer, Verdict):
@@ -223,7 +215,7 @@ class Jobs:
         """Report failures; one outcome each, in order."""
         return await _each(requests, self._fail_outcome)
 
-    async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[ItemOutcome | HeartbeatAnswer]:
+    async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[ItemOutcome | Lease]:
         """Extend leases; the new end or an outcome each, in order."""
         return await _each(requests, self._beat_outcome)
 
@@ -251,12 +243,12 @@ class Jobs:
             items = await self._dead_jobs(connection, rows[:limit])
         return DeadJobSlice(items=items, next=show_cursor(rows[limit - 1].instance if len(rows) > limit else None))
 
-    async def _dead_jobs(self, connection: TrioConnection, rows: Sequence[store.FailedJob]) -> list[DeadJob]:
-        items: list[DeadJob] = []
+    async def _dead_jobs(self, connection: TrioConnection, rows: Sequence[store.FailedJob]) -> list[FailedJob]:
+        items: list[FailedJob] = []
         for row in rows:
             step = (await self._definitions.by_key(connection, row.definition)).definition.steps[row.step]
             items.append(
-                DeadJob(
+                FailedJob(
                     id=ids.show_job(row.instance, row.token, row.seq),
                     job_type=step.job_type or "",
                     instance_id=ids.show_instance(row.instance),
@@ -322,7 +314,7 @@ class Jobs:
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
         return answer
 
-    async def _heartbeat(self, request: Heartbeat) -> Verdict | HeartbeatAnswer:
+    async def _heartbeat(self, request: Heartbeat) -> Verdict | Lease:
         job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
         await self._permit(job)
         extension = store.Extension(
@@ -404,7 +396,7 @@ class Jobs:
         except PenstockError as error:
             return _failed(request.job_id, error)
 
-    async def _beat_outcome(self, request: Heartbeat) -> ItemOutcome | HeartbeatAnswer:
+    async def _beat_outcome(self, request: Heartbeat) -> ItemOutcome | Lease:
         try:
             answer = await self._heartbeat(request)
         except PenstockError as error:
@@ -452,7 +444,7 @@ class Jobs:
                 continue
             self._watch(row, trio.current_time() + row.left_s)
             item.row = row
-            item.answer(HeartbeatAnswer(lock_expires_at=row.lease_until))
+            item.answer(Lease(lock_expires_at=row.lease_until))
         if refused:
             found = await store.facts(
                 connection, [item.job for item in refused], [item.call.worker for item in refused]

@@ -17,10 +17,10 @@ import trio
 
 from penstock.engine.activity import Activity, Depth
 from penstock.engine.instances import Instances
-from penstock.engine.vocabulary import InstanceSummary
 from penstock.errors import BadRequest
 from penstock.store import activity as store
 from penstock.store.database import Database
+from penstock.wire.model import Instance
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "15m": (900, 10),
@@ -211,7 +211,7 @@ class Overview:
             engines=sum(engine.left_s > 0 for engine in engines),
         )
 
-    async def _failures(self, since: datetime) -> list[InstanceSummary]:
+    async def _failures(self, since: datetime) -> list[Instance]:
         """Of the newest failed instances those that ended later."""
         found = await self._instances.find_slice(None, "FAILED", None, None, FAILURES_MAX, None)
         summaries = await self._instances.summarize(found.ids)
@@ -261,9 +261,9 @@ def cause_of(reason: str) -> str:
     return _VARYING.sub("…", reason)[:_CAUSE_MAX_CHARS]
 
 
-def _causes(failures: Sequence[InstanceSummary]) -> list[Attention]:
+def _causes(failures: Sequence[Instance]) -> list[Attention]:
     """One for each cause, the most frequent first."""
-    groups: dict[tuple[str, int, str], list[InstanceSummary]] = {}
+    groups: dict[tuple[str, int, str], list[Instance]] = {}
     for one in failures:
         key = one.definition_id, one.definition_version, cause_of(one.failure_reason or "")
         groups.setdefault(key, []).append(one)

@@ -20,7 +20,6 @@ from penstock.engine.journal import Journal
 from penstock.engine.journal_items import JournalRecord, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
-from penstock.engine.vocabulary import Answer
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import instances as instance_store
@@ -28,6 +27,7 @@ from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import InstanceRow
+from penstock.wire.noun import Answer
 
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576

@@ -28,7 +28,7 @@ from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.views import view_instances
-from penstock.engine.vocabulary import InstanceView, StartRequest, raw
+from penstock.engine.vocabulary import StartRequest, raw
 from penstock.engine.waiters import Waiter
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.metrics import Metrics
@@ -45,11 +45,19 @@ from penstock.store.in_doubt import InDoubtCommit
 from penstock.store.instances import FastStart
 from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
+from penstock.wire import model
+from penstock.wire.noun import JsonText, text_bytes
 
 START_SCOPE = "start"
 
 
-class StartItem(LongItem[InstanceView]):
+class _KeptAnswer(model.Instance, frozen=True):
+    """The first answer to a key, as it is read back: with the text of its variables."""
+
+    variables: JsonText = None
+
+
+class StartItem(LongItem[model.Instance]):
     """One start. ``planned`` is its answer on the full path, until its transaction is known to be committed."""
 
     __slots__ = ("hold", "id", "loaded", "planned", "request", "sent", "waiter")
@@ -63,12 +71,12 @@ class StartItem(LongItem[InstanceView]):
         self.id = 0
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
-        self.planned: InstanceView | None = None
+        self.planned: model.Instance | None = None
         self.sent: InDoubtCommit | None = None
 
-    def answer(self, answer: InstanceView) -> None:
+    def answer(self, answer: model.Instance) -> None:
         """With room for its own variables reserved before: what there is beyond them is counted too."""
-        more_bytes = memoryview(answer.variables).nbytes - len(self.request.variables)
+        more_bytes = text_bytes(answer.variables) - len(self.request.variables)
         if more_bytes > 0 and not self.settled:
             self.hold.add(COPIES * more_bytes)
         super().answer(answer)
@@ -119,7 +127,7 @@ class Starts:
             finish=full_path.abandon,
         )
 
-    async def submit(self, request: StartRequest) -> InstanceView:
+    async def submit(self, request: StartRequest) -> model.Instance:
         """Start one instance. An outage is waited out; what became of a COMMIT in doubt is looked up."""
         return await self.submit_nowait(request).wait_answer()
 
@@ -245,7 +253,7 @@ class Starts:
         else:
             self._polls.queued(first.job_type or "")
         item.answer(
-            InstanceView(
+            model.Instance(
                 id=ids.show_instance(row.id),
                 definition_id=loaded.definition.id,
                 definition_version=loaded.version,
@@ -338,7 +346,7 @@ class Starts:
                 if bytes(used[0]) != digest:
                     item.refuse(IdempotencyConflict("the Idempotency-Key was used with another request"))
                 elif used[2] is not None:
-                    item.answer(msgspec.json.decode(bytes(used[2]), type=InstanceView))
+                    item.answer(msgspec.json.decode(bytes(used[2]), type=_KeptAnswer))
                 return True
         if request.instance_key is not None:
             holder, written = await keys.claim(
@@ -357,7 +365,7 @@ class Starts:
                 return True
         return False
 
-    async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> InstanceView | None:
+    async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> model.Instance | None:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
         it changed nothing."""
         views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES)
@@ -403,7 +411,7 @@ def _digest(request: StartRequest) -> bytes:
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
 
 
-def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now: Any) -> InstanceView:
+def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now: Any) -> model.Instance:
     """The answer to a start, from what its transaction is about to write."""
     out = change.effects
     steps = loaded.definition.steps
@@ -414,7 +422,7 @@ def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now
     for row in out.history:
         if row.output is not None:
             variables.update(msgspec.json.decode(row.output))
-    return InstanceView(
+    return model.Instance(
         id=ids.show_instance(out.instance.id),
         definition_id=loaded.definition.id,
         definition_version=loaded.version,

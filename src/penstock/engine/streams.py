@@ -22,11 +22,10 @@ from penstock.engine.jobs import JOB_TYPES_MAX, Lookup
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.poll_items import ClaimItem
-from penstock.engine.vocabulary import LostJob
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
 from penstock.store import jobs as store
-from penstock.wire.model import Job
+from penstock.wire.model import Job, LostJob
 from penstock.wire.noun import text_bytes
 
 CREDIT_MAX_JOBS: Final = 100_000

@@ -19,7 +19,7 @@ from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
-from penstock.engine.vocabulary import EMPTY_OBJECT, BufferedSignal, Signal, UserTaskCompletion, raw
+from penstock.engine.vocabulary import EMPTY_OBJECT, Signal, UserTaskCompletion, raw
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
@@ -29,6 +29,7 @@ from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
 from penstock.store.vault import Vault
+from penstock.wire.model import KeptSignal
 
 SIGNALS_MAX = 10_000
 """Signals that may be kept for one instance."""
@@ -196,7 +197,7 @@ class Tasks:
                 dedup=request.signal_id or request.idempotency_key,
             )
 
-    async def buffered(self, instance_id: str) -> list[BufferedSignal]:
+    async def buffered(self, instance_id: str) -> list[KeptSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""
         number = ids.read_instance(instance_id)
         await current_hold().reserve_soon(COPIES * SIGNALS_FULL_BYTES)
@@ -207,8 +208,6 @@ class Tasks:
             loaded = await self._definitions.by_key(connection, rows[0].definition)
             kept = await signals.of_instance(connection, number)
         return [
-            BufferedSignal(
-                id=f"{id:x}", step_id=loaded.definition.steps[step].id, received_at=at, variables=raw(variables)
-            )
+            KeptSignal(id=f"{id:x}", step_id=loaded.definition.steps[step].id, received_at=at, variables=raw(variables))
             for id, step, at, variables in kept
         ]

@@ -11,10 +11,13 @@ from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
-from penstock.engine.vocabulary import AttemptView, HistoryItem, InstanceSummary, InstanceView, raw
+from penstock.engine.vocabulary import raw
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
+from penstock.wire.model import Attempt, Instance, StepExecution
 
+LEFT_OUT: Any = msgspec.UNSET
+"""Variables of an instance whose answer has none."""
 FROM_ELSEWHERE = (HistoryKind.SKIPPED, HistoryKind.INTERRUPTED)
 """Ends in which the worker, if there was one, had no part."""
 STATUS_OF_KIND = {
@@ -42,13 +45,13 @@ async def view_instances(
     variables_max_bytes: int,
     *,
     listed: bool = False,
-) -> tuple[list[InstanceView], int]:
+) -> tuple[list[Instance], int]:
     """The instances that exist, in the order asked for, up to the first whose variables are more than
     ``variables_max_bytes`` together with those before it; and the bytes of that one's, 0 when there is none such.
 
     ``listed``: without the variables that their definitions call secret.
     """
-    views: list[InstanceView] = []
+    views: list[Instance] = []
     for row in await store.view(connection, wanted, variables_max_bytes):
         if row.variables is None:
             return views, row.variables_bytes or 0
@@ -56,23 +59,26 @@ async def view_instances(
         variables = row.variables
         if listed and loaded.secret_variables:
             variables = without(variables, loaded.secret_variables)
-        views.append(InstanceView(**_shown(row, loaded), variables=raw(variables)))
+        views.append(Instance(**_shown(row, loaded), variables=raw(variables)))
     return views, 0
 
 
 async def summarize_instances(
     connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
-) -> list[InstanceSummary]:
+) -> list[Instance]:
     """The instances that exist, in the order asked for, without their variables."""
     rows = await store.view(connection, wanted, None)
-    return [InstanceSummary(**_shown(row, await definitions.by_key(connection, row.definition))) for row in rows]
+    return [
+        Instance(**_shown(row, await definitions.by_key(connection, row.definition)), variables=LEFT_OUT)
+        for row in rows
+    ]
 
 
 def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
     """The fields of a summary. Each open step once, in order of entry."""
     steps = loaded.definition.steps
     active = row.status == InstanceStatus.ACTIVE
-    progress: dict[str, msgspec.Raw] | None = None
+    progress: dict[str, msgspec.Raw] = {}
     if row.progress is not None:
         noted = msgspec.json.decode(row.progress, type=list[tuple[int, msgspec.Raw]])
         progress = {steps[step].id: value for step, value in noted}
@@ -92,14 +98,14 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
     }
 
 
-def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.HistoryEntry]) -> list[HistoryItem]:
+def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.HistoryEntry]) -> list[StepExecution]:
     """One item per step execution in order of entry; ended attempts are folded into their execution."""
     steps = loaded.definition.steps
     executions: dict[tuple[int, int], list[store.HistoryEntry]] = {}
     for row in rows:
         executions.setdefault((row.token, row.seq), []).append(row)
     entered: dict[int, int] = {}
-    items: list[HistoryItem] = []
+    items: list[StepExecution] = []
     for (token, seq), parts in executions.items():
         closing = next((part for part in parts if part.kind is not None and part.kind < 10), None)
         current = closing or parts[-1]
@@ -111,7 +117,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
             reason = INTERRUPTED_REASON if kind is HistoryKind.INTERRUPTED else closing.reason
         attempts = attempts_of(parts)
         items.append(
-            HistoryItem(
+            StepExecution(
                 id=ids.show_job(id, token, seq),
                 instance_id=ids.show_instance(id),
                 step_id=step.id,
@@ -121,13 +127,13 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 started_at=current.started_at,
                 ended_at=None if closing is None else closing.ended_at,
                 failure_reason=reason,
-                attempts=attempts or None,
+                attempts=attempts,
             )
         )
     return items
 
 
-def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[AttemptView]:
+def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[Attempt]:
     """The attempts of one execution, each once.
 
     After one has ended, the job waits for its next one: what then closes the step from elsewhere is no part of it. A
@@ -142,8 +148,8 @@ def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[AttemptView]:
     return [_attempt(part) for part in shown.values()]
 
 
-def _attempt(part: store.HistoryEntry) -> AttemptView:
-    return AttemptView(
+def _attempt(part: store.HistoryEntry) -> Attempt:
+    return Attempt(
         attempt=part.attempt,
         worker=part.worker,
         started_at=part.claimed_at,

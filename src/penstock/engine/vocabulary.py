@@ -1,4 +1,4 @@
-"""The one vocabulary of requests and answers that REST, gRPC and Kafka share.
+"""What the engine's operations take and give that has no message of its own: the other nouns are `penstock.wire.model`.
 
 Field names are snake_case here and camelCase on the wire (``rename="camel"``): `msgspec.json.encode` of an answer is
 the REST body. Variables are JSON objects as ``bytes`` (`msgspec.Raw` in answers), never Python dicts: most calls only
@@ -14,12 +14,10 @@ from typing import Any
 import msgspec
 
 from penstock.core.definition import Definition
+from penstock.wire.model import AuditRecord, DefinitionSummary, FailedJob, Instance
+from penstock.wire.noun import Answer
 
 EMPTY_OBJECT = b"{}"
-
-
-class Answer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Base of answers: a field at its default (None) is left out of the JSON."""
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -27,16 +25,6 @@ class Request(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 # -- definitions
-
-
-class DefinitionSummary(Answer, frozen=True, kw_only=True):
-    """What a list and an upload show of one definition version."""
-
-    id: str
-    version: int
-    name: str
-    uploaded_at: datetime
-    description: str | None = None
 
 
 class DefinitionPage(Answer, frozen=True, kw_only=True):
@@ -82,33 +70,10 @@ class StartRequest(Request, frozen=True, kw_only=True):
     idempotency_key: str | None = None
 
 
-class InstanceSummary(Answer, frozen=True, kw_only=True):
-    """An instance without its variables. ``status`` adds ``WAITING``: active with a user task or wait open."""
-
-    id: str
-    definition_id: str
-    definition_version: int
-    status: str
-    current_step_ids: list[str]
-    started_at: datetime
-    completed_at: datetime | None = None
-    failure_reason: str | None = None
-    business_key: str | None = None
-    instance_key: str | None = None
-    parent_instance_id: str | None = None
-    progress: dict[str, msgspec.Raw] | None = None  # by step id, of open jobs that reported some
-
-
-class InstanceView(InstanceSummary, frozen=True, kw_only=True):
-    """An instance as clients see it."""
-
-    variables: msgspec.Raw
-
-
 class InstancePage(Answer, frozen=True, kw_only=True):
     """One page, newest first. ``total`` is exact up to 10,000."""
 
-    items: list[InstanceView]
+    items: list[Instance]
     total: int
     total_is_estimate: bool = False
 
@@ -116,45 +81,8 @@ class InstancePage(Answer, frozen=True, kw_only=True):
 class InstanceSlice(Answer, frozen=True, kw_only=True):
     """Some instances, newest first; maybe fewer than asked for. ``next`` is the cursor of those after them."""
 
-    items: list[InstanceView]
+    items: list[Instance]
     next: str | None = None
-
-
-class AttemptView(Answer, frozen=True, kw_only=True):
-    """One attempt of a job."""
-
-    attempt: int
-    status: str
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    worker: str | None = None
-    reason: str | None = None
-
-
-class HistoryItem(Answer, frozen=True, kw_only=True):
-    """One step execution. ``attempt_number``: how often the step was entered in this instance, up to this entry."""
-
-    id: str
-    instance_id: str
-    step_id: str
-    step_type: str
-    attempt_number: int
-    status: str
-    started_at: datetime
-    ended_at: datetime | None = None
-    failure_reason: str | None = None
-    attempts: list[AttemptView] | None = None
-
-
-class AuditRecord(Answer, frozen=True, kw_only=True):
-    """One record of the audit trail, joined from the audit table, the instance and its history."""
-
-    at: datetime
-    kind: str
-    step_id: str | None = None
-    step_execution_id: str | None = None
-    actor: str | None = None
-    detail: str | None = None
 
 
 class AuditSlice(Answer, frozen=True, kw_only=True):
@@ -167,7 +95,7 @@ class AuditSlice(Answer, frozen=True, kw_only=True):
 class StartResult(Answer, frozen=True, kw_only=True):
     """One item of a batch start: the instance, or an error code with its reason."""
 
-    instance: InstanceView | None = None
+    instance: Instance | None = None
     error: str | None = None
     reason: str | None = None
 
@@ -185,12 +113,6 @@ class PollRequest(Request, frozen=True, kw_only=True):
     wait_seconds: float = 0.0
 
 
-class HeartbeatAnswer(Answer, frozen=True, kw_only=True):
-    """The new end of the lease."""
-
-    lock_expires_at: datetime
-
-
 class ItemOutcome(Answer, frozen=True, kw_only=True):
     """One item of a batch call: ok, already-completed, lease-lost, cancelled, not-found, invalid or unavailable."""
 
@@ -199,30 +121,10 @@ class ItemOutcome(Answer, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class LostJob(Answer, frozen=True, kw_only=True):
-    """A job that its worker holds no more: cancelled (its instance ended, its step was interrupted) or lease-lost."""
-
-    job_id: str
-    attempt: int
-    outcome: str
-
-
-class DeadJob(Answer, frozen=True, kw_only=True):
-    """A job that failed for good."""
-
-    id: str
-    job_type: str
-    instance_id: str
-    step_id: str
-    failed_at: datetime
-    reason: str | None = None
-    worker_id: str | None = None
-
-
 class DeadJobPage(Answer, frozen=True, kw_only=True):
     """One page of failed jobs, newest first. ``total`` is exact up to 10,000."""
 
-    items: list[DeadJob]
+    items: list[FailedJob]
     page: int
     page_size: int
     total: int
@@ -232,7 +134,7 @@ class DeadJobPage(Answer, frozen=True, kw_only=True):
 class DeadJobSlice(Answer, frozen=True, kw_only=True):
     """Some failed jobs, newest first. ``next`` is the cursor of those after them; the last slice has none."""
 
-    items: list[DeadJob]
+    items: list[FailedJob]
     next: str | None = None
 
 
@@ -261,15 +163,6 @@ class Signal(Request, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     signal_id: str | None = None
     buffer: bool = False
-
-
-class BufferedSignal(Answer, frozen=True, kw_only=True):
-    """A kept signal."""
-
-    id: str
-    step_id: str
-    received_at: datetime
-    variables: msgspec.Raw
 
 
 def raw(value: Any) -> Any:

@@ -12,12 +12,13 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
-from penstock.engine.vocabulary import InstanceView
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, take_turn
 from penstock.rest.codec import CancelBody, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
+from penstock.wire.model import Instance
+from penstock.wire.noun import text_bytes
 
 VIEW_FULL: Final = "full"
 VIEW_SUMMARY: Final = "summary"
@@ -55,7 +56,7 @@ class InstanceRoutes:
             items = await self._instances.summarize(found.ids)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
         pieces = self._instances.read(found.ids)
-        first: list[InstanceView] = await anext(pieces, list[InstanceView]())
+        first: list[Instance] = await anext(pieces, list[Instance]())
         if len(first) == len(found.ids):
             await pieces.aclose()
             if _are_large(first):
@@ -93,8 +94,8 @@ class InstanceRoutes:
 
 
 async def _stream(
-    first: list[InstanceView],
-    rest: AsyncGenerator[list[InstanceView]],
+    first: list[Instance],
+    rest: AsyncGenerator[list[Instance]],
     found: Found,
     lost: Callable[[], bool],
 ) -> AsyncGenerator[bytes]:
@@ -116,11 +117,11 @@ def _no() -> bool:
     return False
 
 
-def _are_large(views: Sequence[InstanceView]) -> bool:
-    return sum(len(memoryview(view.variables)) for view in views) > INLINE_MAX_BYTES
+def _are_large(views: Sequence[Instance]) -> bool:
+    return sum(text_bytes(view.variables) for view in views) > INLINE_MAX_BYTES
 
 
-def _items(piece: list[InstanceView], before: bytes) -> bytes:
+def _items(piece: list[Instance], before: bytes) -> bytes:
     """Their JSON without the brackets, after ``before``. The list is emptied: what is encoded is not to stay here as
     well."""
     data = b",".join([_encode(view) for view in piece])

@@ -15,7 +15,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.polls import MANY_TYPES
-from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome, LostJob, PollRequest
+from penstock.engine.vocabulary import ItemOutcome, PollRequest
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
@@ -31,7 +31,7 @@ from penstock.rest.codec import (
     whole,
 )
 from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef, Lease, LostJob
 from penstock.wire.noun import text_bytes
 
 UNWATCHED_SECONDS: Final = 0.1
@@ -201,7 +201,7 @@ class JobRoutes:
         answers = await self._engine.jobs.heartbeat_many(requests)
         outcomes: list[ItemOutcome] = [
             BeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
-            if isinstance(answer, HeartbeatAnswer)
+            if isinstance(answer, Lease)
             else answer
             for request, answer in zip(requests, answers, strict=True)
         ]

@@ -18,19 +18,13 @@ from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
     AuditSlice,
-    BufferedSignal,
     DeadJobPage,
     DeadJobSlice,
     DefinitionPage,
     DefinitionSlice,
-    DefinitionSummary,
-    HeartbeatAnswer,
-    HistoryItem,
     InstancePage,
     InstanceSlice,
-    InstanceView,
     ItemOutcome,
-    LostJob,
     StartResult,
 )
 from penstock.rest.bulk import BulkRoutes
@@ -237,7 +231,7 @@ REPORTS: Final[Mapping[str, tuple[type[msgspec.Struct], str]]] = {
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollBody, WatchBody, Completion, Failure, Heartbeat, JobRef, StartBody, StartItem, CancelBody, MessageBody,
     UserTaskBody,
-    DefinitionSummary, DefinitionPage, DefinitionSlice, InstanceView, InstancePage, InstanceSlice, HistoryItem,
+    DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
@@ -274,7 +268,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "startInstance", "instances", "Start an instance",
         "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
         "`keepInstanceKey` also after its end, as long as its row is kept.",
-        parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(InstanceView), errors=(400, 404, 409, 429),
+        parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(Instance), errors=(400, 404, 409, 429),
     ),
     Operation(
         "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
@@ -304,12 +298,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
         "getInstance", "instances", "Read an instance",
-        answer=struct(InstanceView), errors=(404,),
+        answer=struct(Instance), errors=(404,),
     ),
     Operation(
         "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,
         "getHistory", "instances", "Read the step executions, in order of entry",
-        answer=list_in("items", HistoryItem), errors=(404,),
+        answer=list_in("items", StepExecution), errors=(404,),
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,
@@ -326,13 +320,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "cancelInstance", "instances", "Cancel an instance",
         "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
         "runs first, so it may still be open in the answer. `force` ends it at once, without.",
-        body=struct(CancelBody), body_required=False, answer=struct(InstanceView), errors=(400, 404, 409),
+        body=struct(CancelBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
         "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries.",
-        answer=struct(InstanceView), errors=(404, 409),
+        answer=struct(Instance), errors=(404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,
@@ -384,7 +378,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
         "heartbeatJob", "jobs", "Extend a lease (addition)",
-        body=ref("HeartbeatBody"), answer=struct(HeartbeatAnswer), errors=(400, 404, 409),
+        body=ref("HeartbeatBody"), answer=struct(Lease), errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
@@ -440,7 +434,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
         "listSignals", "tasks", "List kept signals, oldest first (addition)",
-        answer=list_in("items", BufferedSignal), errors=(404,),
+        answer=list_in("items", KeptSignal), errors=(404,),
     ),
     # -- service
     Operation(

@@ -15,8 +15,8 @@ from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _STATUS: Final[Mapping[str, list[str]]] = {
-    "InstanceView": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
-    "HistoryItem": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
+    "Instance": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
+    "StepExecution": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
     "Job": ["LOCKED"],
 }
 _OUTCOMES: Final = [
@@ -81,7 +81,7 @@ def _with_words(name: str, schema: Schema) -> Schema:
         fields[field] = _FIELDS.get(field) or (_TIME if field.endswith(("At", "at")) else _plain(made))
     if name in _STATUS:
         fields["status"] = {"type": "string", "enum": _STATUS[name]}
-    if name == "InstanceView":
+    if name == "Instance":
         fields["progress"] = {"type": "object", "additionalProperties": True, "description": "By step id (addition)."}
     if "description" in schema:
         schema["description"] = schema["description"].replace("``", "`")

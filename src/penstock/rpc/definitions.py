@@ -19,11 +19,12 @@ from grpclib.const import Handler
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import DefinitionSummary, StoredDefinition
+from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import BadRequest, TooManyRequests
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, required, slice_of
 from penstock.wire import workflow_v1 as m
+from penstock.wire.model import DefinitionSummary
 
 LIST_MAX_BYTES: Final = 16 * 1024 * 1024
 """Of the definitions in one answer, as JSON text; a page with more is refused: the contract has all steps in it."""

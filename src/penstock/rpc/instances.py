@@ -8,7 +8,7 @@ from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import HistoryItem, InstanceView, Signal, StartRequest, UserTaskCompletion
+from penstock.engine.vocabulary import Signal, StartRequest, UserTaskCompletion
 from penstock.errors import BadRequest
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
@@ -50,22 +50,22 @@ class InstanceCalls:
                 keep_instance_key=request.keep_instance_key,
             )
         )
-        return m.StartInstanceResponse(instance_message(view))
+        return m.StartInstanceResponse(view)
 
     async def get(self, request: m.GetInstanceRequest, _call: object) -> m.GetInstanceResponse:
         """One instance as it is now."""
-        return m.GetInstanceResponse(instance_message(await self._instances.get(required(request.id, "id"))))
+        return m.GetInstanceResponse(await self._instances.get(required(request.id, "id")))
 
     async def history(self, request: m.GetInstanceHistoryRequest, _call: object) -> m.GetInstanceHistoryResponse:
         """Every step execution in order of entry."""
         items = await self._instances.history(required(request.id, "id"))
-        return m.GetInstanceHistoryResponse([_execution_message(item) for item in items])
+        return m.GetInstanceHistoryResponse(items)
 
     async def cancel(self, request: m.CancelInstanceRequest, _call: object) -> m.CancelInstanceResponse:
         """FAILED_PRECONDITION when it has ended."""
         reason = clean_text(request.reason, ERROR_MESSAGE_MAX_BYTES)
         view = await self._instances.cancel(required(request.id, "id"), reason or None)
-        return m.CancelInstanceResponse(instance_message(view))
+        return m.CancelInstanceResponse(view)
 
     async def list(self, request: m.ListInstancesRequest, _call: object) -> m.ListInstancesResponse:
         """Newest first."""
@@ -78,9 +78,9 @@ class InstanceCalls:
         key = given(request.instance_key, "instance_key")
         if (part := slice_of(request)) is not None:
             found = await self._instances.list_slice(*wanted, *part, key)
-            return m.ListInstancesResponse([instance_message(view) for view in found.items], next=found.next or "")
+            return m.ListInstancesResponse(found.items, next=found.next or "")
         page = await self._instances.list(*wanted, request.page, request.page_size, key)
-        return m.ListInstancesResponse([instance_message(view) for view in page.items], total=page.total)
+        return m.ListInstancesResponse(page.items, total=page.total)
 
     async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:
         """The oldest open execution of that step."""
@@ -116,34 +116,3 @@ class InstanceCalls:
         else:
             await self._tasks.signal(signal)
         return m.SignalWaitResponse()
-
-
-def instance_message(view: InstanceView) -> m.WorkflowInstance:
-    """An instance with every field that ``workflow.v1`` has."""
-    return m.WorkflowInstance(
-        id=view.id,
-        definition_id=view.definition_id,
-        definition_version=view.definition_version,
-        status=m.InstanceStatus[view.status],
-        current_step_ids=view.current_step_ids,
-        variables=bytes(view.variables),
-        started_at=view.started_at,
-        completed_at=view.completed_at,
-        failure_reason=view.failure_reason or "",
-        business_key=view.business_key or "",
-        instance_key=view.instance_key or "",
-    )
-
-
-def _execution_message(item: HistoryItem) -> m.StepExecution:
-    return m.StepExecution(
-        id=item.id,
-        instance_id=item.instance_id,
-        step_id=item.step_id,
-        step_type=m.StepType[item.step_type],
-        attempt_number=item.attempt_number,
-        status=m.StepExecutionStatus[item.status],
-        started_at=item.started_at,
-        ended_at=item.ended_at,
-        failure_reason=item.failure_reason or "",
-    )

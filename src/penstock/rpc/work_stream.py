@@ -22,12 +22,11 @@ from penstock.core.fencing import Verdict
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
 from penstock.engine.streams import JobStream
-from penstock.engine.vocabulary import LostJob
 from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import Call
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Heartbeat
+from penstock.wire.model import Heartbeat, LostJob
 from penstock.wire.noun import text_bytes
 
 RESULTS_MAX_COUNT: Final = 4_000

@@ -9,12 +9,12 @@ from typing import Final, TypeVar
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import HeartbeatAnswer, ItemOutcome
+from penstock.engine.vocabulary import ItemOutcome
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc.reading import given_value, given_variables, required
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Completion, Failure, Heartbeat, JobRef
+from penstock.wire.model import Completion, Failure, Heartbeat, JobRef, Lease
 from penstock.wire.noun import text_bytes
 
 OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
@@ -93,7 +93,7 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
     results: list[w.HeartbeatOutcome] = []
     for index, item in enumerate(items):
         found = refused.get(index) or next(answers)
-        if isinstance(found, HeartbeatAnswer):
+        if isinstance(found, Lease):
             until = found.lock_expires_at
             results.append(w.HeartbeatOutcome(item.job_id, item.attempt or 0, w.Outcome.OK, lock_expires_at=until))
         else:

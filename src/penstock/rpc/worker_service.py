@@ -8,7 +8,7 @@ from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
-from penstock.engine.vocabulary import InstanceView, StartRequest, StartResult
+from penstock.engine.vocabulary import StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc import worker_items
@@ -17,7 +17,6 @@ from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
 from penstock.wire import penstock_v1 as w
-from penstock.wire.workflow_v1 import InstanceStatus
 
 _PREFIX: Final = "/penstock.v1.Worker/"
 
@@ -100,21 +99,4 @@ class Worker:
 def _result_message(result: StartResult) -> w.StartResult:
     if result.instance is None:
         return w.StartResult(error=result.error or "", reason=result.reason or "")
-    return w.StartResult(_instance_message(result.instance))
-
-
-def _instance_message(view: InstanceView) -> w.Instance:
-    return w.Instance(
-        id=view.id,
-        definition_id=view.definition_id,
-        definition_version=view.definition_version,
-        status=InstanceStatus[view.status],
-        current_step_ids=view.current_step_ids,
-        variables=bytes(view.variables),
-        started_at=view.started_at,
-        completed_at=view.completed_at,
-        failure_reason=view.failure_reason or "",
-        business_key=view.business_key or "",
-        parent_instance_id=view.parent_instance_id or "",
-        instance_key=view.instance_key or "",
-    )
+    return w.StartResult(result.instance)

@@ -36,6 +36,7 @@ from penstock.wire.fields import (
     put_number,
     put_text,
     put_texts,
+    put_word,
     read_timestamp,
     struct_text,
     take_blob,
@@ -49,6 +50,7 @@ from penstock.wire.fields import (
     take_text,
     take_texts,
     take_uint32,
+    take_word,
     values_of_struct,
     write_timestamp,
 )
@@ -80,16 +82,19 @@ class Proto(msgspec.Struct, frozen=True):
     number: int
     kind: str = ""
     package: str = ""
+    words: tuple[str, ...] = ()
 
 
 STRUCT, VALUE, UINT32 = "struct", "value", "uint32"
 JSON = "json"
 """Bytes that are JSON text; as a value of a noun they may be a Python value, too."""
 TEXT, INT32, BOOL = "string", "int32", "bool"
+WORDS = "enum"
+"""An enum's number for its word in ``words``, which is empty for 0; a number without a word is shown as it is."""
 MILLIS = "millis"
 """uint32 milliseconds for seconds; 0 is "not given", and less than one is one."""
 
-_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, BOOL, MILLIS})
+_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, BOOL, MILLIS, WORDS})
 
 
 class MessageCodec(Generic[MessageT]):
@@ -218,6 +223,9 @@ class MessageCodec(Generic[MessageT]):
         elif proto.kind == MILLIS:
             self._numbers[proto.number << 3 | VARINT] = take_millis(name)
             self._writers.append((name, put_millis(write_tag(proto.number, VARINT))))
+        elif proto.kind == WORDS:
+            self._numbers[proto.number << 3 | VARINT] = take_word(name, proto.words)
+            self._writers.append((name, put_word(write_tag(proto.number, VARINT), proto.words)))
         else:
             self._add_number(name, proto, bool if proto.kind == BOOL else int)
 

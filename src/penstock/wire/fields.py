@@ -248,6 +248,25 @@ def take_millis(name: str) -> TakeNumber:
     return take
 
 
+def take_word(name: str, words: Sequence[str]) -> TakeNumber:
+    def take(values: Values, number: int) -> None:
+        if name in values:
+            budget.spend()
+        number = to_int32(number)
+        values[name] = words[number] if 0 <= number < len(words) else str(number)
+
+    return take
+
+
+def put_word(prefix: bytes, words: Sequence[str]) -> Put:
+    numbers = {word: write_varint(number) for number, word in enumerate(words)}
+
+    def put(out: list[bytes], word: str) -> None:
+        out += (prefix, numbers[word])
+
+    return put
+
+
 def put_number(prefix: bytes) -> Put:
     def put(out: list[bytes], value: int) -> None:
         out += (prefix, write_varint(value if value > 0 else value & 0xFFFF_FFFF_FFFF_FFFF))

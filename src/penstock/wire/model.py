@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, Proto
-from penstock.wire.noun import Answer, Flag, JsonText, Request, Seconds, Text, Variables, Whole
+from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto
+from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables, Whole
 
 
 class Job(Answer, frozen=True):
@@ -82,3 +82,139 @@ class Heartbeat(Request, frozen=True):
     checkpoint: Annotated[JsonText, Proto(4, JSON, "penstock.v1")] = None
     progress: Annotated[JsonText, Proto(5, JSON, "penstock.v1")] = None
     worker_id: Text = ""
+
+
+class Instance(InstanceMethods, frozen=True):
+    """A workflow instance as it was at one moment. `status` adds WAITING: active with a user task or wait open."""
+
+    id: Annotated[str, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    definition_id: Annotated[str, Proto(2, TEXT, "workflow.v1"), Proto(2, TEXT, "penstock.v1")] = field(
+        default_factory=str
+    )
+    definition_version: Annotated[int, Proto(3, INT32, "workflow.v1"), Proto(3, INT32, "penstock.v1")] = field(
+        default_factory=int
+    )
+    status: Annotated[
+        str,
+        Proto(4, WORDS, "workflow.v1", ("", "ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")),
+        Proto(4, WORDS, "penstock.v1", ("", "ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")),
+    ] = field(default_factory=str)
+    current_step_ids: Annotated[list[str], Proto(5, package="workflow.v1"), Proto(5, package="penstock.v1")] = field(
+        default_factory=list[str]
+    )
+    started_at: Annotated[datetime | None, Proto(7, package="workflow.v1"), Proto(7, package="penstock.v1")] = None
+    completed_at: Annotated[datetime | None, Proto(8, package="workflow.v1"), Proto(8, package="penstock.v1")] = None
+    failure_reason: Annotated[str | None, Proto(9, TEXT, "workflow.v1"), Proto(9, TEXT, "penstock.v1")] = None
+    business_key: Annotated[str | None, Proto(10, TEXT, "workflow.v1"), Proto(10, TEXT, "penstock.v1")] = None
+    instance_key: Annotated[str | None, Proto(12, TEXT, "workflow.v1"), Proto(12, TEXT, "penstock.v1")] = None
+    parent_instance_id: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    variables: Annotated[Variables, Proto(6, STRUCT, "workflow.v1"), Proto(6, JSON, "penstock.v1")] = field(
+        default_factory=dict[str, Any]
+    )
+
+
+class Attempt(Answer, frozen=True):
+    """One hand-out of a job to a worker."""
+
+    attempt: int
+    status: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    reason: str | None = None
+
+
+class StepExecution(Answer, frozen=True):
+    """One entry into a step. `attempt_number`: how often the step was entered in this instance, up to this entry;
+    retries are in `attempts`.
+    """
+
+    id: Annotated[str, Proto(1, TEXT, "workflow.v1")] = field(default_factory=str)
+    instance_id: Annotated[str, Proto(2, TEXT, "workflow.v1")] = field(default_factory=str)
+    step_id: Annotated[str, Proto(3, TEXT, "workflow.v1")] = field(default_factory=str)
+    step_type: Annotated[
+        str,
+        Proto(
+            4,
+            WORDS,
+            "workflow.v1",
+            (
+                "",
+                "SERVICE_TASK",
+                "USER_TASK",
+                "DECISION",
+                "TRANSFORMATION",
+                "WAIT",
+                "PARALLEL_GATEWAY",
+                "JOIN_GATEWAY",
+                "END",
+            ),
+        ),
+    ] = field(default_factory=str)
+    attempt_number: Annotated[int, Proto(5, INT32, "workflow.v1")] = field(default_factory=int)
+    status: Annotated[str, Proto(6, WORDS, "workflow.v1", ("", "RUNNING", "COMPLETED", "FAILED", "SKIPPED"))] = field(
+        default_factory=str
+    )
+    started_at: Annotated[datetime | None, Proto(7, package="workflow.v1")] = None
+    ended_at: Annotated[datetime | None, Proto(8, package="workflow.v1")] = None
+    failure_reason: Annotated[str | None, Proto(9, TEXT, "workflow.v1")] = None
+    attempts: list[Attempt] = field(default_factory=list)
+
+
+class AuditRecord(Answer, frozen=True):
+    """One record of an instance's audit trail."""
+
+    at: datetime
+    kind: str
+    step_id: str | None = None
+    step_execution_id: str | None = None
+    actor: str | None = None
+    detail: str | None = None
+
+
+class KeptSignal(Answer, frozen=True):
+    """A signal that came before its wait was open and is kept for it."""
+
+    id: str
+    step_id: str
+    received_at: datetime
+    variables: Variables
+
+
+class FailedJob(Answer, frozen=True):
+    """A job that failed for good: no retries left, not retryable, or its lease expired too often."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str
+    failed_at: datetime
+    reason: str | None = None
+    worker_id: str | None = None
+
+
+class LostJob(Answer, frozen=True):
+    """A job that its worker holds no more, and why: cancelled (its instance ended, its step was interrupted) or
+    lease-lost.
+    """
+
+    job_id: str
+    attempt: int
+    outcome: str
+
+
+class Lease(Answer, frozen=True):
+    """The end of a lease that a heartbeat extended, by the engine's clock."""
+
+    lock_expires_at: datetime
+
+
+class DefinitionSummary(Answer, frozen=True):
+    """One version of a definition, without its steps."""
+
+    id: str
+    version: int
+    name: str
+    uploaded_at: datetime | None = None
+    description: str | None = None

@@ -9,11 +9,12 @@ Python values in the SDK.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 Variables = dict[str, Any]
+TERMINAL_STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 if TYPE_CHECKING:
     Text = str
@@ -31,6 +32,22 @@ else:
 
 class Answer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """Base of what the engine says: a field that is None is left out of the JSON, all others are there."""
+
+
+class HasStatus(Protocol):
+    """An instance."""
+
+    @property
+    def status(self) -> str: ...
+
+
+class InstanceMethods(Answer, frozen=True):
+    """What an instance is asked beside its fields."""
+
+    @property
+    def ended(self: HasStatus) -> bool:
+        """Whether the instance is completed, failed or cancelled."""
+        return self.status in TERMINAL_STATUSES
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -13,7 +13,14 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from penstock.wire.codec import Proto
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import (
+    Completion,
+    Failure,
+    Heartbeat,
+    Instance,
+    Job,
+    JobRef,
+)
 
 PACKAGE = "penstock.v1"
 
@@ -54,21 +61,6 @@ class StartItem(Struct):
 
 class StartInstancesRequest(Struct):
     items: Annotated[list[StartItem], Proto(1)] = field(default_factory=list[StartItem])
-
-
-class Instance(Struct):
-    id: Annotated[str, Proto(1)] = ""
-    definition_id: Annotated[str, Proto(2)] = ""
-    definition_version: Annotated[int, Proto(3)] = 0
-    status: Annotated[int, Proto(4)] = 0
-    current_step_ids: Annotated[list[str], Proto(5)] = field(default_factory=list[str])
-    variables: Annotated[bytes, Proto(6)] = b""
-    started_at: Annotated[datetime | None, Proto(7)] = None
-    completed_at: Annotated[datetime | None, Proto(8)] = None
-    failure_reason: Annotated[str, Proto(9)] = ""
-    business_key: Annotated[str, Proto(10)] = ""
-    parent_instance_id: Annotated[str, Proto(11)] = ""
-    instance_key: Annotated[str, Proto(12)] = ""
 
 
 class StartResult(Struct):

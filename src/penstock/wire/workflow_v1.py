@@ -13,7 +13,11 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from penstock.wire.codec import STRUCT, UINT32, VALUE, Proto
-from penstock.wire.model import Job
+from penstock.wire.model import (
+    Instance,
+    Job,
+    StepExecution,
+)
 
 PACKAGE = "workflow.v1"
 
@@ -95,34 +99,6 @@ class WorkflowDefinition(Struct):
     metadata: Annotated[bytes, Proto(8, STRUCT)] = b""
 
 
-class WorkflowInstance(Struct):
-    """The numbers of a Struct are doubles: whole numbers beyond 2^53 are rounded here. penstock.v1 has no such edge."""
-
-    id: Annotated[str, Proto(1)] = ""
-    definition_id: Annotated[str, Proto(2)] = ""
-    definition_version: Annotated[int, Proto(3)] = 0
-    status: Annotated[int, Proto(4)] = 0
-    current_step_ids: Annotated[list[str], Proto(5)] = field(default_factory=list[str])
-    variables: Annotated[bytes, Proto(6, STRUCT)] = b""
-    started_at: Annotated[datetime | None, Proto(7)] = None
-    completed_at: Annotated[datetime | None, Proto(8)] = None
-    failure_reason: Annotated[str, Proto(9)] = ""
-    business_key: Annotated[str, Proto(10)] = ""
-    instance_key: Annotated[str, Proto(12)] = ""
-
-
-class StepExecution(Struct):
-    id: Annotated[str, Proto(1)] = ""
-    instance_id: Annotated[str, Proto(2)] = ""
-    step_id: Annotated[str, Proto(3)] = ""
-    step_type: Annotated[int, Proto(4)] = 0
-    attempt_number: Annotated[int, Proto(5)] = 0
-    status: Annotated[int, Proto(6)] = 0
-    started_at: Annotated[datetime | None, Proto(7)] = None
-    ended_at: Annotated[datetime | None, Proto(8)] = None
-    failure_reason: Annotated[str, Proto(9)] = ""
-
-
 class JobDispatchEvent(Struct):
     """The value of a Kafka record in dispatch mode kafka_outbox."""
 
@@ -183,7 +159,7 @@ class StartInstanceRequest(Struct):
 
 
 class StartInstanceResponse(Struct):
-    instance: Annotated[WorkflowInstance | None, Proto(1)] = None
+    instance: Annotated[Instance | None, Proto(1)] = None
 
 
 class GetInstanceRequest(Struct):
@@ -191,7 +167,7 @@ class GetInstanceRequest(Struct):
 
 
 class GetInstanceResponse(Struct):
-    instance: Annotated[WorkflowInstance | None, Proto(1)] = None
+    instance: Annotated[Instance | None, Proto(1)] = None
 
 
 class GetInstanceHistoryRequest(Struct):
@@ -208,7 +184,7 @@ class CancelInstanceRequest(Struct):
 
 
 class CancelInstanceResponse(Struct):
-    instance: Annotated[WorkflowInstance | None, Proto(1)] = None
+    instance: Annotated[Instance | None, Proto(1)] = None
 
 
 class ListInstancesRequest(Struct):
@@ -223,7 +199,7 @@ class ListInstancesRequest(Struct):
 
 
 class ListInstancesResponse(Struct):
-    instances: Annotated[list[WorkflowInstance], Proto(1)] = field(default_factory=list[WorkflowInstance])
+    instances: Annotated[list[Instance], Proto(1)] = field(default_factory=list[Instance])
     total: Annotated[int, Proto(2)] = 0
     next: Annotated[str, Proto(6)] = ""
 

@@ -14,8 +14,8 @@ from penstock.client.errors import BadRequest, NotOverGrpc, Unavailable
 from penstock.client.grpc import jobs
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
-from penstock.client.grpc.values import int32, json_text, name_of, only, struct_text, there, variables_of
-from penstock.client.model import DefinitionSummary, Instance, Page, StartRequest, StartResult, StepExecution
+from penstock.client.grpc.values import int32, json_text, only, struct_text, there
+from penstock.client.model import Page, StartRequest, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -52,6 +52,7 @@ from penstock.client.operation import (
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
+from penstock.wire.model import DefinitionSummary, Instance, StepExecution
 
 T = TypeVar("T")
 
@@ -173,31 +174,14 @@ def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
     return [
         StartResult(error=result.error or "internal-error", reason=result.reason)
         if result.instance is None
-        else StartResult(instance=_instance(result.instance))
+        else StartResult(instance=result.instance)
         for result in answer.results
     ]
 
 
-def _instance(message: w.Instance | m.WorkflowInstance) -> Instance:
-    parent = message.parent_instance_id if isinstance(message, w.Instance) else ""
-    return Instance(
-        id=message.id,
-        definition_id=message.definition_id,
-        definition_version=message.definition_version,
-        status=name_of(m.InstanceStatus, message.status),
-        current_step_ids=message.current_step_ids,
-        variables=variables_of(message.variables),
-        started_at=message.started_at,
-        completed_at=message.completed_at,
-        failure_reason=message.failure_reason or None,
-        business_key=message.business_key or None,
-        instance_key=message.instance_key or None,
-        parent_instance_id=parent or None,
-    )
-
-
 def _read_instance(answer: Any) -> Instance:
-    return _instance(there(answer.instance))
+    found: Instance = there(answer.instance)
+    return found
 
 
 def _get_instance(operation: GetInstance) -> Exchange:
@@ -216,7 +200,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
 
 
 def _read_instances(answer: m.ListInstancesResponse) -> Page[Instance]:
-    return _page([_instance(item) for item in answer.instances], answer)
+    return _page(answer.instances, answer)
 
 
 def _get_history(operation: GetHistory) -> Exchange:
@@ -225,20 +209,7 @@ def _get_history(operation: GetHistory) -> Exchange:
 
 
 def _read_history(answer: m.GetInstanceHistoryResponse) -> list[StepExecution]:
-    return [
-        StepExecution(
-            id=item.id,
-            instance_id=item.instance_id,
-            step_id=item.step_id,
-            step_type=name_of(m.StepType, item.step_type),
-            attempt_number=item.attempt_number,
-            status=name_of(m.StepExecutionStatus, item.status),
-            started_at=item.started_at,
-            ended_at=item.ended_at,
-            failure_reason=item.failure_reason or None,
-        )
-        for item in answer.executions
-    ]
+    return answer.executions
 
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:

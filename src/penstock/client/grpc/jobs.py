@@ -10,7 +10,7 @@ from penstock.client.encoding import to_json
 from penstock.client.errors import BadRequest, ClientError, error_for
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
 from penstock.client.grpc.values import int32, json_text, name_of, only, there
-from penstock.client.model import Lease, Outcome
+from penstock.client.model import Outcome
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -23,7 +23,7 @@ from penstock.client.operation import (
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef, Lease
 
 
 def poll_jobs(operation: PollJobs) -> Exchange:
