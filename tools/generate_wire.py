@@ -293,8 +293,9 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
     plain = "" if field.type == _TYPE_MESSAGE else {1: "float", 5: "int", 8: "bool", 9: "str"}[field.type]
     if field.label == _LABEL_REPEATED:
         made = "dict[str, Any]" if name.endswith("Entry") else f"list[{plain or name}]"
-        left_out = f"{message.name}.{field.name}" in LEFT_OUT_EMPTY
-        return made, f"field(default_factory={made.partition('[')[0] if left_out else made})"
+        if f"{message.name}.{field.name}" in LEFT_OUT_EMPTY:
+            return made, "{}" if name.endswith("Entry") else "[]"
+        return made, f"field(default_factory={made})"
     if field.type == _TYPE_MESSAGE:
         if name == "Timestamp":
             required = not NOUNS[message.name] and not field.proto3_optional

@@ -280,7 +280,7 @@ async def test_any_worker_completes_a_dispatched_job_and_the_first_one_wins(driv
     await unchanged(driver, driver.complete, held(job, "b"), variables={"by": "b"})
     instance = job.split("-")[0]
     assert await driver.variables(instance) == {"by": "a"}
-    assert (await driver.history(instance))[0].attempts[0].worker == "a"  # type: ignore[index]  # pyright: ignore[reportOptionalSubscript] - a stand-in
+    assert (await driver.history(instance))[0].attempts[0].worker == "a"
 
 
 async def test_who_heartbeats_a_dispatched_job_becomes_its_holder(driver: Driver, body: Json) -> None:

@@ -26,7 +26,7 @@ async def kept(driver: Driver, instance: str) -> list[KeptSignal]:
 
 
 def values(signals: list[KeptSignal]) -> list[Any]:
-    return [msgspec.json.decode(signal.variables) for signal in signals]
+    return [msgspec.json.decode(signal.variables) for signal in signals]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def test_a_signal_ends_the_wait_and_brings_variables(driver: Driver) -> None:
@@ -125,7 +125,7 @@ async def test_a_key_keeps_a_signal_once(make_driver: MakeDriver) -> None:
 async def test_signals_with_one_key_at_once_act_once(make_driver: MakeDriver) -> None:
     engines = [make_driver(), make_driver()]
     body = definition(wait("w", "w2"), wait("w2", "w"), end("never"))
-    body["steps"][0]["boundaryEvents"] = [timer("never")]  # type: ignore[index]
+    body["steps"][0]["boundaryEvents"] = [timer("never")]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - a stand-in
     instance = await engines[0].run(body)
     async with trio.open_nursery() as nursery:
         for n in range(10):

@@ -66,7 +66,7 @@ async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) ->
     await driver.upload(linear(1))
     for fields in ({"definition": "nowhere"}, {"definition": "linear", "definition_version": 9}):
         with pytest.raises(NotFound):
-            await driver.start(**fields)
+            await driver.start(**fields)  # pyright: ignore[reportArgumentType] - a stand-in
     with pytest.raises(BadRequest):
         await driver.start("")
     assert driver.rows("SELECT count(*) FROM instance") == [(0,)]
@@ -115,7 +115,7 @@ async def test_a_start_that_runs_to_its_end_at_once(driver: Driver) -> None:
         definition(step("t", "TRANSFORMATION", transformations={"x": "${1 + 1}"}, nextStep="end"), end())
     )
     view = await driver.start("test", {"a": 1})
-    assert (view.status, view.current_step_ids, msgspec.json.decode(view.variables)) == (
+    assert (view.status, view.current_step_ids, msgspec.json.decode(view.variables)) == (  # pyright: ignore[reportArgumentType] - a stand-in
         "COMPLETED",
         [],
         {"a": 1, "x": 2},
@@ -148,7 +148,7 @@ async def test_lists_filter_and_count(driver: Driver) -> None:
 
     async def ids(**fields: Any) -> list[str]:
         arguments = {"definition_id": None, "status": None, "business_key": None, "page": 0, "page_size": 0} | fields
-        page = await driver.engine.instances.list(**arguments)
+        page = await driver.engine.instances.list(**arguments)  # pyright: ignore[reportArgumentType] - a stand-in
         assert page.total == len(page.items) or "page_size" in fields
         return [item.id for item in page.items]
 

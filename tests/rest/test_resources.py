@@ -401,7 +401,7 @@ async def test_a_signal_that_can_not_be_read_is_refused(
 
 
 async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
-    kept = KeptSignal(id="7", step_id="paid", received_at=NOON, variables=msgspec.Raw(b'{"a":1}'))
+    kept = KeptSignal(id="7", step_id="paid", received_at=NOON, variables=msgspec.Raw(b'{"a":1}'))  # pyright: ignore[reportArgumentType] - a stand-in
     engine.on("tasks.buffered", [kept])
     answer = await rest.get("/v1/instances/1f/signals")
     assert answer.json == {"items": [{"id": "7", "stepId": "paid", "receivedAt": NOON_TEXT, "variables": {"a": 1}}]}

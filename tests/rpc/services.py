@@ -42,7 +42,9 @@ class Engine:
     async def _poll(self, request: m.PollJobsRequest, _call: object) -> m.PollJobsResponse:
         """``max_jobs`` jobs of the first type, with the worker's id as a variable."""
         job = m.Job(
-            id="1-2-3", job_type=request.job_types[0], variables=b'{"worker":"%s","n":3}' % request.worker_id.encode()
+            id="1-2-3",
+            job_type=request.job_types[0],
+            variables=b'{"worker":"%s","n":3}' % request.worker_id.encode(),  # pyright: ignore[reportArgumentType] - a stand-in
         )
         return m.PollJobsResponse([job] * request.max_jobs)
 
@@ -90,7 +92,7 @@ class Engine:
         key = request.business_key
         if key.startswith("header:"):
             key = call.header(key[7:]) or ""
-        return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))
+        return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))  # pyright: ignore[reportArgumentType] - a stand-in
 
     async def _work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
         """Answers every completion; ends when the worker half-closes. Counts as running."""
@@ -100,9 +102,9 @@ class Engine:
                 if request.worker_id == "wait":
                     await self.release.wait()
                 self.started += 1
-                outcomes = [w.JobOutcome(done.job_id, done.attempt, w.Outcome.OK) for done in request.completions]
+                outcomes = [w.JobOutcome(done.job_id, done.attempt, w.Outcome.OK) for done in request.completions]  # pyright: ignore[reportArgumentType] - a stand-in
                 jobs = [
-                    w.Job(id=f"{n}", job_type=credit.job_type, variables=b'{"note":"' + b"x" * 200 + b'"}')
+                    w.Job(id=f"{n}", job_type=credit.job_type, variables=b'{"note":"' + b"x" * 200 + b'"}')  # pyright: ignore[reportArgumentType] - a stand-in
                     for credit in request.credits
                     for n in range(credit.jobs)
                 ]

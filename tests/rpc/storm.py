@@ -306,7 +306,7 @@ class Storm:
             return
         assert path == whole[: len(path)]
         assert view.status == "CANCELLED" or path == whole, view
-        variables = json.loads(view.variables)
+        variables = json.loads(view.variables)  # pyright: ignore[reportArgumentType] - a stand-in
         for name, _ in path:
             value = self._requests.acknowledged.get((id, name))
             assert value is None or variables[name] == value, (id, name, value, variables)

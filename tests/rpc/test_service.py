@@ -275,7 +275,7 @@ async def test_a_polled_job_has_every_field_and_one_comes_by_default(driver: Dri
     (job,) = await grpc.poll("work", lease=3600)
     assert (job.instance_id, job.job_type, job.step_id) == (first.id, "work", "task-1")
     assert (job.step_execution_id, job.retries_remaining, job.attempt) == (job.id, 4, 1)
-    assert json.loads(job.variables) == {"a": {"b": [1]}}
+    assert json.loads(job.variables) == {"a": {"b": [1]}}  # pyright: ignore[reportArgumentType] - a stand-in
     assert job.lock_expires_at is not None
     assert abs((job.lock_expires_at - before).total_seconds() - 3600) < 60
     assert await grpc.poll("unknown") == []
