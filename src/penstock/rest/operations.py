@@ -47,7 +47,19 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import (
+    Completion,
+    DefinitionSummary,
+    Failure,
+    Heartbeat,
+    Instance,
+    Job,
+    JobRef,
+    KeptSignal,
+    Lease,
+    LostJob,
+    StepExecution,
+)
 
 Schema = dict[str, Any]
 STRING: Final[Schema] = {"type": "string"}
