@@ -61,7 +61,7 @@ async def test_a_run_through_every_kind_of_step_and_both_lanes_leaves_no_payload
     instance = await driver.run(EVERYTHING, secret(price=100, nested={"deep": [MARK]}))
     await driver.signal(instance, "parked", {"early": MARK}, buffer=True)
     (kept,) = await driver.engine.tasks.buffered(instance)
-    assert json.loads(bytes(kept.variables)) == {"early": MARK}
+    assert json.loads(bytes(kept.variables)) == {"early": MARK}  # pyright: ignore[reportArgumentType] - a stand-in
     first = await driver.one("first")
     assert variables_of(first) == secret(price=100, nested={"deep": [MARK]})
     await driver.complete(first, {"tax": 7})  # narrow
@@ -94,7 +94,7 @@ async def test_names_and_keys_stay_readable(driver: Driver) -> None:
     text = stored(driver)
     assert all(word in text for word in ("B-1", "I-1", "name"))
     page = await driver.engine.instances.list(None, None, "B-1", 0, 10)
-    assert [json.loads(bytes(item.variables)) for item in page.items] == [secret()]
+    assert [json.loads(bytes(item.variables)) for item in page.items] == [secret()]  # pyright: ignore[reportArgumentType] - a stand-in
     assert (await driver.start("linear", {"other": 1}, instance_key="I-1")).business_key == "B-1"
 
 
@@ -103,7 +103,7 @@ async def test_a_kept_answer_is_sealed_and_given_again(driver: Driver) -> None:
     first = await driver.start("linear", secret(), idempotency_key="once")
     assert_sealed(driver)
     again = await driver.start("linear", secret(), idempotency_key="once")
-    assert (again.id, json.loads(bytes(again.variables))) == (first.id, secret())
+    assert (again.id, json.loads(bytes(again.variables))) == (first.id, secret())  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def test_branches_merge_and_long_runs_fold_by_name(driver: Driver) -> None:
@@ -198,11 +198,11 @@ async def test_secret_variables_stay_out_of_lists_and_records(make_driver: MakeD
     assert variables_of(job) == secret(shown=1)
     await driver.complete(job, {"later": MARK})
     (item,) = (await driver.engine.instances.list(None, None, None, 0, 10)).items
-    assert json.loads(bytes(item.variables)) == {"shown": 1}
+    assert json.loads(bytes(item.variables)) == {"shown": 1}  # pyright: ignore[reportArgumentType] - a stand-in
     (item,) = (await driver.engine.instances.list_slice(None, None, None, None, 10)).items
-    assert json.loads(bytes(item.variables)) == {"shown": 1}
+    assert json.loads(bytes(item.variables)) == {"shown": 1}  # pyright: ignore[reportArgumentType] - a stand-in
     assert [
-        json.loads(bytes(view.variables))
+        json.loads(bytes(view.variables))  # pyright: ignore[reportArgumentType] - a stand-in
         async for part in driver.engine.instances.read([int(item.id, 16)])
         for view in part
     ] == [{"shown": 1}]
@@ -214,4 +214,4 @@ async def test_secret_variables_stay_out_of_lists_and_records(make_driver: MakeD
 async def test_other_metadata_names_no_secret(driver: Driver, metadata: dict[str, Any]) -> None:
     await driver.run({**linear(1), "metadata": metadata}, secret())
     (item,) = (await driver.engine.instances.list(None, None, None, 0, 10)).items
-    assert json.loads(bytes(item.variables)) == secret()
+    assert json.loads(bytes(item.variables)) == secret()  # pyright: ignore[reportArgumentType] - a stand-in

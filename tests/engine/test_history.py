@@ -46,7 +46,7 @@ async def test_history_has_one_item_for_each_step_execution_in_order_of_entry(dr
     assert {item.status for item in items} == {"COMPLETED"}
     assert {item.instance_id for item in items} == {instance}
     assert len({item.id for item in items}) == 8
-    assert all(item.ended_at is not None and item.started_at <= item.ended_at for item in items)
+    assert all(item.ended_at is not None and item.started_at <= item.ended_at for item in items)  # pyright: ignore[reportOptionalOperand] - a stand-in
     assert all(item.failure_reason is None for item in items)
 
 

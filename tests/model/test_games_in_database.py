@@ -206,7 +206,7 @@ class Played:
         if game.failure not in (None, "expression"):
             assert game.failure in (view.failure_reason or "")
         assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_marks))
-        assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)
+        assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)  # pyright: ignore[reportArgumentType] - a stand-in
         self.compare_rows(game)
         items = await self.engine.history(self.instance)
         closed = Counter((item.step_id, item.status) for item in items if item.status != "RUNNING")
