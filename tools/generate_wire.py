@@ -294,7 +294,8 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
     if field.label == _LABEL_REPEATED:
         made = "dict[str, Any]" if name.endswith("Entry") else f"list[{plain or name}]"
         if f"{message.name}.{field.name}" in LEFT_OUT_EMPTY:
-            return made, "{}" if name.endswith("Entry") else "[]"
+            empty = "{}" if name.endswith("Entry") else "[]"
+            return made, f"{empty}  # noqa: RUF012 - msgspec makes a new one each time"
         return made, f"field(default_factory={made})"
     if field.type == _TYPE_MESSAGE:
         if name == "Timestamp":

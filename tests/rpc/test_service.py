@@ -221,7 +221,7 @@ async def test_an_instance_has_every_field(driver: Driver, grpc: Served) -> None
     assert (started.definition_id, started.definition_version, started.status) == ("linear", 1, "ACTIVE")
     assert (started.current_step_ids, started.business_key) == (["task-1"], "key")
     assert started.started_at is not None
-    assert (started.completed_at, started.failure_reason) == (None, "")
+    assert (started.completed_at, started.failure_reason) == (None, None)
     assert (await grpc.call("GetInstance", m.GetInstanceRequest(started.id), m.GetInstanceResponse)).instance == started
     cancel = m.CancelInstanceRequest(started.id, "no\0 more")
     ended = (await grpc.call("CancelInstance", cancel, m.CancelInstanceResponse)).instance

@@ -423,7 +423,7 @@ async def test_batches_answer_each_item(driver: Driver, grpc: Served) -> None:
     first, second = results[0].instance, results[1].instance
     assert first is not None
     assert first == second
-    assert (first.definition_version, first.status, first.current_step_ids) == (1, 1, ["task-1"])
+    assert (first.definition_version, first.status, first.current_step_ids) == (1, "ACTIVE", ["task-1"])
     assert (first.business_key, json.loads(first.variables)) == ("b", {"n": 12345678901234567890})  # pyright: ignore[reportArgumentType] - a stand-in
 
     jobs = await driver.poll("work", worker="w")

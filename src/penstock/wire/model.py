@@ -108,7 +108,7 @@ class Instance(InstanceMethods, frozen=True):
     business_key: Annotated[str | None, Proto(10, TEXT, "workflow.v1"), Proto(10, TEXT, "penstock.v1")] = None
     instance_key: Annotated[str | None, Proto(12, TEXT, "workflow.v1"), Proto(12, TEXT, "penstock.v1")] = None
     parent_instance_id: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None
-    progress: dict[str, Any] = {}
+    progress: dict[str, Any] = {}  # noqa: RUF012 - msgspec makes a new one each time
     variables: Annotated[Variables, Proto(6, STRUCT, "workflow.v1"), Proto(6, JSON, "penstock.v1")] = field(
         default_factory=dict[str, Any]
     )
@@ -159,7 +159,7 @@ class StepExecution(Answer, frozen=True):
     started_at: Annotated[datetime | None, Proto(7, package="workflow.v1")] = None
     ended_at: Annotated[datetime | None, Proto(8, package="workflow.v1")] = None
     failure_reason: Annotated[str | None, Proto(9, TEXT, "workflow.v1")] = None
-    attempts: list[Attempt] = []
+    attempts: list[Attempt] = []  # noqa: RUF012 - msgspec makes a new one each time
 
 
 class AuditRecord(Answer, frozen=True):
