@@ -37,6 +37,7 @@ CALLED_FROM_OUTSIDE = {
     "serve_until_unused": "a program of its own, from its text",
 }
 ONLY_FOR_TESTS = {
+    "receive_window_bytes": "the storm accounts for every byte of flow control",
     "serve_stream": "serves gRPC on a stream that is no socket",
     "struct_to_json": "reads what the codec wrote, for its property tests",
     "value_to_json": "the same",

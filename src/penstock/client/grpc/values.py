@@ -59,11 +59,6 @@ def _check_exact(value: Any, path: str) -> None:
             raise NotOverGrpc(f"{path}: {value} would be rounded in a gRPC Struct: make this call over REST")
 
 
-def variables_of(text: bytes) -> dict[str, Any]:
-    """The variables in an answer."""
-    return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
-
-
 def name_of(kind: type[EnumT], number: int) -> str:
     """The name of an enum's number; a newer engine's is shown as its number."""
     try:
