@@ -150,7 +150,11 @@ def _module(file: FileDescriptorProto) -> Iterator[str]:
     yield "from msgspec import Struct, field\n\nfrom penstock.wire.codec import STRUCT, UINT32, VALUE, Proto\n"
     yield f'from penstock.wire.model import {", ".join(NOUNS)}\n\nPACKAGE = "{file.package}"\n\n\n'
     comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
+    called = [message for message in file.message_type if f"{file.package}.{message.name}" not in _noun_of()]
+    used = {field.type_name for message in called for field in message.field}
     for index, enum in enumerate(file.enum_type):
+        if f".{file.package}.{enum.name}" not in used:
+            continue  # of a noun, which has its words
         yield _enum(enum, f"{file.package}.{enum.name}", comments.get((_ENUM_FIELD, index), ""), prefixed=True)
     messages = {f".{file.package}.{message.name}": message for message in file.message_type}
     notes = {

@@ -136,7 +136,7 @@ def test_a_frame_too_large_is_refused_by_its_head(role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_bytes_that_are_no_http2_end_the_connection_with_an_error(role: Role) -> None:
+def test_bytes_that_are_no_http2_end_the_connection(role: Role) -> None:
     pair = Pair()
     side = pair.client if role is Role.CLIENT else pair.server
     with pytest.raises(ProtocolError):
@@ -144,7 +144,7 @@ def test_bytes_that_are_no_http2_end_the_connection_with_an_error(role: Role) ->
     assert side.data_to_send()[3] == 7  # GOAWAY
 
 
-def test_what_can_not_be_done_any_more_is_an_error_of_the_protocol() -> None:
+def test_what_can_not_be_done_is_an_error() -> None:
     pair = Pair()
     stream_id = pair.request()
     pair.pass_on()

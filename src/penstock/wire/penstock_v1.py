@@ -38,17 +38,6 @@ class Outcome(IntEnum):
     UNAVAILABLE = 7
 
 
-class InstanceStatus(IntEnum):
-    """``penstock.v1.InstanceStatus``."""
-
-    UNSPECIFIED = 0
-    ACTIVE = 1
-    WAITING = 2
-    COMPLETED = 3
-    FAILED = 4
-    CANCELLED = 5
-
-
 class StartItem(Struct):
     definition_id: Annotated[str, Proto(1)] = ""
     definition_version: Annotated[int, Proto(2)] = 0

@@ -47,16 +47,6 @@ class InstanceStatus(IntEnum):
     CANCELLED = 5
 
 
-class StepExecutionStatus(IntEnum):
-    """``workflow.v1.StepExecutionStatus``."""
-
-    UNSPECIFIED = 0
-    RUNNING = 1
-    COMPLETED = 2
-    FAILED = 3
-    SKIPPED = 4
-
-
 class BoundaryEventType(IntEnum):
     """``workflow.v1.BoundaryEventType``."""
 
