@@ -57,6 +57,10 @@ class _KeptAnswer(model.Instance, frozen=True):
     variables: JsonText = None
 
 
+def _kept_answer(text: bytes) -> model.Instance:
+    return model.Instance(**msgspec.structs.asdict(msgspec.json.decode(text, type=_KeptAnswer)))
+
+
 class StartItem(LongItem[model.Instance]):
     """One start. ``planned`` is its answer on the full path, until its transaction is known to be committed."""
 
@@ -346,7 +350,7 @@ class Starts:
                 if bytes(used[0]) != digest:
                     item.refuse(IdempotencyConflict("the Idempotency-Key was used with another request"))
                 elif used[2] is not None:
-                    item.answer(msgspec.json.decode(bytes(used[2]), type=_KeptAnswer))
+                    item.answer(_kept_answer(bytes(used[2])))
                 return True
         if request.instance_key is not None:
             holder, written = await keys.claim(
