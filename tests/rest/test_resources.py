@@ -11,6 +11,7 @@ import trio.testing
 
 from penstock.core.parsing import parse_definition
 from penstock.engine.instances import FoundInstances, FoundSlice
+from penstock.engine.views import LEFT_OUT
 from penstock.engine.vocabulary import (
     AuditSlice,
     DeadJobPage,
@@ -238,7 +239,7 @@ async def test_a_list_read_in_pieces_is_one_answer(rest: Rest, engine: ScriptedE
 
 async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("instances.find", FoundInstances([1], 1, total_is_estimate=False))
-    engine.on("instances.summarize", [Instance(**INSTANCE_SUMMARY)])
+    engine.on("instances.summarize", [Instance(**INSTANCE_SUMMARY, variables=LEFT_OUT)])
     (item,) = (await rest.get("/v1/instances?view=summary")).json["items"]
     assert "variables" not in item
     assert item["currentStepIds"] == ["pay"]
