@@ -16,7 +16,7 @@ from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Instance
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, number
 
 
 async def gather(*functions: Any) -> list[Any]:
@@ -197,3 +197,12 @@ async def test_a_start_that_can_not_be_advanced_is_refused_alone(
     assert driver.rows("SELECT count(*) FROM instance") == [(3,)]
     assert driver.rows("SELECT key FROM idempotency") == [("key fine",)]
     assert driver.rows("SELECT definition_id FROM instance_key") == [("fine",)]
+
+
+async def test_a_summary_leaves_the_variables_out(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    view = await driver.start("linear", {"a": 1})
+    [found] = await driver.engine.instances.summarize([number(view.id)])
+    assert set(msgspec.json.decode(msgspec.json.encode(view))) - set(
+        msgspec.json.decode(msgspec.json.encode(found))
+    ) == {"variables"}
