@@ -24,11 +24,13 @@ from penstock.engine.overview import cause_of
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
-from penstock.engine.vocabulary import Answer, InstanceSummary, Signal
+from penstock.engine.vocabulary import Signal
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
+from penstock.wire.model import Instance
+from penstock.wire.noun import Answer
 
 ACTIONS: Final = ("retry", "cancel", "signal")
 IDS_MAX: Final = 1_000
@@ -392,7 +394,7 @@ def _filtered(wanted: BulkFilter) -> _Wanted:
     return _Wanted(wanted.status, wanted.definition_id, wanted.business_key, wanted.cause)
 
 
-def _matching(wanted: _Wanted, found: Sequence[InstanceSummary]) -> list[InstanceSummary]:
+def _matching(wanted: _Wanted, found: Sequence[Instance]) -> list[Instance]:
     """Those whose cause is the one asked for."""
     cause = None if wanted.cause is None else cause_of(wanted.cause)
     return [one for one in found if cause is None or cause_of(one.failure_reason or "") == cause]

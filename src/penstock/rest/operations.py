@@ -245,7 +245,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
-    HeartbeatAnswer, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, BufferedSignal, Readiness, Me,
+    Lease, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
 
