@@ -309,7 +309,7 @@ async def attack(
     rig = Rig(directory, seed, executors)
     try:
         await rig.start()
-        async with App(at=rig.dsn) as client, trio.open_nursery() as nursery:
+        async with App(at=rig.dsn, migrate=True) as client, trio.open_nursery() as nursery:
             nursery.start_soon(rig.place, client, seconds, rate)
             nursery.start_soon(rig.strike, seconds)
         settled_s = await rig.settle()

@@ -25,4 +25,4 @@ class SlowWorld(durable_order.World):
 
 if __name__ == "__main__":
     durable_order.world = SlowWorld(sys.argv[2])
-    App(order, at=sys.argv[1]).main()
+    App(order, at=sys.argv[1], migrate=True).main()

@@ -14,6 +14,7 @@ from penstock.runtime import migrate
 from penstock.settings import Secret, Settings
 from penstock.store.database import with_defaults
 from penstock.store.placement import in_schema, placed
+from penstock.store.schema import SchemaMismatch
 
 
 def schemas(dsn: str) -> list[str]:
@@ -29,7 +30,7 @@ def execute(dsn: str, text: str) -> None:
 
 
 async def test_a_program_makes_the_schema_of_its_own_and_an_engine_finds_it(empty_database_dsn: str):
-    async with open_engine(empty_database_dsn, serves=True) as engine:
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as engine:
         await engine.ready()
     assert schemas(empty_database_dsn) == ["penstock"]
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
@@ -38,7 +39,7 @@ async def test_a_program_makes_the_schema_of_its_own_and_an_engine_finds_it(empt
 
 async def test_an_installation_in_public_goes_on_there_for_programs_too(empty_database_dsn: str):
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
-    async with open_engine(empty_database_dsn, serves=True) as engine:
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as engine:
         await engine.ready()
     assert schemas(empty_database_dsn) == ["public"]
 
@@ -49,7 +50,7 @@ async def test_an_installation_where_the_roles_search_path_says_goes_on_there(em
         connection.execute("CREATE SCHEMA theirs")
         connection.execute(sql.SQL("ALTER DATABASE {} SET search_path = theirs").format(sql.Identifier(name)))
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
-    async with open_engine(empty_database_dsn, serves=True):
+    async with open_engine(empty_database_dsn, serves=True, migrate=True):
         assert schemas(empty_database_dsn) == ["theirs"]
 
 
@@ -67,9 +68,9 @@ async def test_two_installations_in_one_database_have_locks_of_their_own(
     empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WE_DB_SCHEMA", "one")
-    async with open_engine(empty_database_dsn, serves=True) as first:
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as first:
         monkeypatch.setenv("WE_DB_SCHEMA", "two")
-        async with open_engine(empty_database_dsn, serves=True) as second:
+        async with open_engine(empty_database_dsn, serves=True, migrate=True) as second:
             with trio.fail_after(30):
                 while not {first.ids.number, second.ids.number} <= (held := await holders(first)).keys():
                     await trio.lowlevel.checkpoint()
@@ -93,3 +94,17 @@ async def test_the_options_of_a_dsn_are_kept(empty_database_dsn: str):
     with psycopg.connect(with_defaults(in_schema(dsn, "wf"))) as connection:
         assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
         assert connection.execute("SHOW search_path").fetchone() == ("wf",)
+
+
+async def test_a_program_changes_nothing_in_a_database_that_it_was_not_allowed_to(empty_database_dsn: str):
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(SchemaMismatch, match=r"has none of Penstock's tables: run `penstock migrate`.*migrate=True"),
+        flatten_subgroups=True,
+    ):
+        async with open_engine(empty_database_dsn, serves=True, migrate=False):
+            raise AssertionError("it started")
+    assert schemas(empty_database_dsn) == []
+    async with open_engine(empty_database_dsn, serves=True, migrate=True):
+        pass
+    async with open_engine(empty_database_dsn, serves=True, migrate=False) as engine:
+        await engine.ready()

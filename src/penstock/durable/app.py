@@ -39,6 +39,8 @@ class App:
     """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), without it ``PENSTOCK_AT``, else
     the embedded PostgreSQL.
 
+    Tables are made and changed in the embedded one; elsewhere by `penstock migrate`, or with ``migrate``.
+
     ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
     workflows it is a client: it starts, finds and talks to runs, and executes none.
     """
@@ -48,10 +50,11 @@ class App:
         *workflows: Workflow[..., Any],
         name: str = "",
         at: str | None = None,
+        migrate: bool = False,
         limits: ExecutorLimits | None = None,
     ) -> None:
         self.name = name
-        self._at = at
+        self._at, self._migrate = at, migrate
         self._limits = limits
         self._workflows = {(each.name, each.version): each for each in workflows}
         if len(self._workflows) != len(workflows):
@@ -137,7 +140,7 @@ class App:
             raise RuntimeError("this app is in use already")
         from penstock.durable.local import LocalBackend, LocalRuns, open_engine
 
-        async with open_engine(self._dsn(), serves=bool(self._workflows)) as engine:
+        async with open_engine(self._dsn(), serves=bool(self._workflows), migrate=self._migrate) as engine:
             self._runs = LocalRuns(engine, self.name)
             try:
                 if not self._workflows:

@@ -75,13 +75,16 @@ def _quiet_logs() -> None:
 
 
 @asynccontextmanager
-async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine]:
-    """An engine for the block: on a database, or on the embedded PostgreSQL. Its failure is the block's."""
+async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncGenerator[Engine]:
+    """An engine for the block: on a database, or on the embedded PostgreSQL. Its failure is the block's.
+
+    Tables are made and changed in the embedded one, elsewhere only with ``migrate``.
+    """
     _quiet_logs()
     settings = _settings(dsn, serves=serves)
     async with trio.open_nursery() as nursery:
         if settings.postgres_dsn is not None:
-            async with _node(settings, settings.postgres_dsn.reveal()) as engine:
+            async with _node(settings, settings.postgres_dsn.reveal(), migrate=migrate) as engine:
                 yield engine
         else:
             async with run_embedded(settings.data_path, shared=True) as server:
@@ -93,7 +96,7 @@ async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine
 
                 nursery.start_soon(watch)
                 try:
-                    async with _node(settings, server.dsn) as engine:
+                    async with _node(settings, server.dsn, migrate=True) as engine:
                         yield engine
                 finally:
                     watching.cancel()
@@ -101,12 +104,13 @@ async def open_engine(dsn: str | None, *, serves: bool) -> AsyncGenerator[Engine
 
 
 @asynccontextmanager
-async def _node(settings: Settings, dsn: str) -> AsyncGenerator[Engine]:
+async def _node(settings: Settings, dsn: str, *, migrate: bool) -> AsyncGenerator[Engine]:
     stopping = Stopping()
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            await Node(settings, dsn, {}, started=task_status.started, new_schema=NEW_SCHEMA).run(stopping)
+            node = Node(settings, dsn, {}, started=task_status.started, new_schema=NEW_SCHEMA, migrate=migrate)
+            await node.run(stopping)
 
         engine: Engine = await nursery.start(run)
         yield engine

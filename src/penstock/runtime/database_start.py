@@ -20,7 +20,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, READ_ONLY, Database, first_line, is_starting
 from penstock.store.placement import placed
 from penstock.store.pooler import refuse_transaction_pooling
-from penstock.store.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.schema import SCHEMA_VERSION, check_schema, ensure_schema
 
 PAUSE_S: Final = 0.1
 LOG_INTERVAL_S: Final = 5.0
@@ -41,10 +41,13 @@ class DatabaseStart:
         database: Database,
         new_schema: str | None,
         on_long_wait: Callable[[], Awaitable[None]],
+        *,
+        migrate: bool = True,
     ) -> None:
         self._settings = settings
         self._database = database
         self._new_schema = new_schema
+        self._migrate = migrate
         self._on_long_wait = on_long_wait
 
     async def run(self, join: Callable[[], Awaitable[T]]) -> T:
@@ -80,8 +83,9 @@ class DatabaseStart:
         try:
             with trio.fail_after(connect_timeout_s):
                 await refuse_transaction_pooling(connection, dsn)
-            found = await ensure_schema(connection)
-            if found < SCHEMA_VERSION:
+            if not self._migrate:
+                await check_schema(connection)
+            elif (found := await ensure_schema(connection)) < SCHEMA_VERSION:
                 log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
             await prepare_partitions(connection, self._settings.partition_days)
         finally:

@@ -89,11 +89,13 @@ class Node:
         gate: Gate | None = None,
         started: Callable[[Engine], None] = lambda engine: None,
         new_schema: str | None = None,
+        *,
+        migrate: bool = True,
     ) -> None:
         self._settings = settings
         self._gate = gate
         self._started = started
-        self._new_schema = new_schema
+        self._new_schema, self._migrate = new_schema, migrate
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__, kafka=settings.through_kafka)
@@ -139,7 +141,8 @@ class Node:
                 await listeners.serve_entrance(supervisor)
 
         membership = Membership(database, self._settings.dispatch_mode.value)
-        number = await DatabaseStart(self._settings, database, self._new_schema, serve_entrance).run(membership.join)
+        start = DatabaseStart(self._settings, database, self._new_schema, serve_entrance, migrate=self._migrate)
+        number = await start.run(membership.join)
         pool = database.pool
         self._metrics.watch_pool(
             lambda: pool.statistics().idle, lambda: pool.statistics().busy, lambda: pool.statistics().waiting

@@ -75,16 +75,36 @@ async def ensure_schema(connection: TrioConnection) -> int:
             return 0
         found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
         if found > SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"the database has schema version {found}, this penstock knows versions up to {SCHEMA_VERSION}:"
-                " use a newer one, or restore the database from before its upgrade"
-            )
+            raise SchemaMismatch(_too_new(found))
         for version in range(found + 1, SCHEMA_VERSION + 1):
             await _apply(connection, MIGRATIONS[version], version)
         return found
     finally:
         if not connection.closed:  # else the server has let go of it, and what was raised tells more
             await connection.fetch(SQL["unlock_schema"])
+
+
+async def check_schema(connection: TrioConnection) -> None:
+    """Raises SchemaMismatch unless the database is at `SCHEMA_VERSION`; changes nothing."""
+    found = 0
+    if (await connection.fetch(SQL["schema_exists"]))[0][0]:
+        found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
+    if found == SCHEMA_VERSION:
+        return
+    if found > SCHEMA_VERSION:
+        raise SchemaMismatch(_too_new(found))
+    state = f"schema version {found}, this penstock needs {SCHEMA_VERSION}" if found else "none of Penstock's tables"
+    raise SchemaMismatch(
+        f"the database has {state}: run `penstock migrate` (with WE_DB_SCHEMA=penstock where there are none),"
+        " or allow it with App(..., migrate=True)"
+    )
+
+
+def _too_new(found: int) -> str:
+    return (
+        f"the database has schema version {found}, this penstock knows versions up to {SCHEMA_VERSION}:"
+        " use a newer one, or restore the database from before its upgrade"
+    )
 
 
 async def _make_schema(connection: TrioConnection) -> None:
