@@ -109,7 +109,7 @@ class Clients:
 
 
 async def measure(options: argparse.Namespace) -> dict[str, float]:
-    async with App(ten, one, many_in_turn, wide, at=options.dsn) as app:
+    async with App(ten, one, many_in_turn, wide, at=options.dsn, migrate=True) as app:
 
         async def run(workflow: Any, *args: object) -> Any:
             return await (await app.start(workflow, *args)).result()

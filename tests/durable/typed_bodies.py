@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
-from penstock.durable import Won, first, move_on_after, open_nursery, receive, sleep, step, workflow
+from penstock.durable import App, Run, Won, first, move_on_after, open_nursery, receive, sleep, step, workflow
 from penstock.testing import WorkflowRun, run_workflow
 
 
@@ -62,3 +62,15 @@ async def outside(order: Order) -> None:
     assert_type(await render(order), bytes)
     assert_type(run_workflow(body, order), WorkflowRun[int])
     assert_type(run_workflow(named, order).result(), str)
+
+
+async def through_an_app(order: Order) -> None:
+    async with App(body, named) as app:
+        run = await app.start(body, order, id=order.id)
+        assert_type(run, Run[int])
+        assert_type(await run.result(), int)
+        assert_type(await (await app.get(order.id, named)).result(), str)
+        assert_type(await app.get(order.id), Run[Any])
+    with App(body).in_thread() as shop:
+        assert_type(shop.start(named, order).result(), str)
+    assert_type(App(body).run(body, order, id=order.id), int)

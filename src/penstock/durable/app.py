@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import trio
 
@@ -125,7 +125,11 @@ class App:
         instance_id = await self._open_runs().start(workflow, arguments, id)
         return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None)
 
-    async def get(self, id: str, workflow: Workflow[P, R] | None = None) -> Run[R]:
+    @overload
+    async def get(self, id: str) -> Run[Any]: ...
+    @overload
+    async def get(self, id: str, workflow: Workflow[P, R]) -> Run[R]: ...
+    async def get(self, id: str, workflow: Any = None) -> Run[Any]:
         """The run that was started with this id, or that has this instance id. Raises NotFound."""
         names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
         return Run(id, await self._open_runs().find(id, names), self._open_runs, self._news, workflow)

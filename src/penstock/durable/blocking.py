@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import trio
 import trio.from_thread
@@ -72,9 +72,13 @@ class BlockingApp:
         run: Run[R] = self._call(lambda: self._app.start(workflow, *args, id=id, **kwargs))
         return BlockingRun(run, self._call)
 
-    def get(self, id: str, workflow: Workflow[P, R] | None = None) -> BlockingRun[R]:
+    @overload
+    def get(self, id: str) -> BlockingRun[Any]: ...
+    @overload
+    def get(self, id: str, workflow: Workflow[P, R]) -> BlockingRun[R]: ...
+    def get(self, id: str, workflow: Any = None) -> BlockingRun[Any]:
         """See `App.get`."""
-        run: Run[R] = self._call(lambda: self._app.get(id, workflow))
+        run: Run[Any] = self._call(lambda: self._app.get(id) if workflow is None else self._app.get(id, workflow))
         return BlockingRun(run, self._call)
 
     def _call(self, function: Callable[[], Awaitable[T]]) -> T:
