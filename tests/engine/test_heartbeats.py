@@ -274,7 +274,7 @@ async def test_a_checkpoint_is_of_one_step_execution(driver: Driver) -> None:
     await driver.complete(job)
     job = await driver.one("b")
     assert job.checkpoint is None
-    assert (await driver.view(job.instance_id)).progress is None
+    assert (await driver.view(job.instance_id)).progress == {}
     await driver.heartbeat(job, progress=b'{"done": 0.5}')
     assert driver.rows("SELECT checkpoint, progress FROM job_note") == [(None, {"done": 0.5})]
 
