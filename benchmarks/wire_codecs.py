@@ -45,6 +45,8 @@ COUNTS = (1, 32, 128)
 ROUNDS, ROUND_S = 7, 0.03
 NOW = datetime(2031, 5, 4, 12, 30, 15, 678_000, tzinfo=UTC)
 VARIABLES = b'{"orderId":"o-12345","amount":12.5,"n":3}'
+KEPT: Any = msgspec.Raw(VARIABLES)
+"""As the engine holds them."""
 JOB: dict[str, Any] = {
     "id": "18f2a-3-7", "job_type": "charge", "instance_id": "18f2a", "step_id": "charge-card", "attempt": 1,
     "retries_remaining": 3, "lock_expires_at": NOW, "idempotency_key": "18f2a-3-7",
@@ -94,7 +96,8 @@ def plain_jobs(count: int) -> None:
     """A message of the Work stream: variables are bytes."""
     peer = importlib.import_module("peer.penstock.v1")
     job = {**JOB, "variables": VARIABLES, "created_at": NOW}
-    ours: Any = w.WorkResponse(jobs=[w.Job(**job) for _ in range(count)])  # pyright: ignore[reportArgumentType] - a stand-in
+    kept: Any = {**job, "variables": KEPT}
+    ours: Any = w.WorkResponse(jobs=[w.Job(**kept) for _ in range(count)])
     theirs = peer.WorkResponse(jobs=[peer.Job(**job) for _ in range(count)])
     wire = encode_message(ours)
     assert rust.serialize(theirs) == wire
@@ -119,7 +122,7 @@ def plain_jobs(count: int) -> None:
 def struct_jobs(count: int) -> None:
     """A poll's answer in the old service: variables are a Struct, which the engine has and wants as JSON text."""
     peer = importlib.import_module("peer.workflow.v1")
-    ours: Any = m.PollJobsResponse([m.Job(**JOB, variables=VARIABLES, step_execution_id="18f2a-3-7")] * count)
+    ours: Any = m.PollJobsResponse([m.Job(**JOB, variables=KEPT, step_execution_id="18f2a-3-7")] * count)
     wire = encode_message(ours)
     theirs = peer.PollJobsResponse()
     rust.deserialize(theirs, wire)
