@@ -9,7 +9,8 @@ import openapi_spec_validator
 import pytest
 
 from penstock.rest.openapi import openapi_document
-from penstock.rest.operations import OPERATIONS, Operation
+from penstock.rest.operation import Operation
+from penstock.rest.operations import OPERATIONS
 from tests.rest.scripted import Rest, ScriptedEngine
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.rest.operations import OPERATIONS, Operation
+from penstock.rest.operation import Operation
+from penstock.rest.operations import OPERATIONS
 from tests.rest.scripted import Rest, ScriptedEngine
 
 OF_SLICE = {"cursor", "limit", "page", "pageSize"}

@@ -46,7 +46,8 @@ from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
-from penstock.rest.operations import LIVE, OPERATIONS, Operation, Route
+from penstock.rest.operation import Operation, Route
+from penstock.rest.operations import LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters

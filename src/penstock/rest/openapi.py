@@ -12,7 +12,8 @@ import msgspec
 
 from penstock import __version__
 from penstock.access.roles import LEAST_ROLE, Permission
-from penstock.rest.operations import OPERATIONS, TAGS, Operation, Parameter, ref
+from penstock.rest.operation import Operation, Parameter, ref
+from penstock.rest.operations import OPERATIONS, TAGS
 from penstock.rest.schemas import component_schemas
 
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ anything: what a handler does not do is not true because it stands here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -43,6 +43,19 @@ from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import BeatOutcome, JobRoutes
 from penstock.rest.me import Me, MeRoutes
+from penstock.rest.operation import (
+    BOOLEAN,
+    INTEGER,
+    STRING,
+    VARIABLES,
+    Operation,
+    Parameter,
+    batch_in,
+    either,
+    list_in,
+    ref,
+    struct,
+)
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
@@ -61,130 +74,6 @@ from penstock.wire.model import (
     StepExecution,
 )
 
-Schema = dict[str, Any]
-STRING: Final[Schema] = {"type": "string"}
-INTEGER: Final[Schema] = {"type": "integer"}
-BOOLEAN: Final[Schema] = {"type": "boolean"}
-VARIABLES: Final[Schema] = {"type": "object", "additionalProperties": True}
-
-
-def ref(name: str) -> Schema:
-    """A schema of the components."""
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def struct(kind: type[msgspec.Struct]) -> Schema:
-    """The schema of a struct."""
-    return ref(kind.__name__)
-
-
-def either(page: type[msgspec.Struct], part: type[msgspec.Struct]) -> Schema:
-    """A page, or with `cursor` or `limit` a slice."""
-    return {"anyOf": [struct(page), struct(part)]}
-
-
-def list_in(field: str, kind: type[msgspec.Struct] | str) -> Schema:
-    """An object with one list."""
-    items = ref(kind) if isinstance(kind, str) else struct(kind)
-    return {
-        "type": "object",
-        "properties": {field: {"type": "array", "items": items}},
-        "required": [field],
-    }
-
-
-def batch_in(field: str, kind: str) -> Schema:
-    """A batch body: a worker and its items."""
-    schema = list_in(field, kind)
-    return {
-        **schema,
-        "properties": {"workerId": STRING, **schema["properties"]},
-        "required": ["workerId", field],
-    }
-
-
-class Parameter(NamedTuple):
-    """A parameter beside the body."""
-
-    name: str
-    place: str
-    description: str
-    schema: Schema = STRING
-    required: bool = False
-    """Those of the path always are."""
-
-
-Bound = Callable[..., Awaitable[Any]]
-
-
-class Operation(NamedTuple):
-    """One method of one path."""
-
-    method: str
-    path: str
-    handler: Bound
-    """A method of one of the classes of routes; those of `HOT` take a `Call`, the others are the framework's."""
-    needs: Permission
-    """Without which the call is refused."""
-    id: str
-    tag: str
-    summary: str
-    description: str = ""
-    parameters: Sequence[Parameter] = ()
-    body: Schema | None = None
-    body_required: bool = True
-    status: int = 200
-    answer: Schema | None = None
-    answer_type: str = "application/json"
-    answer_description: str = "Done."
-    errors: Sequence[int] = ()
-    also: Sequence[tuple[int, Schema]] = ()
-    """Other successes: status and answer."""
-    waits: bool = False
-    """Whether it may be parked for long, and so ends with the token that it came with."""
-
-    def bound(self, rooms: Sequence[object]) -> Bound:
-        """The handler of the one of ``rooms`` that has it."""
-        [room] = [room for room in rooms if type(room).__name__ == self.room]
-        handler: Bound = getattr(room, self.handler.__name__)
-        return handler
-
-    @property
-    def hot(self) -> bool:
-        """Whether it is served without the framework."""
-        return self.room in HOT
-
-    @property
-    def room(self) -> str:
-        """The name of the class that has the handler."""
-        return self.handler.__qualname__.partition(".")[0]
-
-    @property
-    def query_names(self) -> frozenset[str]:
-        """The parameters of the query that there are."""
-        return frozenset(parameter.name for parameter in self.parameters if parameter.place == "query")
-
-    @property
-    def refuses_unknown_parameters(self) -> bool:
-        """Additions do, so a mistyped filter does not act on everything. Calls of the contract ignore them, and so do
-        probes and pages: proxies and health checks add some."""
-        return self.path.startswith("/v1/") and self.summary.endswith("(addition)")
-
-    def all_parameters(self) -> list[Parameter]:
-        """Those of the path too."""
-        names = [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
-        return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
-
-
-Route = tuple[Operation, Bound]
-"""A row, and its handler for one engine."""
-HOT: Final = frozenset({JobRoutes.__name__, StartRoutes.__name__})
-_PATH_TEXTS: Final = {
-    "id": "Id, percent-encoded or not.",
-    "stepId": "Id of the step.",
-    "number": "Version, 1 or more.",
-    "key": "Instance key.",
-}
 TAGS: Final[Mapping[str, str]] = {
     "definitions": "What workflows look like.",
     "instances": "Runs of a definition.",

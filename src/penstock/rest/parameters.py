@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from penstock.errors import BadRequest
 from penstock.log import get_logger
 from penstock.metrics import Metrics
-from penstock.rest.operations import Operation
+from penstock.rest.operation import Operation
 
 SHOWN_MAX_CHARS: Final = 64
 

@@ -14,7 +14,7 @@ from penstock.errors import BadRequest
 from penstock.rest.exchange import Reply, Scope
 
 if TYPE_CHECKING:
-    from penstock.rest.operations import Operation
+    from penstock.rest.operation import Operation
 
 ROUTE: Final = "penstock.route"
 """Key in the scope under which the row of the route is left."""

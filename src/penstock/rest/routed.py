@@ -20,7 +20,7 @@ from penstock.access import table
 from penstock.access.identity import Identity
 from penstock.errors import PenstockError
 from penstock.rest.exchange import App, Message, Scope, Send
-from penstock.rest.operations import Route
+from penstock.rest.operation import Route
 from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import ROUTE, respond

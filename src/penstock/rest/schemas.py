@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.rest.operations import KINDS, REPORTS, REQUIRED, VARIABLES, Schema, ref
+from penstock.rest.operation import VARIABLES, Schema, ref
+from penstock.rest.operations import KINDS, REPORTS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
