@@ -19,7 +19,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 
-from penstock.offload import run_sized
+from penstock.engine.answers import COPIES
+from penstock.offload import INLINE_MAX_BYTES, run_long, run_sized
 from penstock.rpc.inbox import Inbox
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.http2 import ProtocolError
@@ -188,7 +189,10 @@ class Call(Generic[RequestT, AnswerT]):
         self._sending = True
         body = b""
         try:
-            body = encode_message(cast(msgspec.Struct, message))
+            if self.hold.bytes <= COPIES * INLINE_MAX_BYTES:
+                body = encode_message(cast(msgspec.Struct, message))
+            else:
+                body = await run_long(encode_message, cast(msgspec.Struct, message), line="answers")
             self.hold.add(len(body))
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)

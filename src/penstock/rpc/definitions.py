@@ -18,9 +18,11 @@ from grpclib.const import Handler
 
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
+from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.engine import Engine
 from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import BadRequest, TooManyRequests
+from penstock.offload import run_sized
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, required, slice_of
 from penstock.wire import workflow_v1 as m
@@ -63,7 +65,7 @@ class DefinitionCalls:
         """Version 0 is the latest."""
         id = required(request.id, "id").replace("\0", "\N{REPLACEMENT CHARACTER}")  # PostgreSQL takes no NUL
         stored = await self._definitions.get(id, request.version)
-        return m.GetDefinitionResponse(message_of(stored))
+        return m.GetDefinitionResponse(await _message_of_soon(stored))
 
     async def list(self, request: m.ListDefinitionsRequest, _call: object) -> m.ListDefinitionsResponse:
         """Latest versions, with their steps."""
@@ -82,8 +84,15 @@ class DefinitionCalls:
             left_bytes -= len(stored.definition.content)
             if left_bytes < 0:
                 raise TooManyRequests(f"the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer")
-            found.append(message_of(stored))
+            found.append(await _message_of_soon(stored))
         return found
+
+
+async def _message_of_soon(stored: StoredDefinition) -> m.WorkflowDefinition:
+    """`message_of`, within the memory for answers, and away from the loop unless it is small."""
+    size_bytes = len(stored.definition.content)
+    await current_hold().reserve_soon(COPIES * size_bytes)
+    return await run_sized(size_bytes, lambda: message_of(stored))
 
 
 def _size_of(message: m.WorkflowDefinition) -> int:

@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import PollRequest
 from penstock.errors import DispatchModeConflict
+from penstock.offload import run_sized
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
@@ -62,7 +63,8 @@ class JobCalls:
         try:
             if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
                 await trio.lowlevel.checkpoint_if_cancelled()
-            fitting = _count_fitting(jobs)
+            size_bytes = sum(memoryview(job.variables).nbytes for job in jobs)
+            fitting = await run_sized(size_bytes, lambda: _count_fitting(jobs))
             if fitting < len(jobs):
                 self._engine.polls.give_back(jobs[fitting:])
                 jobs = jobs[:fitting]
