@@ -82,6 +82,7 @@ CREATE TABLE instance (
   business_key text,
   instance_key text,
   failure     text,
+  started_by  text,                    -- with authentication: the caller that was proved
   CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from penstock.store.embedded import running_dsn
-from penstock.testing.definitions import definition, end, linear, step
+from penstock.testing.definitions import definition, end, linear, service, step
 from tests.access.people import TOKENS, bearer, lines
 from tests.house.sources import SRC
 from tests.runtime.embedded_engine import data_directory
@@ -112,6 +112,11 @@ def test_audit_rows_name_the_actor(start_engine: StartEngine) -> None:
     assert found["USER_TASK_COMPLETED"] == ("token:clerk", "for lee")
     assert found["SIGNALLED"][0] == "token:operator"
     assert found["CANCELLED"] == ("token:operator", "why")
+    assert found["STARTED"][0] == "token:operator"
+    call("admin", "/v1/definitions", definition(service("s", "end"), end(), definition_id="narrow"))
+    narrow = call("admin", "/v1/instances", {"definitionId": "narrow"})["id"]
+    (first, *_) = ask(engine.port, "GET", f"/v1/instances/{narrow}/audit", tokens["viewer"])[1]["items"]
+    assert (first["kind"], first["actor"]) == ("STARTED", "token:admin")
 
 
 def test_tokens_of_an_embedded_postgresql_while_its_engine_runs_and_while_not(start_engine: StartEngine) -> None:

@@ -43,12 +43,13 @@ def audit_records(
     loaded: LoadedDefinition,
     history: Sequence[HistoryEntry],
     rows: Sequence[AuditEntry],
+    started_by: str | None = None,
 ) -> list[AuditRecord]:
     """All records, oldest first. A dispatch is recorded by the attempt it began."""
     steps = loaded.definition.steps
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
     assert view.started_at is not None
-    records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id)]
+    records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id or started_by)]
     dispatched: set[tuple[int, int, int]] = set()  # after an attempt its job has it still, until the next one begins
     for entry in history:
         attempt = (entry.token, entry.seq, entry.attempt)

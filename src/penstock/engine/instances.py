@@ -186,7 +186,8 @@ class Instances:
                 raise NotFound(f"instance '{id}' is unknown")
             loaded = await self._definitions.by_key(connection, found[0])
             rows = await audit_store.of_instance(connection, number)
-        records = audit_records(number, views[0], loaded, found[1], rows)
+            started_by = await store.started_by(connection, number)
+        records = audit_records(number, views[0], loaded, found[1], rows, started_by)
         first = max(after, 0) if cursor is None else place_after(records, cursor)
         return slice_of(records, first, min(max(limit, 1), AUDIT_PAGE_MAX))
 

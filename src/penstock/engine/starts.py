@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.access.identity import actor
 from penstock.core.event import Started
 from penstock.core.state import Instance, InstanceStatus, TokenState
 from penstock.core.work import LongWork
@@ -64,7 +65,7 @@ def _kept_answer(text: bytes) -> model.Instance:
 class StartItem(LongItem[model.Instance]):
     """One start. ``planned`` is its answer on the full path, until its transaction is known to be committed."""
 
-    __slots__ = ("hold", "id", "loaded", "planned", "request", "sent", "waiter")
+    __slots__ = ("actor", "hold", "id", "loaded", "planned", "request", "sent", "waiter")
 
     repeatable = False
 
@@ -72,6 +73,7 @@ class StartItem(LongItem[model.Instance]):
         super().__init__()
         self.request = request
         self.hold = current_hold()
+        self.actor = actor()
         self.id = 0
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
@@ -200,6 +202,7 @@ class Starts:
                     job_type,
                     None if waiter is None else waiter.worker,
                     None if waiter is None else waiter.lease_s,
+                    item.actor,
                 )
             )
         try:
@@ -310,7 +313,14 @@ class Starts:
                     raise RefusedWithin from error
                 variables = request.variables if loaded.needs_variables else None
                 case = Case(loaded, Instance(id), [], variables, Started(), now, {})
-                new = NewInstance(id, loaded.key, request.variables, request.business_key, request.instance_key)
+                new = NewInstance(
+                    id,
+                    loaded.key,
+                    request.variables,
+                    request.business_key,
+                    request.instance_key,
+                    started_by=item.actor,
+                )
                 try:
                     change = await self._full_path.decide(connection, post_commit, item, case, positions, new)
                 except LongWork:

@@ -63,7 +63,7 @@ class JobCalls:
         try:
             if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
                 await trio.lowlevel.checkpoint_if_cancelled()
-            size_bytes = sum(memoryview(job.variables).nbytes for job in jobs)
+            size_bytes = sum(text_bytes(job.variables) for job in jobs)
             fitting = await run_sized(size_bytes, lambda: _count_fitting(jobs))
             if fitting < len(jobs):
                 self._engine.polls.give_back(jobs[fitting:])

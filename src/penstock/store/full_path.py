@@ -183,6 +183,7 @@ class NewInstance(NamedTuple):
     business_key: str | None = None
     instance_key: str | None = None
     parent_id: int | None = None
+    started_by: str | None = None
 
 
 class Change(NamedTuple):
@@ -322,11 +323,11 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool,
 def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault | None) -> None:
     ints, texts = arrays.ints, arrays.texts
     created = [
-        (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id)
+        (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id, n.started_by)
         for n in (change.created for change in changes) if n is not None
     ]  # fmt: skip
     variables = partial(arrays.sealed, vault=vault)
-    add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints)
+    add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints, texts)
     consumed = [(id,) for change in changes for id in change.effects.consumed_signals]
     add("delete_signals", consumed, ints)
     reopened = [(c.effects.instance.id,) for c in changes if c.effects.reopened]

@@ -37,6 +37,7 @@ class FastStart(NamedTuple):
     job_type: int
     hand_off: str | None
     lease_s: float | None
+    started_by: str | None = None
 
 
 class Begun(NamedTuple):
@@ -100,6 +101,7 @@ async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, 
         arrays.texts(columns[5]),
         arrays.floats(columns[6]),
         to_outbox,
+        arrays.texts(columns[7]),
     )
     try:
         return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_fast"], params)]
@@ -112,6 +114,12 @@ async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, t
     lease of a direct dispatch is that holder's."""
     rows = cast(Any, await connection.fetch(SQL["started"], (arrays.ints(ids),)))
     return {row[0]: (Begun(*row[:5]), row[5]) for row in rows}
+
+
+async def started_by(connection: TrioConnection, id: int) -> str | None:
+    """The caller that was proved when an instance was started."""
+    rows = await connection.fetch(SQL["started_by"], (id,))
+    return cast("str | None", rows[0][0]) if rows else None
 
 
 async def view(

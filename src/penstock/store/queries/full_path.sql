@@ -50,8 +50,8 @@ ORDER BY 1
 SELECT nextval('step_seq') FROM generate_series(1, $1::int)
 
 -- name: insert_instances
-INSERT INTO instance (id, started_at, definition, vars, business_key, instance_key, parent_id)
-SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[])
+INSERT INTO instance (id, started_at, definition, vars, business_key, instance_key, parent_id, started_by)
+SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[], $8::text[])
 
 -- name: end_instances
 UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure

@@ -3,13 +3,14 @@
 -- name: start_fast
 -- Starts instances whose first step is a plain service task: $1 id $2 definition key $3 variables $4 business key
 -- $5 job type $6 worker of a direct dispatch (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
+-- $9 the caller that was proved
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[])
-    AS i(id, definition, vars, business_key, job_type, hand_off, lease_s)),
+  SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[])
+    AS i(id, definition, vars, business_key, job_type, hand_off, lease_s, started_by)),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
-  INSERT INTO instance (id, started_at, definition, vars, business_key)
-  SELECT id, now, definition, vars::jsonb, business_key FROM item, clock),
+  INSERT INTO instance (id, started_at, definition, vars, business_key, started_by)
+  SELECT id, now, definition, vars::jsonb, business_key, started_by FROM item, clock),
 opened AS (
   INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
   SELECT id, id, nextval('step_seq'), now, CASE WHEN hand_off IS NOT NULL THEN now END,
@@ -152,3 +153,7 @@ ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of
 SELECT definition, status FROM instance WHERE id = $1::bigint
+
+-- name: started_by
+-- The caller that started an instance.
+SELECT started_by FROM instance WHERE id = $1::bigint
