@@ -166,6 +166,12 @@ async def test_me_tells_a_workers_job_types() -> None:
     assert me == {"can": ["work"], "name": "token:worker", "jobTypes": ["pack", "ship"]}
 
 
+async def test_a_page_of_the_interface_opens_in_a_browser_and_what_it_shows_needs_a_token() -> None:
+    api = rest()
+    assert (await api.get("/docs")).status == 200
+    assert (await api.get("/openapi.json")).status == 401
+
+
 async def test_without_authentication_everybody_may_do_everything() -> None:
     assert (await Rest(ScriptedEngine()).get("/v1/me")).json == {"can": ["view", "operate", "model", "tasks", "work"]}
 

@@ -8,10 +8,14 @@ import pytest
 import trio
 import trio.testing
 
+from penstock.access.identity import Identity, set_identity
 from penstock.engine.losses import ANSWER_MAX_ITEMS, KEPT_MAX_ITEMS, KEPT_S, Loss, Losses
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, linear, timer
 from penstock.wire.model import Job, LostJob
+from penstock.engine.vocabulary import Job, LostJob
+from penstock.errors import BadRequest, Forbidden
+from penstock.testing.definitions import definition, end, linear, service, timer
 from tests.engine.driver import Driver
 from tests.shapes import parallel, task
 
@@ -152,3 +156,33 @@ async def test_a_loss_that_is_told_again_much_later_is_news_again(autojump_clock
     await trio.sleep(KEPT_S + 1)
     losses.hear(loss)
     assert await losses.wait("w1", 0) == [loss]
+
+
+async def test_a_worker_limited_to_job_types_hears_no_news_of_one_with_others(driver: Driver) -> None:
+    """It is told once: the one that it was for would have waited for its next heartbeat."""
+    await driver.run(definition(service("a", "end", job_type="pack"), end()))
+    pack, ship, both, all_types = (
+        Identity(f"token:{name}", frozenset(), types)
+        for name, types in (
+            ("pack", frozenset({"pack"})),
+            ("ship", frozenset({"ship"})),
+            ("both", frozenset({"pack", "ship"})),
+            ("all", None),
+        )
+    )
+    set_identity(pack)
+    job = await driver.one("pack", worker="packer")
+    set_identity(None)
+    await driver.cancel(job.instance_id, "enough")
+    set_identity(ship)
+    with pytest.raises(Forbidden, match="workerId: who polls by it has job types that token:ship does not have"):
+        await driver.engine.jobs.wait_lost("packer", 0)
+    set_identity(both)
+    assert [lost.job_id for lost in await driver.engine.jobs.wait_lost("packer", 0)] == [job.id]
+    set_identity(all_types)
+    await driver.poll("other", worker="any")
+    set_identity(both)
+    with pytest.raises(Forbidden):
+        await driver.engine.jobs.wait_lost("any", 0)
+    set_identity(all_types)
+    assert await driver.engine.jobs.wait_lost("any", 0) == []

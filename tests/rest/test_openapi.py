@@ -66,4 +66,4 @@ async def test_the_page_loads_nothing_from_other_hosts(rest: Rest) -> None:
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert re.findall(rb"(?:https?:)?//[a-z]", answer.body) == []
-    assert b'fetch("openapi.json")' in answer.body
+    assert b'fetch("openapi.json",' in answer.body

@@ -334,7 +334,7 @@ async def test_a_user_task_is_completed_with_variables_or_result(
     rest: Rest, engine: ScriptedEngine, body: bytes, variables: bytes | None, completed_by: str | None
 ) -> None:
     answer = await rest.post("/v1/instances/1f/user-tasks/approve/complete", body)
-    assert (answer.status, answer.body, answer.headers) == (204, b"", {})
+    assert (answer.status, answer.body, answer.headers) == (204, b"", {"x-content-type-options": "nosniff"})
     assert engine.one("tasks.complete_user_task") == UserTaskCompletion(
         instance_id="1f", step_id="approve", variables=variables, completed_by=completed_by
     )
@@ -355,7 +355,7 @@ async def test_the_body_of_a_signal_is_the_variable_map(
     rest: Rest, engine: ScriptedEngine, query: str, buffer: bool
 ) -> None:
     answer = await rest.post(f"/v1/instances/1f/signals/paid{query}", {"amount": 5}, Idempotency_Key="k")
-    assert (answer.status, answer.body, answer.headers) == (204, b"", {})
+    assert (answer.status, answer.body, answer.headers) == (204, b"", {"x-content-type-options": "nosniff"})
     assert engine.one("tasks.signal") == Signal(
         instance_id="1f", step_id="paid", variables=b'{"amount": 5}', idempotency_key="k", buffer=buffer
     )
@@ -473,6 +473,12 @@ async def test_healthz_is_200_with_an_empty_body(rest: Rest, engine: ScriptedEng
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["content-type"] == "text/plain"
     assert not engine.calls
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/instances", "/nothing", "//nothing", "/docs"])
+async def test_no_browser_guesses_what_an_answer_is(rest: Rest, path: str) -> None:
+    assert (await rest.get(path)).headers["x-content-type-options"] == "nosniff"
+    assert (await rest.post("/v1/jobs/poll", {})).headers["x-content-type-options"] == "nosniff"
 
 
 async def test_healthz_needs_no_framework_which_would_take_several_turns_of_a_busy_loop(

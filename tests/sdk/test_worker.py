@@ -513,6 +513,7 @@ def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -
         worker = Worker(transport, concurrency=1)
         worker.handler("limited", concurrency=1)(gate.handle)
         worker.handler("t")(gate.handle)
+        begun = ""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             await transport.wait_until(lambda: len(transport.demands) == 2)
@@ -679,3 +680,15 @@ def test_a_worker_without_handlers_says_so(run: Run) -> None:
             await Worker(ScriptedTransport()).run()
 
     run(main)
+
+
+def test_a_signal_when_nothing_listens_any_more_ends_the_program_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(anyio, "run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        Worker("http://127.0.0.1:9").main()
+    assert (ended.value.code, ended.value.__suppress_context__) == (130, True)

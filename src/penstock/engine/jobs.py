@@ -129,6 +129,7 @@ class Jobs:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
         refuse_executors(request.worker_id, types)
         check_job_types(types)
+        self._polls.losses.note_poller(request.worker_id)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
@@ -147,6 +148,7 @@ class Jobs:
         check_text(worker_id, "workerId", NAME_MAX_CHARS)
         if not worker_id:
             raise BadRequest("workerId: is required")
+        self._polls.losses.check_listener(worker_id)
         wait_s = min(max(wait_seconds, 0), self._settings.poll_max_wait_seconds)
         return [
             LostJob(

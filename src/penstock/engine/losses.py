@@ -13,9 +13,13 @@ from typing import Final, NamedTuple
 
 import trio
 
+from penstock.access.identity import actor, current_identity, job_type_limit
+from penstock.errors import Forbidden
+
 KEPT_S: Final = 30.0
 KEPT_MAX_ITEMS: Final = 10_000
 ANSWER_MAX_ITEMS: Final = 1_000
+POLLERS_MAX_COUNT: Final = 10_000
 
 
 class Loss(NamedTuple):
@@ -37,6 +41,7 @@ class Losses:
         self._kept: OrderedDict[Loss, float] = OrderedDict()
         self._by_worker: dict[str, dict[Loss, None]] = {}
         self._parked: dict[str, set[trio.Event]] = {}
+        self._pollers: OrderedDict[str, frozenset[str] | None] = OrderedDict()
         self._count = 0
         self._draining = False
 
@@ -60,6 +65,23 @@ class Losses:
             self._forget(next(iter(self._kept)))
         for event in self._parked.get(loss.worker, ()):
             event.set()
+
+    def note_poller(self, worker: str) -> None:
+        """A caller polls by this worker's id: with authentication it may be limited to job types."""
+        if current_identity() is not None:
+            self._pollers[worker] = job_type_limit()
+            self._pollers.move_to_end(worker)
+            if len(self._pollers) > POLLERS_MAX_COUNT:
+                self._pollers.popitem(last=False)
+
+    def check_listener(self, worker: str) -> None:
+        """Raises Forbidden when the caller is limited to job types, and who polls by this worker's id has others: the
+        news, which is told once, is of those."""
+        limit = job_type_limit()
+        if limit is not None:
+            others = self._pollers.get(worker, limit)
+            if others is None or not limit >= others:
+                raise Forbidden(f"workerId: who polls by it has job types that {actor()} does not have")
 
     async def wait(self, worker: str, wait_s: float) -> list[Loss]:
         """News for a worker, waiting up to ``wait_s`` seconds while there is none. It is told once."""

@@ -390,7 +390,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer_description="OpenAPI 3.1.",
     ),
     Operation(
-        "GET", "/docs", DocsRoutes.page, Permission.VIEW,
+        "GET", "/docs", DocsRoutes.page, Permission.NONE,
         "docs", "service", "This document as a page (addition)", answer=STRING,
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),

@@ -16,7 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.http import HttpServer, Limits, Server
 from penstock.log import get_logger
 from penstock.metrics import Metrics
-from penstock.rest.app import make_app
+from penstock.rest.app import NO_SNIFF, make_app
 from penstock.rest.cors import Cors
 from penstock.runtime.access import ListenerTls
 from penstock.runtime.descriptors import Shares
@@ -98,7 +98,7 @@ class Listeners:
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
             write_timeout_seconds=settings.http_write_timeout_seconds,
         )
-        unasked = Cors(settings.allowed_origins, settings.cors_headers).unasked
+        unasked = (*Cors(settings.allowed_origins, settings.cors_headers).unasked, NO_SNIFF)
         if settings.http_server is HttpServerKind.HYPERCORN:
             from penstock.http.hypercorn_seam import HypercornServer
 

@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import anyio
 import msgspec
@@ -218,7 +218,11 @@ class Worker:
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-        anyio.run(self.run, backend=backend)
+        try:
+            anyio.run(self.run, backend=backend)
+        except KeyboardInterrupt:  # a second one, when nothing listens to signals any more
+            LOGGER.info("interrupted")
+            raise SystemExit(INTERRUPTED) from None
 
     async def __aenter__(self) -> Worker:
         """Start in the background. The worker drains at the end of the block; if that fails, it gives its jobs back.
@@ -295,6 +299,10 @@ def _transport_over(transport: Transport, identity: WorkerIdentity, wait_s: int)
         if isinstance(transport, GrpcTransport):
             return WorkStream(transport, identity)
     return LongPoll(transport, identity, wait_s=wait_s)
+
+
+INTERRUPTED: Final = 130
+"""The exit code of shells for what SIGINT has ended."""
 
 
 async def _stop_on_signals(session: Session, *, task_status: TaskStatus[None]) -> None:
