@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -197,7 +197,7 @@ async def test_requests_are_counted_by_the_pattern_of_their_route(rest: Rest, en
 
 
 async def test_a_request_that_broke_off_is_counted_and_not_answered(engine: ScriptedEngine) -> None:
-    app = RestApp(engine, lambda: ())  # type: ignore[arg-type]
+    app = RestApp(cast(Any, engine), lambda: ())
     for path in ("/v1/jobs/poll", "/v1/definitions"):
         messages: list[dict[str, Any]] = [
             {"type": "http.request", "body": b"{", "more_body": True},
@@ -237,7 +237,7 @@ async def test_the_trace_of_a_request_is_that_of_its_task(rest: Rest, engine: Sc
 
 
 async def test_lifespan_is_answered(engine: ScriptedEngine) -> None:
-    app = RestApp(engine, lambda: ())  # type: ignore[arg-type]
+    app = RestApp(cast(Any, engine), lambda: ())
     messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     sent: list[str] = []
 
@@ -257,4 +257,4 @@ async def test_other_protocols_are_refused(engine: ScriptedEngine) -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="websocket"):
-        await RestApp(engine, lambda: ())({"type": "websocket"}, nothing, nothing)  # type: ignore[arg-type]
+        await RestApp(cast(Any, engine), lambda: ())({"type": "websocket"}, nothing, nothing)
