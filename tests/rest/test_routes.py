@@ -66,7 +66,10 @@ async def test_a_wrong_method_is_405_with_allow(rest: Rest, method: str, path: s
 
 async def test_options_tells_the_methods_of_a_path(rest: Rest) -> None:
     answer = await rest.send("OPTIONS", "/v1/instances")
-    assert (answer.status, answer.headers) == (204, {"allow": "GET, HEAD, POST, OPTIONS"})
+    assert (answer.status, answer.headers) == (
+        204,
+        {"allow": "GET, HEAD, POST, OPTIONS", "x-content-type-options": "nosniff"},
+    )
 
 
 async def test_head_is_answered_like_get(rest: Rest, engine: ScriptedEngine) -> None:
