@@ -357,4 +357,4 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (7);
+INSERT INTO penstock_schema (version) VALUES (8);
