@@ -28,7 +28,7 @@ StartEngine = Callable[..., EngineProcess]
 def start_engine(database_dsn: str) -> Generator[StartEngine]:
     running: list[EngineProcess] = []
 
-    def start(*arguments: str, dsn: str | None = database_dsn, **settings: object) -> EngineProcess:
+    def start(*arguments: str, dsn: str | None = database_dsn, **settings: Any) -> EngineProcess:
         running.append(EngineProcess(dsn, *arguments, **settings))
         return running[-1]
 
