@@ -10,12 +10,9 @@ import trio.testing
 
 from penstock.access.identity import Identity, set_identity
 from penstock.engine.losses import ANSWER_MAX_ITEMS, KEPT_MAX_ITEMS, KEPT_S, Loss, Losses
-from penstock.errors import BadRequest
-from penstock.testing.definitions import definition, end, linear, timer
-from penstock.wire.model import Job, LostJob
-from penstock.engine.vocabulary import Job, LostJob
 from penstock.errors import BadRequest, Forbidden
 from penstock.testing.definitions import definition, end, linear, service, timer
+from penstock.wire.model import Job, LostJob
 from tests.engine.driver import Driver
 from tests.shapes import parallel, task
 
