@@ -166,7 +166,7 @@ async def test_me_tells_a_workers_job_types() -> None:
     assert me == {"can": ["work"], "name": "token:worker", "jobTypes": ["pack", "ship"]}
 
 
-async def test_a_page_of_the_interface_opens_in_a_browser_and_what_it_shows_needs_a_token() -> None:
+async def test_docs_open_in_a_browser_but_show_nothing_without_a_token() -> None:
     api = rest()
     assert (await api.get("/docs")).status == 200
     assert (await api.get("/openapi.json")).status == 401
