@@ -67,3 +67,10 @@ async def test_the_page_loads_nothing_from_other_hosts(rest: Rest) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert re.findall(rb"(?:https?:)?//[a-z]", answer.body) == []
     assert b'fetch("openapi.json",' in answer.body
+
+
+@pytest.mark.parametrize("name", ["Instance", "StepExecution", "Job", "DefinitionSummary", "Attempt"])
+def test_an_answer_says_which_of_its_fields_are_always_there(name: str) -> None:
+    schema = openapi_document()["components"]["schemas"][name]
+    assert schema["required"]
+    assert set(schema["required"]) <= set(schema["properties"])

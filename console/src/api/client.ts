@@ -2,14 +2,16 @@
 import type { components, paths } from "./schema";
 
 type Schemas = components["schemas"];
-export type Instance = Schemas["InstanceView"];
+/** As one is read. Lists with `view=summary` come without variables. */
+export type Instance = InstanceSummary & { variables: Record<string, unknown> };
+export type InstanceSummary = Schemas["Instance"];
 export type InstanceSlice = Schemas["InstanceSlice"];
-export type Execution = Schemas["HistoryItem"];
+export type Execution = Schemas["StepExecution"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
-export type FailedJob = Schemas["DeadJob"];
+export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
 export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];

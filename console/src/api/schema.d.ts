@@ -730,10 +730,10 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * AttemptView
-         * @description One attempt of a job.
+         * Attempt
+         * @description One hand-out of a job to a worker.
          */
-        AttemptView: {
+        Attempt: {
             /** @description Grows by one with each lease of the job (addition). */
             attempt: number;
             status: string;
@@ -762,7 +762,7 @@ export interface components {
         };
         /**
          * AuditRecord
-         * @description One record of the audit trail, joined from the audit table, the instance and its history.
+         * @description One record of an instance's audit trail.
          */
         AuditRecord: {
             /** Format: date-time */
@@ -814,19 +814,6 @@ export interface components {
             dueAt?: string;
             where?: string;
             children?: components["schemas"]["BranchView"][];
-        };
-        /**
-         * BufferedSignal
-         * @description A kept signal.
-         */
-        BufferedSignal: {
-            id: string;
-            stepId: string;
-            /** Format: date-time */
-            receivedAt: string;
-            variables: {
-                [key: string]: unknown;
-            };
         };
         /**
          * BulkCause
@@ -930,7 +917,10 @@ export interface components {
             reason?: string;
             force?: boolean;
         };
-        /** CompletionBody */
+        /**
+         * CompletionBody
+         * @description The result of a finished job. With `attempt` the report is fenced exactly and may be repeated safely.
+         */
         CompletionBody: {
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
@@ -939,7 +929,10 @@ export interface components {
             };
             workerId: string;
         };
-        /** CompletionItem */
+        /**
+         * CompletionItem
+         * @description The result of a finished job. With `attempt` the report is fenced exactly and may be repeated safely.
+         */
         CompletionItem: {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
@@ -949,25 +942,11 @@ export interface components {
             };
         };
         /**
-         * DeadJob
-         * @description A job that failed for good.
-         */
-        DeadJob: {
-            id: string;
-            jobType: string;
-            instanceId: string;
-            stepId: string;
-            /** Format: date-time */
-            failedAt: string;
-            reason?: string;
-            workerId?: string;
-        };
-        /**
          * DeadJobPage
          * @description One page of failed jobs, newest first. `total` is exact up to 10,000.
          */
         DeadJobPage: {
-            items: components["schemas"]["DeadJob"][];
+            items: components["schemas"]["FailedJob"][];
             page: number;
             pageSize: number;
             total: number;
@@ -979,7 +958,7 @@ export interface components {
          * @description Some failed jobs, newest first. `next` is the cursor of those after them; the last slice has none.
          */
         DeadJobSlice: {
-            items: components["schemas"]["DeadJob"][];
+            items: components["schemas"]["FailedJob"][];
             next?: string;
         };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
@@ -1018,7 +997,7 @@ export interface components {
         };
         /**
          * DefinitionSummary
-         * @description What a list and an upload show of one definition version.
+         * @description One version of a definition, without its steps.
          */
         DefinitionSummary: {
             id: string;
@@ -1059,7 +1038,24 @@ export interface components {
             dispatch_mode?: string;
             hint?: string;
         };
-        /** FailureBody */
+        /**
+         * FailedJob
+         * @description A job that failed for good: no retries left, not retryable, or its lease expired too often.
+         */
+        FailedJob: {
+            id: string;
+            jobType: string;
+            instanceId: string;
+            stepId: string;
+            /** Format: date-time */
+            failedAt: string;
+            reason?: string;
+            workerId?: string;
+        };
+        /**
+         * FailureBody
+         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt.
+         */
         FailureBody: {
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
@@ -1072,7 +1068,7 @@ export interface components {
         };
         /**
          * FailureItem
-         * @description `error_message` may be any JSON: an error text is never a reason to refuse. `retryable` left out is false.
+         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt.
          */
         FailureItem: {
             jobId: string;
@@ -1085,14 +1081,9 @@ export interface components {
             retryAfterSeconds?: number;
         };
         /**
-         * HeartbeatAnswer
-         * @description The new end of the lease.
+         * HeartbeatBody
+         * @description The worker still works on it. `checkpoint` is handed to the next attempt, `progress` shown with the open step.
          */
-        HeartbeatAnswer: {
-            /** Format: date-time */
-            lockExpiresAt: string;
-        };
-        /** HeartbeatBody */
         HeartbeatBody: {
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
@@ -1104,7 +1095,10 @@ export interface components {
             progress?: unknown;
             workerId: string;
         };
-        /** HeartbeatItem */
+        /**
+         * HeartbeatItem
+         * @description The worker still works on it. `checkpoint` is handed to the next attempt, `progress` shown with the open step.
+         */
         HeartbeatItem: {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
@@ -1117,49 +1111,10 @@ export interface components {
             progress?: unknown;
         };
         /**
-         * HistoryItem
-         * @description One step execution. `attempt_number`: how often the step was entered in this instance, up to this entry.
+         * Instance
+         * @description A workflow instance as it was at one moment. `status` adds WAITING: active with a user task or wait open.
          */
-        HistoryItem: {
-            id: string;
-            instanceId: string;
-            stepId: string;
-            /** @enum {string} */
-            stepType: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
-            /** @description How often the step was entered, up to this entry. */
-            attemptNumber: number;
-            /** @enum {string} */
-            status: "RUNNING" | "COMPLETED" | "FAILED" | "SKIPPED";
-            /** Format: date-time */
-            startedAt: string;
-            /** Format: date-time */
-            endedAt?: string;
-            failureReason?: string;
-            attempts?: components["schemas"]["AttemptView"][];
-        };
-        /**
-         * InstancePage
-         * @description One page, newest first. `total` is exact up to 10,000.
-         */
-        InstancePage: {
-            items: components["schemas"]["InstanceView"][];
-            total: number;
-            /** @description Beyond 10,000 (addition). */
-            totalIsEstimate?: boolean;
-        };
-        /**
-         * InstanceSlice
-         * @description Some instances, newest first; maybe fewer than asked for. `next` is the cursor of those after them.
-         */
-        InstanceSlice: {
-            items: components["schemas"]["InstanceView"][];
-            next?: string;
-        };
-        /**
-         * InstanceView
-         * @description An instance as clients see it.
-         */
-        InstanceView: {
+        Instance: {
             id: string;
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
@@ -1182,9 +1137,27 @@ export interface components {
             progress?: {
                 [key: string]: unknown;
             };
-            variables: {
+            variables?: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * InstancePage
+         * @description One page, newest first. `total` is exact up to 10,000.
+         */
+        InstancePage: {
+            items: components["schemas"]["Instance"][];
+            total: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+        };
+        /**
+         * InstanceSlice
+         * @description Some instances, newest first; maybe fewer than asked for. `next` is the cursor of those after them.
+         */
+        InstanceSlice: {
+            items: components["schemas"]["Instance"][];
+            next?: string;
         };
         /**
          * ItemOutcome
@@ -1198,8 +1171,8 @@ export interface components {
         };
         /**
          * Job
-         * @description A job under lease. `idempotency_key`: the same in all attempts at this entry of the step, also after a retry of
-         *         the instance.
+         * @description A job under lease. `idempotency_key` is the same in all attempts at this entry of the step, also after a retry
+         *         of the instance; empty when the engine is too old to give one.
          */
         Job: {
             id: string;
@@ -1235,8 +1208,30 @@ export interface components {
             next?: string;
         };
         /**
+         * KeptSignal
+         * @description A signal that came before its wait was open and is kept for it.
+         */
+        KeptSignal: {
+            id: string;
+            stepId: string;
+            /** Format: date-time */
+            receivedAt: string;
+            variables: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * Lease
+         * @description The end of a lease that a heartbeat extended, by the engine's clock.
+         */
+        Lease: {
+            /** Format: date-time */
+            lockExpiresAt: string;
+        };
+        /**
          * LostJob
-         * @description A job that its worker holds no more: cancelled (its instance ended, its step was interrupted) or lease-lost.
+         * @description A job that its worker holds no more, and why: cancelled (its instance ended, its step was interrupted) or
+         *         lease-lost.
          */
         LostJob: {
             jobId: string;
@@ -1356,7 +1351,10 @@ export interface components {
             payload?: unknown;
             codec?: string;
         };
-        /** ReleaseItem */
+        /**
+         * ReleaseItem
+         * @description A job by its id and, for exact fencing, the attempt that is meant.
+         */
         ReleaseItem: {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
@@ -1429,7 +1427,7 @@ export interface components {
          * @description One item of a batch start: the instance, or an error code with its reason.
          */
         StartResult: {
-            instance?: components["schemas"]["InstanceView"];
+            instance?: components["schemas"]["Instance"];
             error?: string;
             reason?: string;
         };
@@ -1472,6 +1470,28 @@ export interface components {
             until?: string;
             /** @description `WAIT`: signals that come early are kept (addition). */
             buffer?: boolean;
+        };
+        /**
+         * StepExecution
+         * @description One entry into a step. `attempt_number`: how often the step was entered in this instance, up to this entry;
+         *         retries are in `attempts`.
+         */
+        StepExecution: {
+            id: string;
+            instanceId: string;
+            stepId: string;
+            /** @enum {string} */
+            stepType: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            /** @description How often the step was entered, up to this entry. */
+            attemptNumber: number;
+            /** @enum {string} */
+            status: "RUNNING" | "COMPLETED" | "FAILED" | "SKIPPED";
+            /** Format: date-time */
+            startedAt: string;
+            /** Format: date-time */
+            endedAt?: string;
+            failureReason?: string;
+            attempts?: components["schemas"]["Attempt"][];
         };
         /**
          * UserTaskBody
@@ -1848,7 +1868,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstanceView"];
+                    "application/json": components["schemas"]["Instance"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2016,7 +2036,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstanceView"];
+                    "application/json": components["schemas"]["Instance"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -2067,7 +2087,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        items: components["schemas"]["HistoryItem"][];
+                        items: components["schemas"]["StepExecution"][];
                     };
                 };
             };
@@ -2188,7 +2208,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstanceView"];
+                    "application/json": components["schemas"]["Instance"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2274,7 +2294,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstanceView"];
+                    "application/json": components["schemas"]["Instance"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2932,7 +2952,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HeartbeatAnswer"];
+                    "application/json": components["schemas"]["Lease"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -3667,7 +3687,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        items: components["schemas"]["BufferedSignal"][];
+                        items: components["schemas"]["KeptSignal"][];
                     };
                 };
             };
@@ -4281,24 +4301,6 @@ export interface operations {
                 };
                 content: {
                     "text/html": string;
-                };
-            };
-            /** @description With authentication: no token, or one that is wrong. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description The caller lacks the role; without authentication: a web page of another origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
                 };
             };
         };

@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-qu
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, engine, type Instance, type InstanceFilter, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, engine, type InstanceFilter, type InstanceSummary, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
@@ -184,7 +184,7 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
 }
 
 interface RowsProps {
-  rows: Instance[];
+  rows: InstanceSummary[];
   /** None: all are. */
   ticked: ReadonlySet<string> | undefined;
   tick: (ids: ReadonlySet<string>) => void;

@@ -118,7 +118,16 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartBody": ("definitionId",),
     "StartItem": ("definitionId",),
     "MessageBody": ("name",),
-}
+    # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
+    "Attempt": ("attempt", "status"),
+    "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
+    "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
+    "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
+    "Job": (
+        "id", "jobType", "instanceId", "stepId", "stepExecutionId", "retriesRemaining", "variables", "lockExpiresAt",
+        "status", "workerId", "lockedAt", "createdAt", "attempt", "idempotencyKey",
+    ),
+}  # fmt: skip
 REPORTS: Final[Mapping[str, tuple[type[msgspec.Struct], str]]] = {
     "CompletionBody": (Completion, "jobId"),
     "CompletionItem": (Completion, "workerId"),
