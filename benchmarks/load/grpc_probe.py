@@ -27,7 +27,9 @@ class StreamProbe:
         self._order = {job_type: position for position, job_type in enumerate(plan.job_types)}
         self._first = encode_message(w.WorkRequest(name, 60, [w.Credit(job_type, 1) for job_type in plan.job_types]))
         self._credit = {name: credit(encode_message(w.Credit(name)), 1) for name in plan.job_types}
-        self._output = {name: encode_message(w.Completion(variables=output)) for name, output in plan.outputs.items()}
+        self._output = {
+            name: encode_message(w.Completion(variables=output), w.PACKAGE) for name, output in plan.outputs.items()
+        }
         self._sent: deque[tuple[float, int]] = deque()
         self.received = self._http2.received
 

@@ -173,7 +173,9 @@ class StreamWorker:
         granted = [w.Credit(job_type, jobs) for job_type, jobs in share.items()]
         self._first = encode_message(w.WorkRequest(name, 60, granted))
         self._credit = {name: encode_message(w.Credit(name)) for name in plan.job_types}
-        self._output = {name: encode_message(w.Completion(variables=output)) for name, output in plan.outputs.items()}
+        self._output = {
+            name: encode_message(w.Completion(variables=output), w.PACKAGE) for name, output in plan.outputs.items()
+        }
         self._last_type = plan.job_types[-1]
         self._sent: deque[tuple[float, int, int]] = deque()
         self._moments, self._durations = context.samples.of("complete")

@@ -96,10 +96,10 @@ async def test_attempts_are_told_within_their_item(driver: Driver) -> None:
 async def test_a_job_nobody_claimed_has_no_attempts(driver: Driver) -> None:
     instance = await driver.run(linear(1))
     (item,) = await driver.history(instance)
-    assert (item.status, item.attempts) == ("RUNNING", None)
+    assert (item.status, item.attempts) == ("RUNNING", [])
     await driver.cancel(instance, "why")
     (item,) = await driver.history(instance)
-    assert (item.status, item.failure_reason, item.attempts) == ("SKIPPED", "why", None)
+    assert (item.status, item.failure_reason, item.attempts) == ("SKIPPED", "why", [])
 
 
 async def test_a_job_in_back_off_is_running_and_says_why(driver: Driver) -> None:

@@ -33,6 +33,8 @@ from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
 from tests.dispatch.test_deadlines import sweep
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver, number
+from tests.engine.runs import begin, finish, take
+from tests.rest.scripted import Rest, ScriptedEngine
 from tests.rpc.conftest import Google, google
 from tests.runtime.background import Background
 from tests.runtime.conftest import StartEngine, start_engine
@@ -493,6 +495,44 @@ async def test_rounds_that_the_database_refused(autojump_clock: trio.testing.Moc
     with trio.move_on_after(60):
         await forever("loop", step, metrics)
     assert metrics.registry.get_sample_value("penstock_service_errors_total", {"task": "loop"}) == 3
+
+
+@drives("penstock_run_takeovers", "Runs of code whose executor ended, or lost its lease, while it held them")
+@drives("penstock_runs_blocked", "Runs of code that an executor's code could not go on with; each try counts")
+async def test_runs_that_were_taken_over_or_blocked(driver: Driver) -> None:
+    growth = Growth(driver)
+
+    def counted() -> tuple[float, float]:
+        return growth.of("penstock_run_takeovers_total"), growth.of("penstock_runs_blocked_total")
+
+    held = (await begin(driver)).held
+    assert counted() == (0, 0)
+    driver.clock.advance(31)
+    await driver.engine.leases.expire([(held.instance, held.seq, held.attempt)])
+    assert counted() == (1, 0)
+    for tries in (1, 2):
+        [again] = await take(driver)
+        pause_s = await driver.engine.journal.block(again.held, "the code asks for 'fraud'")
+        assert counted() == (1, tries)
+        await driver.due(pause_s + 1)
+    [again] = await take(driver)
+    assert await finish(driver, again.held)
+    assert counted() == (1, 2)
+
+
+@drives("penstock_http_ignored_parameters", "Parameters of the query that the route does not have")
+async def test_parameters_that_a_route_does_not_have() -> None:
+    engine = ScriptedEngine()
+    rest = Rest(engine)
+    for path in (
+        "/v1/definitions?page=0",
+        "/v1/definitions?nocache=1",
+        "/v1/definitions?nocache=2&x=3",
+        "/healthz?probe",
+    ):
+        await rest.get(path)
+    label = {"path": "/v1/definitions"}
+    assert engine.metrics.registry.get_sample_value("penstock_http_ignored_parameters_total", label) == 3
 
 
 def test_every_sentence_is_driven() -> None:

@@ -259,6 +259,8 @@ class MessageCodec(Generic[MessageT]):
 def fields_of(cls: type[msgspec.Struct], package: str = "") -> list[tuple[str, Any, Proto]]:
     """Name, Python type and protobuf field of each field that a class has in a package, in the order of the numbers."""
     package = package or package_of(cls)
+    if not package:
+        raise TypeError(f"{cls.__name__} is a message of several packages: name the one that is meant")
     fields: list[tuple[str, Any, Proto]] = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         if typing.get_origin(hint) is not typing.Annotated:  # in JSON only
