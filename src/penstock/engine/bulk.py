@@ -46,6 +46,7 @@ PAGE_S: Final = 5.0
 IDLE_S: Final = 1.0
 LOOK_S: Final = 2.0
 """So long a look at what matches may take; then its count is not exact."""
+_AWAY: Final = (Unavailable, Overloaded, TooManyRequests)
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
 LIST_MAX: Final = 200
@@ -132,13 +133,9 @@ class BulkSlice(Answer, frozen=True, kw_only=True):
     next: str | None = None
 
 
-class _Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
     """As it is stored: a filter, or ids."""
 
-    status: str | None = None
-    definition_id: str | None = None
-    business_key: str | None = None
-    cause: str | None = None
     ids: list[str] | None = None
 
 
@@ -306,15 +303,12 @@ class Bulk:
                 counts["done"] += 1
             except (Conflict, NotFound):
                 counts["skipped"] += 1
-            except (Unavailable, Overloaded, TooManyRequests) as error:
-                if not isinstance(error, KeyMissing):
-                    away.append(error)
-                    return
-                counts["failed"] += 1
-                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
             except PenstockError as error:
-                counts["failed"] += 1
-                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
+                if isinstance(error, _AWAY) and not isinstance(error, KeyMissing):
+                    away.append(error)
+                else:
+                    counts["failed"] += 1
+                    errors.append(f"{ids.show_instance(instance)}: {error.reason}")
 
         async with trio.open_nursery() as nursery:
             for instance in page:
