@@ -5,6 +5,7 @@ import { Link } from "wouter";
 import { type BulkAction, type BulkRequest, type BulkView, engine } from "../api/client";
 import { variablesOf } from "../parts/dialog";
 import { Icon } from "../parts/icons";
+import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge } from "../parts/status";
 import { Ago, duration } from "../parts/time";
@@ -241,13 +242,7 @@ export function BulkPage() {
             ))}
           </ul>
         )}
-        {pages.hasNextPage && (
-          <div className="pg">
-            <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-              Older
-            </button>
-          </div>
-        )}
+        <More pages={pages} word="Older" />
       </section>
     </>
   );

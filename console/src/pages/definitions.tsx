@@ -3,6 +3,7 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine } from "../api/client";
+import { More, WordFilter } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Ago } from "../parts/time";
 import { StartDialog } from "./start";
@@ -23,21 +24,7 @@ export function DefinitionsPage() {
       <div className="head">
         <h1>Definitions</h1>
       </div>
-      <div className="flt">
-        <form
-          className="fields"
-          key={keyword}
-          onSubmit={(event) => {
-            event.preventDefault();
-            change({ keyword: String(new FormData(event.currentTarget).get("keyword")).trim() });
-          }}
-        >
-          <input name="keyword" aria-label="Word in id or name" placeholder="Word in id or name" defaultValue={keyword} className="in" />
-          <button type="submit" className="btn">
-            Apply
-          </button>
-        </form>
-      </div>
+      <WordFilter label="Word in id or name" value={keyword} apply={(word) => change({ keyword: word })} />
       <section className="card" aria-label="Definitions">
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
@@ -87,13 +74,7 @@ export function DefinitionsPage() {
             </tbody>
           </table>
         )}
-        {pages.hasNextPage && (
-          <div className="pg">
-            <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-              More
-            </button>
-          </div>
-        )}
+        <More pages={pages} />
       </section>
       {starting !== undefined && <StartDialog definitionId={starting} close={() => setStarting(undefined)} />}
     </>

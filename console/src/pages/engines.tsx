@@ -1,5 +1,6 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { engine } from "../api/client";
+import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge } from "../parts/status";
 import { Ago } from "../parts/time";
@@ -103,13 +104,7 @@ function Workers() {
           </tbody>
         </table>
       )}
-      {pages.hasNextPage && (
-        <div className="pg">
-          <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-            More
-          </button>
-        </div>
-      )}
+      <More pages={pages} />
     </section>
   );
 }

@@ -9,6 +9,7 @@ import { timelineOf } from "../graph/timeline";
 import { useShortcuts } from "../keyboard";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
 import { Icon } from "../parts/icons";
+import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
 import { Ago, At, duration, useNow } from "../parts/time";
@@ -432,13 +433,7 @@ function Audit({ id }: { id: string }) {
           ))}
         </tbody>
       </table>
-      {pages.hasNextPage && (
-        <div className="pg">
-          <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-            More
-          </button>
-        </div>
-      )}
+      <More pages={pages} />
     </>
   );
 }

@@ -2,6 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine } from "../api/client";
+import { More, WordFilter } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Ago } from "../parts/time";
 
@@ -20,21 +21,7 @@ export function FailedJobsPage() {
       <div className="head">
         <h1>Failed jobs</h1>
       </div>
-      <div className="flt">
-        <form
-          className="fields"
-          key={jobType}
-          onSubmit={(event) => {
-            event.preventDefault();
-            change({ jobType: String(new FormData(event.currentTarget).get("jobType")).trim() });
-          }}
-        >
-          <input name="jobType" aria-label="Job type" placeholder="Job type" defaultValue={jobType} className="in mono" />
-          <button type="submit" className="btn">
-            Apply
-          </button>
-        </form>
-      </div>
+      <WordFilter label="Job type" value={jobType} mono apply={(word) => change({ jobType: word })} />
       <section className="card" aria-label="Failed jobs">
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
@@ -80,13 +67,7 @@ export function FailedJobsPage() {
             </tbody>
           </table>
         )}
-        {pages.hasNextPage && (
-          <div className="pg">
-            <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-              Older
-            </button>
-          </div>
-        )}
+        <More pages={pages} word="Older" />
       </section>
     </>
   );
