@@ -56,7 +56,7 @@ def test_the_team_lead_refuses_after_a_reminder(penstock: SyncTestEngine) -> Non
 
 
 @pytest.mark.penstock(now=MONDAY)
-def test_after_three_days_it_is_the_head_of_the_department_who_decides(penstock: SyncTestEngine) -> None:
+def test_after_three_days_the_head_of_the_department_decides(penstock: SyncTestEngine) -> None:
     run = hand_in(penstock)
     penstock.advance(days=2, hours=23, minutes=59)
     run.assert_at("approval")

@@ -59,7 +59,7 @@ def test_what_is_not_approved_is_undone(world: World, messages: list[Message], s
     assert deeds(world) == ["reserve", "ask", "refund", "release"]
 
 
-def test_a_customer_who_forgets_is_reminded_and_in_the_end_given_up(world: World) -> None:
+def test_a_forgetful_customer_is_reminded_and_then_given_up(world: World) -> None:
     run = run_workflow(order, SMALL)
     assert isinstance(run.error, TooSlow)
     assert run.took == timedelta(days=3)
@@ -73,7 +73,7 @@ def test_a_declined_card_undoes_the_order(world: World) -> None:
     assert deeds(world)[-2:] == ["refund", "release"]
 
 
-def test_a_payment_under_way_is_not_given_up_after_a_day(world: World) -> None:
+def test_a_payment_under_way_outlasts_the_day(world: World) -> None:
     late = Message("payment", Payment("visa"), after=86_390)
     run = run_workflow(order, SMALL, messages=[late], steps={durable_order.charge: Takes("20s")})
     assert run.error is None

@@ -92,7 +92,7 @@ def test_an_offer_expires_after_thirty_days(penstock: SyncTestEngine) -> None:
     disbursement(loan).assert_passed("contract-signed", "offer-expired", "nothing-to-pay")
 
 
-def test_a_payment_goes_on_after_a_long_outage_of_the_bank(penstock: SyncTestEngine) -> None:
+def test_a_payment_goes_on_after_a_long_bank_outage(penstock: SyncTestEngine) -> None:
     bank = penstock.stub("loan.payout", *[ConnectionError("closed")] * 5, {"transfer": "T-1"})
     loan = apply_for(penstock, 1_000, 12)
     payment = disbursement(loan)

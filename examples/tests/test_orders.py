@@ -25,7 +25,7 @@ def test_an_order_is_shipped(penstock: SyncTestEngine) -> None:
     run.assert_variables(reservation="r-A-1", shelves=["shelf-4"], trackingNumber="PS-A-1")
 
 
-def test_a_payment_service_that_asks_to_come_back_is_asked_again(penstock: SyncTestEngine) -> None:
+def test_a_payment_service_that_asks_for_later_is_asked_again(penstock: SyncTestEngine) -> None:
     run = penstock.start("order-fulfilment", {"orderId": "A-2", "items": ["flaky"]})
     run.finish()
     run.assert_completed()
@@ -39,7 +39,7 @@ def test_a_negative_amount_is_refused_without_retries(penstock: SyncTestEngine) 
     assert run.attempts("validate-order") == 1
 
 
-def test_an_order_that_stock_can_not_be_reserved_for_fails_after_six_tries(penstock: SyncTestEngine) -> None:
+def test_an_order_without_stock_fails_after_six_tries(penstock: SyncTestEngine) -> None:
     stock = penstock.stub("stock.reserve", raises=ConnectionError("no answer"))
     run = penstock.start("order-fulfilment", {"orderId": "A-4"})
     run.finish()

@@ -15,7 +15,7 @@ def test_primes_are_counted_in_another_process(penstock_sync: SyncTestEngine) ->
     run.assert_variables(primes=9592)
 
 
-def test_the_function_itself_runs_where_the_test_can_step_into_it(penstock_sync: SyncTestEngine) -> None:
+def test_the_test_can_step_into_the_function_itself(penstock_sync: SyncTestEngine) -> None:
     penstock_sync.deploy(cpu_worker.WORKFLOW)
     penstock_sync.stub("primes.count", cpu_worker.count_primes)
     penstock_sync.start("prime-count", {"upTo": 10}).finish().assert_variables(primes=4)

@@ -119,7 +119,7 @@ def test_audit_rows_name_the_actor(start_engine: StartEngine) -> None:
     assert (first["kind"], first["actor"]) == ("STARTED", "token:admin")
 
 
-def test_tokens_of_an_embedded_postgresql_while_its_engine_runs_and_while_not(start_engine: StartEngine) -> None:
+def test_tokens_are_made_with_and_without_a_running_embedded_engine(start_engine: StartEngine) -> None:
     with data_directory() as directory:
         made = penstock("token", "new", "a", "--role", "admin", "--data-dir", str(directory))
         assert made.returncode == 0, made.stderr
@@ -132,7 +132,7 @@ def test_tokens_of_an_embedded_postgresql_while_its_engine_runs_and_while_not(st
         assert engine.stop() == 0
 
 
-def test_without_authentication_and_bind_the_log_says_where_the_engine_listens(
+def test_without_authentication_and_bind_the_log_says_where_it_listens(
     database_dsn: str, start_engine: StartEngine
 ) -> None:
     engine = start_engine(dsn=None, postgres_dsn=database_dsn).wait_ready()

@@ -132,7 +132,7 @@ async def test_grpc_answers_resource_exhausted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "hypercorn", "grpc"])
-async def test_one_address_has_so_many_connections_and_gets_one_again_when_another_ends(kind: str) -> None:
+async def test_an_address_at_its_connection_limit_waits_until_one_ends(kind: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 

@@ -27,9 +27,7 @@ def path_of(pattern: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "pattern", "needed"), [(row.method, row.path, row.needs) for row in OPERATIONS])
-async def test_each_route_takes_the_roles_of_its_row_and_no_others(
-    method: str, pattern: str, needed: Permission
-) -> None:
+async def test_each_route_takes_only_the_roles_of_its_row(method: str, pattern: str, needed: Permission) -> None:
     api, path = rest(), path_of(pattern)
     unknown = await api.send(method, path, b"{}")
     assert (unknown.status == 401) == (needed is not Permission.NONE)
@@ -62,7 +60,7 @@ async def test_nobody_unknown_learns_what_there_is(method: str, path: str) -> No
     assert (await api.send(method, path, headers={"Authorization": bearer("viewer")})).status in (404, 405)
 
 
-async def test_a_preflight_needs_no_token_and_other_origins_are_told_all_the_same() -> None:
+async def test_a_preflight_needs_no_token_whatever_its_origin() -> None:
     asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     answer = await rest().send("OPTIONS", "/v1/instances", headers=asked)
     assert (answer.status, "Authorization" in answer.headers["access-control-allow-headers"]) == (204, True)
@@ -138,7 +136,7 @@ async def test_no_spelling_of_a_path_gets_around_the_table(path: str) -> None:
     assert not api.engine.calls
 
 
-async def test_a_network_gives_a_role_and_a_wrong_token_takes_it_away() -> None:
+async def test_a_network_gives_a_role_that_a_wrong_token_removes() -> None:
     api = rest(trusted_networks=("127.0.0.0/8=viewer",))
     assert (await api.get("/v1/definitions")).status == 200
     assert (await api.get("/v1/me")).json == {"can": ["view"], "name": "network:127.0.0.0/8"}
@@ -166,7 +164,7 @@ async def test_me_tells_a_workers_job_types() -> None:
     assert me == {"can": ["work"], "name": "token:worker", "jobTypes": ["pack", "ship"]}
 
 
-async def test_docs_open_in_a_browser_but_show_nothing_without_a_token() -> None:
+async def test_docs_open_in_a_browser_and_show_nothing_without_token() -> None:
     api = rest()
     assert (await api.get("/docs")).status == 200
     assert (await api.get("/openapi.json")).status == 401
@@ -176,7 +174,7 @@ async def test_without_authentication_everybody_may_do_everything() -> None:
     assert (await Rest(ScriptedEngine()).get("/v1/me")).json == {"can": ["view", "operate", "model", "tasks", "work"]}
 
 
-async def test_a_caller_is_not_taken_for_the_one_before_on_the_same_connection() -> None:
+async def test_callers_on_one_connection_are_told_apart() -> None:
     """One task serves all requests of a connection."""
     api, seen = rest(), []
 

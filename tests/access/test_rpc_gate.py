@@ -98,7 +98,7 @@ def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
     assert RpcServer(engine, engine.settings, None, max_connections=1).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted  # pyright: ignore[reportArgumentType] - a stand-in
 
 
-async def test_each_rpc_takes_the_roles_of_its_row_and_no_others() -> None:
+async def test_each_rpc_takes_only_the_roles_of_its_row() -> None:
     everything = Everything()
     server = Server([everything], status_of=status_of, gate=make_gate())
     with trio.fail_after(60):
@@ -207,7 +207,7 @@ async def test_credit_for_another_job_type_ends_the_stream(driver: Driver, gated
     assert answer.status == Status.PERMISSION_DENIED.value
 
 
-async def test_a_revoked_token_ends_its_stream_and_its_jobs_go_back(driver: Driver, gated: Gated) -> None:
+async def test_a_revoked_token_ends_its_stream_and_releases_its_jobs(driver: Driver, gated: Gated) -> None:
     made = make_token()
     gated.gate.replace_tokens([KnownToken("x", "x", made.digest, read_grant("worker"), float("inf"))])
     await driver.upload(linear(1))
@@ -226,7 +226,7 @@ async def test_a_revoked_token_ends_its_stream_and_its_jobs_go_back(driver: Driv
     await wait_until(is_back)
 
 
-async def test_a_token_that_expires_lets_the_stream_report_what_it_holds(
+async def test_a_stream_may_report_held_jobs_after_its_token_expired(
     driver: Driver, gated: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_token()

@@ -34,7 +34,7 @@ def test_no_two_tokens_are_alike():
     assert len({make_token().text for _ in range(1000)}) == 1000
 
 
-def test_a_token_ends_when_it_expires_and_when_it_is_gone_from_the_book():
+def test_a_token_ends_with_its_time_or_its_removal():
     made, over = make_token(), make_token()
     book = TokenBook()
     book.replace([known(made.id, made.digest), known(over.id, over.digest, time.time() - 0.001)])
@@ -63,7 +63,7 @@ def test_tokens_of_the_settings_stay():
         ("ci=root=sha256:" + "0" * 64, "entry 'ci' of api_tokens: 'root' is none of the roles"),
     ],
 )
-def test_a_line_that_is_no_token_is_refused_without_showing_it(line, said):
+def test_a_line_without_a_token_is_refused_without_showing_it(line, said):
     with pytest.raises(BadRequest, match=said) as caught:
         read_fixed_tokens([line])
     assert "secret" not in caught.value.reason

@@ -52,7 +52,7 @@ def test_wrong_options_are_told_with_exit_code_2(words, told):
 
 
 @pytest.mark.slow
-def test_a_quick_run_measures_an_engine_of_its_own_and_keeps_the_result(tmp_path):
+def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
     chosen = ["start-batch", "single-3", "latency", "idle-fleet"]
     done = benchmarks("run", *chosen, "--quick", "--output", str(tmp_path), "--name", "r", "--set", "log_level=warning")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,7 +111,7 @@ def test_an_engine_that_runs_already_is_measured_from_outside(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_engine_that_does_not_start_is_told_with_its_log(tmp_path):
+def test_an_engine_failing_to_start_is_told_with_its_log(tmp_path):
     done = benchmarks("latency", "--quick", "--output", str(tmp_path), "--set", "batch_max_items=many")
     assert done.returncode == 1
     assert "exit code 2" in done.stderr

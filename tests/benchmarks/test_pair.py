@@ -40,7 +40,7 @@ def pairs_of(ratios: list[float]) -> Pairs:
     return Pairs(scenario="single-3", items=3_000, old=OLD, new=NEW, blocks=blocks)
 
 
-def test_the_interval_holds_the_truth_and_a_few_odd_windows_do_not_move_it() -> None:
+def test_the_interval_holds_the_truth_despite_a_few_odd_windows() -> None:
     chance = random.Random(7)
     held = 0
     for _ in range(200):

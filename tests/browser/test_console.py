@@ -114,7 +114,7 @@ def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
     assert found.complaints == []
 
 
-def test_a_failed_instance_is_found_by_its_key_and_says_why(visitor: Visitor) -> None:
+def test_a_failed_instance_is_found_by_key_and_says_why(visitor: Visitor) -> None:
     visitor.go().see_role("heading", "Overview")
     visitor.page.keyboard.press("/")
     visitor.page.keyboard.type("A-1")

@@ -40,7 +40,7 @@ async def test_every_state_between_checkpoints_is_met() -> None:
     assert points.points >= points.cancelled >= 3
 
 
-async def test_a_result_that_has_come_is_lost_when_the_cancel_comes_just_then() -> None:
+async def test_a_cancel_just_after_the_result_loses_it() -> None:
     """The point before a step: the value was received, and nobody will hear of it."""
     send, receive = trio.open_memory_channel[int](1)
     taken: list[int] = []
@@ -99,7 +99,7 @@ async def test_a_task_that_is_left_running_is_found(nursery: trio.Nursery) -> No
         await cancel_everywhere(prepare)
 
 
-async def test_what_is_kept_on_purpose_may_grow_so_far_and_no_further() -> None:
+async def test_what_is_kept_on_purpose_grows_to_its_bound_only() -> None:
     pool: list[socket.socket] = []
 
     async def pooled() -> None:

@@ -112,7 +112,7 @@ async def test_a_message_is_cut_in_its_middle(proxy: FaultyProxy, echo: Echo) ->
     assert len(echo.got[0]) < len(b"hello0123456789")
 
 
-async def test_half_closed_the_server_sees_the_end_and_may_still_answer(proxy: FaultyProxy, echo: Echo) -> None:
+async def test_a_server_may_answer_a_half_closed_connection(proxy: FaultyProxy, echo: Echo) -> None:
     stream = await linked(proxy)
     assert proxy.half_close() == 1
     assert await read(stream, 3) == b"bye"

@@ -40,7 +40,7 @@ WAITS = ("pause-in-transaction", "burst-on-drained", "beat-through-both", "night
 
 
 @pytest.mark.slow
-async def test_what_one_is_in_the_middle_of_holds_up_nobody_else(directory: Path) -> None:
+async def test_work_in_the_middle_holds_up_nobody_else(directory: Path) -> None:
     blows = [Struck(0.1, number, name) for number, name in enumerate(WAITS)]
     report = await run(Attack("waits", WAITS, "suite-3", 1, RATE), directory, replay=blows)
     assert not report.broken, show(report)

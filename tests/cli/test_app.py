@@ -27,7 +27,7 @@ def test_version_is_printed():
     assert (run.returncode, run.stdout) == (0, f"penstock {__version__}\n")
 
 
-def test_wrong_settings_end_with_code_2_and_every_problem_on_its_line(tmp_path):
+def test_wrong_settings_exit_with_2_and_a_line_per_problem(tmp_path):
     config = tmp_path / "engine.yaml"
     config.write_text("rest_prot: 1\n")
     run = penstock("serve", "--config", str(config), "--grpc-port", "99999", DB_MAX_CONNS="x")
@@ -54,7 +54,7 @@ def test_an_unknown_option_or_command_is_refused():
     assert penstock("server").returncode == 2
 
 
-def test_bench_hands_its_words_to_the_harness_and_ends_with_its_exit_code():
+def test_bench_passes_arguments_and_exit_code_of_the_harness():
     listed, refused = penstock("bench", "list"), penstock("bench", "no-such", "--quick")
     assert (listed.returncode, "idle-fleet" in listed.stdout) == (0, True)
     assert (refused.returncode, refused.stderr) == (2, "benchmarks: there is no scenario no-such; `list` names them\n")

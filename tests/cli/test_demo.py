@@ -74,7 +74,7 @@ def processes_about(path: Path) -> list[str]:
     return [line for line in found if str(path) in line]
 
 
-async def test_an_engine_that_dies_ends_the_demo_with_the_end_of_its_log(stand_in, tmp_path):
+async def test_an_engine_that_dies_ends_the_demo_with_its_log(stand_in, tmp_path):
     log = stand_in("print('line 1'); print('the disk is full'); raise SystemExit(3)")
     with pytest.RaisesGroup(pytest.RaisesExc(EngineFailed, match=r"ended with exit code 3:\nline 1\nthe disk is full")):
         async with engine_process(tmp_path, log):
@@ -91,7 +91,7 @@ async def test_the_engine_is_stopped_when_the_demo_fails(stand_in, tmp_path):
     assert processes_about(tmp_path / "stand_in.py") == []
 
 
-async def test_the_demo_is_not_touched_by_the_settings_of_an_engine_on_this_machine(stand_in, tmp_path, monkeypatch):
+async def test_the_demo_ignores_the_settings_of_this_machines_engine(stand_in, tmp_path, monkeypatch):
     monkeypatch.setenv("WE_POSTGRES_DSN", "postgresql://production/x")
     monkeypatch.setenv("DB_MAX_CONNS", "3")
     log = stand_in(SERVES_UNTIL_TOLD)
@@ -112,7 +112,7 @@ async def test_an_engine_that_does_not_stop_is_killed_and_told(stand_in, tmp_pat
     assert processes_about(tmp_path / "stand_in.py") == []
 
 
-def test_away_from_a_terminal_progress_is_a_table_of_ten_lines():
+def test_without_a_terminal_progress_is_a_table_of_ten_lines():
     out = io.StringIO()
     with RunView(Console(file=out, width=10), {"a": "First", "b": "Second"}, 50) as view:
         for step in ("a", "b"):

@@ -25,7 +25,7 @@ def test_nothing_found_says_nothing(lint):
     assert (result.exit_code, result.output) == (0, "")
 
 
-def test_each_place_is_a_line_with_its_rule_and_what_to_write_instead(lint, tmp_path):
+def test_each_finding_has_place_rule_and_what_to_write(lint, tmp_path):
     (tmp_path / "shop" / "bad.py").write_text(BAD)
     (tmp_path / "shop" / ".venv").mkdir()
     (tmp_path / "shop" / ".venv" / "theirs.py").write_text(BAD)
@@ -51,7 +51,7 @@ def test_as_json(lint, tmp_path):
         (b"(" * 2_000, "shop/broken.py"),
     ],
 )
-def test_what_is_no_python_is_told_and_the_rest_is_looked_at(lint, tmp_path, content, said):
+def test_what_is_no_python_is_told_and_the_rest_checked(lint, tmp_path, content, said):
     (tmp_path / "shop" / "broken.py").write_bytes(content)
     (tmp_path / "shop" / "bad.py").write_text(BAD)
     result = lint("shop")

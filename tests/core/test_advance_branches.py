@@ -79,7 +79,7 @@ def test_all_branches_straight_to_the_join_pass_at_once() -> None:
     assert joined(machine) == 1
 
 
-def test_the_same_step_as_the_head_of_two_branches_is_open_twice() -> None:
+def test_one_step_heading_two_branches_is_open_twice() -> None:
     machine = Machine(definition(gateway("fork", "a", "a"), task("a", "join"), joining(), end()))
     assert machine.open == ["a", "a"]
     machine.complete("a")
@@ -145,7 +145,7 @@ def test_a_loop_over_the_whole_block_counts_each_round_anew() -> None:
     assert machine.status is COMPLETED
 
 
-def test_two_blocks_one_after_another_do_not_count_each_others_branches() -> None:
+def test_consecutive_blocks_do_not_count_each_others_branches() -> None:
     body = definition(
         gateway("fork", "a", "b"),
         task("a", "join"),
@@ -192,7 +192,7 @@ def test_a_branch_that_leaves_its_block_is_no_longer_counted() -> None:
     assert machine.open == ["outside", "outside"]
 
 
-def test_the_last_branch_to_leave_lets_the_join_fire_for_those_that_arrived() -> None:
+def test_the_last_branch_to_leave_fires_the_join_for_others() -> None:
     machine = Machine(leaving())
     finish(machine, "b", "c")
     assert joined(machine) == 0
@@ -201,7 +201,7 @@ def test_the_last_branch_to_leave_lets_the_join_fire_for_those_that_arrived() ->
     assert machine.open == ["outside", "outside"]
 
 
-def test_when_every_branch_leaves_the_join_does_not_fire_and_the_gateway_ends() -> None:
+def test_when_all_branches_leave_the_gateway_ends_without_a_join() -> None:
     body = definition(
         gateway("fork", "a", "b"),
         task("a", "outside", boundaryEvents=[timer("join")]),
@@ -228,7 +228,7 @@ def test_a_branch_that_dead_ends_is_no_longer_counted() -> None:
     assert joined(machine) == 1
 
 
-def test_when_every_branch_dead_ends_the_instance_has_no_open_step_and_stays_active() -> None:
+def test_dead_ends_of_all_branches_leave_the_instance_active() -> None:
     body = parallel(task("a", None, boundaryEvents=[timer("join")]), task("b", None))
     machine = Machine(body)
     machine.complete("a")
@@ -248,7 +248,7 @@ def test_a_head_outside_the_block_leaves_at_once() -> None:
     assert machine.open == ["outside", "outside"]
 
 
-def test_a_token_that_jumps_into_a_block_does_not_belong_to_its_gateway() -> None:
+def test_a_token_jumping_into_a_block_is_outside_its_gateway() -> None:
     body = definition(
         user("x", "fork", boundaryEvents=[timer("b", "PT1H", interrupting=True)]),
         gateway("fork", "a", "b"),
@@ -267,7 +267,7 @@ def test_a_token_that_jumps_into_a_block_does_not_belong_to_its_gateway() -> Non
     assert machine.path == [("x", "INTERRUPTED"), ("b", "COMPLETED"), ("join", "FAILED")]
 
 
-def test_a_branch_at_the_join_of_another_gateway_has_left_and_fails_the_instance() -> None:
+def test_a_branch_at_a_foreign_join_fails_the_instance() -> None:
     body = definition(
         choose("which", {"n == 0": "fork", "true": "fork2"}),
         gateway("fork", "a", "b"),
@@ -290,7 +290,7 @@ def test_a_branch_at_the_join_of_another_gateway_has_left_and_fails_the_instance
 # -- END within a branch
 
 
-def test_end_in_one_branch_completes_the_instance_and_closes_the_others() -> None:
+def test_end_in_one_branch_completes_the_instance() -> None:
     machine = Machine(parallel(task("a", "end"), task("b", "join"), user("c", "join")))
     machine.claim("b")
     machine.complete("a")
@@ -315,7 +315,7 @@ def test_a_failure_in_one_branch_closes_the_others() -> None:
 # -- boundary timers
 
 
-def test_an_interrupting_timer_closes_its_step_and_goes_on_with_the_same_token() -> None:
+def test_an_interrupting_timer_closes_its_step_and_keeps_the_token() -> None:
     body = definition(
         task("x", "end", boundaryEvents=[timer("late", interrupting=True), timer("end")]), task("late"), end()
     )
@@ -339,7 +339,7 @@ def test_an_interrupted_job_leaves_the_queue() -> None:
     assert [job.job_type for job in outcome.queued] == ["late"]
 
 
-def test_a_non_interrupting_timer_starts_its_target_beside_its_step_and_fires_once() -> None:
+def test_a_non_interrupting_timer_opens_its_target_beside_the_step() -> None:
     body = definition(user("x", "end", boundaryEvents=[timer("remind")]), task("remind", None), end())
     machine = Machine(body)
     outcome = machine.fire("x")
@@ -369,7 +369,7 @@ def test_a_step_that_is_entered_again_has_new_timers() -> None:
     assert machine.open == ["remind", "x", "remind"]
 
 
-def test_several_timers_of_one_step_fire_each_once_until_one_interrupts() -> None:
+def test_timers_of_a_step_fire_once_each_until_one_interrupts() -> None:
     events = [timer("a", "PT1M"), timer("b", "PT2M", interrupting=True), timer("a", "PT3M")]
     machine = Machine(definition(wait("x", "end", boundaryEvents=events), task("a", None), task("b"), end()))
     machine.fire("x", 0)
@@ -402,7 +402,7 @@ def with_last(*branches: Json, heads: list[str], last: str) -> Json:
     return definition(gateway("fork", *heads), *branches, joining("join", last), task(last), end())
 
 
-def test_a_timer_whose_target_is_outside_takes_the_branch_out_of_the_count() -> None:
+def test_a_timer_with_an_outside_target_takes_its_branch_out() -> None:
     late = user("a", "join", boundaryEvents=[timer("out", interrupting=True)])
     machine = Machine(with_last(late, task("b", "join"), heads=["a", "b"], last="out"))
     machine.fire("a")
@@ -485,7 +485,7 @@ def side_fork(n: int) -> Machine:
     return machine
 
 
-def test_a_side_token_may_fork_and_join_within_its_own_gateway() -> None:
+def test_a_side_token_may_fork_and_join_within_its_gateway() -> None:
     machine = side_fork(0)
     assert machine.open == ["x", "a", "b"]
     machine.complete("a")
@@ -497,7 +497,7 @@ def test_a_side_token_may_fork_and_join_within_its_own_gateway() -> None:
     assert machine.open == ["x"]
 
 
-def test_what_a_side_token_forked_is_outside_every_other_gateways_count_too() -> None:
+def test_what_a_side_token_forked_counts_for_no_other_gateway() -> None:
     machine = side_fork(1)
     machine.complete("b")  # leaves its block, comes to another gateway's join: it just ends
     assert machine.status is ACTIVE
@@ -533,7 +533,7 @@ def test_a_side_tokens_branch_ends_at_a_foreign_join() -> None:
 # -- several tokens on one step
 
 
-def test_a_result_of_one_of_two_jobs_on_a_step_leaves_the_other_alone() -> None:
+def test_a_result_leaves_the_steps_other_job_alone() -> None:
     machine = Machine(definition(gateway("fork", "a", "a"), task("a", "b"), task("b", "join"), joining(), end()))
     first, second = machine.all_at("a")
     machine.claim("a")
@@ -545,20 +545,20 @@ def test_a_result_of_one_of_two_jobs_on_a_step_leaves_the_other_alone() -> None:
 # -- deltas of tokens that are gone
 
 
-def test_the_deltas_of_a_branch_are_counted_on_by_its_gateway() -> None:
+def test_a_gateway_counts_its_branches_deltas_on() -> None:
     machine = Machine(parallel(assign("a", {"a": 1}, "a2"), task("a2", "join"), task("b", "join"), heads=["a", "b"]))
     machine.complete("a2", {"a": 2})
     assert machine.tokens[INSTANCE].unfolded == 2
 
 
-def test_the_deltas_of_a_side_token_are_counted_on_by_the_root() -> None:
+def test_the_root_counts_a_side_tokens_deltas_on() -> None:
     machine = Machine(definition(user("x", "end", boundaryEvents=[timer("side")]), task("side", None), end()))
     machine.fire("x")
     machine.complete("side", {"a": 1})
     assert machine.tokens[INSTANCE].unfolded == 1
 
 
-def test_a_branch_that_goes_to_end_does_not_let_the_join_fire_on_its_way() -> None:
+def test_a_branch_that_goes_to_end_fires_no_join() -> None:
     machine = Machine(parallel(task("a", "end"), task("b", "join")))
     machine.complete("b")
     machine.complete("a")

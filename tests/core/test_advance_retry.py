@@ -60,7 +60,7 @@ def branches() -> Machine:
     return machine
 
 
-def test_every_step_that_the_failure_closed_is_open_again_and_the_gateway_counts_as_before() -> None:
+def test_every_step_that_the_failure_closed_is_open_again() -> None:
     machine = branches()
     assert machine.status is FAILED
     assert machine.tokens == {}
@@ -102,7 +102,7 @@ def test_a_decision_that_failed_is_made_again() -> None:
     assert machine.path == [("x", "COMPLETED"), ("d", "FAILED"), ("d", "FAILED")]
 
 
-def test_a_step_that_is_done_is_not_done_again_because_its_conditions_failed() -> None:
+def test_a_done_step_whose_conditions_failed_is_not_repeated() -> None:
     body = definition(task("x", None, conditionalNextSteps={"n > 3": "second"}), task("second"), end())
     machine = Machine(body, {"n": 0})
     machine.complete("x", {"a": 1})
@@ -139,7 +139,7 @@ def test_retry_enters_other_steps_though_one_cannot_be_left() -> None:
     assert machine.status is COMPLETED
 
 
-def test_a_step_that_is_done_stays_so_when_another_one_fails_first() -> None:
+def test_a_done_step_stays_done_when_another_fails_first() -> None:
     """Reopened at once: an older branch fails as it is entered, before the one that is done was left."""
     body = definition(
         gateway("fork", "w", "x"),
@@ -176,7 +176,7 @@ def test_branches_that_had_not_begun_when_another_failed_begin() -> None:
     assert machine.variables == {"n": 1, "c": 1}
 
 
-def test_a_token_that_moved_on_in_the_advance_that_failed_goes_on_from_there() -> None:
+def test_a_token_moved_by_the_failed_advance_goes_on_there() -> None:
     """A branch comes to the join as the last one, and the decision behind it fails."""
     machine = Machine(
         definition(

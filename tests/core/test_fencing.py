@@ -197,7 +197,7 @@ def every() -> list[tuple[FenceRequest, ExecutionState, Verdict]]:
     return [(call, facts, judge(call, facts)) for call, facts in product(ALL_CALLS, ALL_FACTS)]
 
 
-def test_nothing_is_applied_to_a_closed_step_or_an_ended_instance() -> None:
+def test_nothing_applies_to_closed_steps_or_ended_instances() -> None:
     for _, facts, verdict in every():
         if facts.closed is not None or facts.instance is not ACTIVE:
             assert verdict is not APPLY
@@ -209,19 +209,19 @@ def test_nothing_is_applied_with_another_attempt_than_the_current_one() -> None:
             assert verdict is not APPLY
 
 
-def test_only_the_last_holder_acts_on_a_job_that_was_not_dispatched() -> None:
+def test_only_the_last_holder_acts_on_an_undispatched_job() -> None:
     for _, facts, verdict in every():
         if facts.state is not DISPATCHED and facts.holder != ME:
             assert verdict is not APPLY
 
 
-def test_a_job_in_back_off_has_no_holder_to_act_on_it() -> None:
+def test_a_job_in_back_off_has_no_holder() -> None:
     for _, facts, verdict in every():
         if facts.state is BACKOFF:
             assert verdict is not APPLY
 
 
-def test_a_fail_without_attempt_is_never_refused_to_an_old_client() -> None:
+def test_a_fail_without_attempt_passes_for_old_clients() -> None:
     for call, facts, verdict in every():
         known = facts.closed is not None or facts.state is not None
         if call.kind is FAIL and call.attempt is None and not call.explicit and known:

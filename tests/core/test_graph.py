@@ -26,7 +26,7 @@ def test_a_chain_of_100_000_steps_needs_no_recursion() -> None:
     assert blocks.inside(0) == frozenset(range(1, 99_998))
 
 
-def test_the_block_of_a_gateway_is_what_its_branches_run_through() -> None:
+def test_the_block_of_a_gateway_is_its_branches_steps() -> None:
     # 0 fork → 1 → 2 → 4 join → 5 end, and → 3 → join
     successors = [[1, 3, 4], [2], [4], [4], [5], []]
     assert find_blocks(successors, {0: Gateway(heads=[1, 3], join=4)}).inside(0) == {1, 2, 3}
@@ -45,7 +45,7 @@ def test_what_the_flow_behind_the_join_reaches_is_not_inside() -> None:
     assert find_blocks(successors, {0: Gateway(heads=[1, 2], join=3)}).inside(0) == {1, 2, 6}
 
 
-def test_a_loop_around_a_block_leaves_the_block_as_it_is() -> None:
+def test_a_loop_around_a_block_leaves_the_block_unchanged() -> None:
     # 0 → 1 fork → 2, 3 → 4 join → 5 → back to 0, or 6 end
     successors = [[1], [2, 3, 4], [4], [4], [5], [0, 6], []]
     assert find_blocks(successors, {1: Gateway(heads=[2, 3], join=4)}).inside(1) == {2, 3}
@@ -56,7 +56,7 @@ def test_a_loop_inside_a_branch_is_inside() -> None:
     assert find_blocks(successors, {0: Gateway(heads=[1, 3], join=4)}).inside(0) == {1, 2, 3}
 
 
-def test_a_gateway_inside_a_branch_is_found_with_the_one_around_it() -> None:
+def test_a_gateway_inside_a_branch_is_found_within_the_outer() -> None:
     # 0 fork → 1 fork → 2, 3 → 4 join → 6 join; 0 → 5 → 6
     successors = [[1, 5, 6], [2, 3, 4], [4], [4], [6], [6], []]
     blocks = find_blocks(successors, {0: Gateway(heads=[1, 5], join=6), 1: Gateway(heads=[2, 3], join=4)})
@@ -75,7 +75,7 @@ def test_gateways_one_after_another_are_not_nested() -> None:
     assert [blocks.around(step) for step in range(8)] == [[], [0], [0], [], [], [4], [4], []]
 
 
-def test_a_gateway_whose_join_is_unknown_has_all_it_reaches_inside() -> None:
+def test_a_gateway_without_known_join_contains_all_it_reaches() -> None:
     successors = [[1], [2], []]
     assert find_blocks(successors, {0: Gateway(heads=[1], join=None)}).inside(0) == {1, 2}
 
@@ -123,7 +123,7 @@ def test_blocks_are_those_of_the_definition_by_search(given_graph: tuple[Success
             assert blocks.inside(index) == branches - after
 
 
-def test_ten_thousand_steps_with_a_thousand_blocks_in_a_loop_are_told_apart() -> None:
+def test_ten_thousand_steps_in_a_thousand_blocks_are_told_apart() -> None:
     successors: list[list[int]] = []
     gateways: dict[int, Gateway] = {}
     for first in range(0, 10_000, 10):
@@ -136,7 +136,7 @@ def test_ten_thousand_steps_with_a_thousand_blocks_in_a_loop_are_told_apart() ->
     assert all(blocks.inside(first) == frozenset(range(first + 1, first + 9)) for first in gateways)
 
 
-def test_a_graph_built_against_the_order_of_the_sweeps_ends_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_against_the_sweeps_order_ends_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 400
     successors = [
         [min(size - 1, step + 1), max(0, step - 3) if step % 2 else min(size - 1, step + 2)] for step in range(size)

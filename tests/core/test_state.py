@@ -34,7 +34,7 @@ def token(state: TokenState) -> Token:
 
 
 @pytest.mark.parametrize(("trigger", "state"), list(product(Trigger, TokenState)), ids=str)
-def test_a_token_moves_as_the_table_says_or_not_at_all(trigger: Trigger, state: TokenState) -> None:
+def test_a_token_moves_only_as_the_table_says(trigger: Trigger, state: TokenState) -> None:
     sources, target, _ = TOKEN_TRANSITIONS[trigger]
     moved = token(state)
     if state in sources:
@@ -54,7 +54,7 @@ def test_nothing_leads_out_of_the_end_of_a_token() -> None:
     assert all(TokenState.ENDED not in row.sources for row in TOKEN_TRANSITIONS.values())
 
 
-def test_every_other_state_can_be_left_for_any_step_and_for_the_end() -> None:
+def test_every_other_state_leads_to_any_step_and_the_end() -> None:
     for trigger in (*ENTERING, Trigger.END):
         assert TOKEN_TRANSITIONS[trigger].sources == set(TokenState) - {TokenState.ENDED}
 
@@ -70,15 +70,13 @@ def test_a_lease_ends_only_while_there_is_one() -> None:
     assert TOKEN_TRANSITIONS[Trigger.DISPATCH_ENDED].sources == {TokenState.DISPATCHED}
 
 
-def test_a_token_comes_to_be_where_a_step_is_entered_or_the_root_has_ended() -> None:
+def test_a_token_begins_with_a_step_or_an_ended_root() -> None:
     entered = {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.FORKED}
     assert entered | {TokenState.ENDED} == BIRTH_STATES
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(InstanceStatus, InstanceStatus)), ids=str)
-def test_the_only_way_out_of_a_terminal_state_is_the_retry_of_a_failed_instance(
-    before: InstanceStatus, after: InstanceStatus
-) -> None:
+def test_only_retrying_a_failed_instance_leaves_a_terminal_state(before: InstanceStatus, after: InstanceStatus) -> None:
     legal = (before is InstanceStatus.ACTIVE and after is not before) or (
         before is InstanceStatus.FAILED and after is InstanceStatus.ACTIVE
     )

@@ -351,7 +351,7 @@ def test_several_problems_come_in_one_answer() -> None:
     assert refused.code == "bad-request"
 
 
-def test_a_step_of_unknown_type_does_not_make_its_successors_unreachable() -> None:
+def test_an_unknown_step_type_leaves_its_successors_reachable() -> None:
     body = definition(
         step(
             "a",

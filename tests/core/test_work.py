@@ -61,7 +61,7 @@ def test_a_record_that_ends_too_early_is_a_bug() -> None:
 @pytest.mark.parametrize(
     "source", ["1", "a + 1", "count(1..50, # > 3)", "map(1..9, string(#))", "1..40", "[a, a, 'é']"]
 )
-def test_steps_are_the_same_each_time_and_the_bound_is_exact(source: str) -> None:
+def test_steps_are_reproducible_and_the_bound_is_exact(source: str) -> None:
     expression = parse(source)
     result, steps = expression.measure({"a": 1}, NOW)
     assert expression.measure({"a": 1}, NOW, steps_max=steps) == (result, steps)
@@ -69,7 +69,7 @@ def test_steps_are_the_same_each_time_and_the_bound_is_exact(source: str) -> Non
         expression.measure({"a": 1}, NOW, steps_max=steps - 1)
 
 
-def test_the_bound_of_one_expression_is_told_before_that_of_the_advance() -> None:
+def test_an_expressions_bound_is_told_before_the_advances() -> None:
     expression = parse("count(1..90000, # > 1 and # > 2)")
     with pytest.raises(ExpressionError, match="100000 steps"):
         Work(1_000_000).evaluate(expression, {}, NOW)

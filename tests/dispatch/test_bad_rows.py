@@ -189,7 +189,7 @@ async def test_a_published_row_that_can_not_be_deleted(make_kafka: MakeKafka) ->
 # -- the list
 
 
-async def test_pauses_grow_the_list_is_bounded_and_what_is_gone_leaves_it(
+async def test_pauses_grow_and_the_bounded_list_drops_what_is_gone(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aside, "ROWS_MAX", 2 * MAX_ROWS_ASIDE)

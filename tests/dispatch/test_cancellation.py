@@ -18,7 +18,7 @@ POOL = Holdings(tasks=0, threads=0, files=8)
 
 
 @pytest.mark.slow
-async def test_rounds_of_the_relay_cancelled_at_every_point_lose_no_job(kafka: KafkaDriver) -> None:
+async def test_relay_rounds_cancelled_at_every_point_lose_no_job(kafka: KafkaDriver) -> None:
     await kafka.upload(linear(1))
     started: list[str] = []
     repeated: list[str] = []

@@ -35,7 +35,7 @@ async def dispatched(kafka: KafkaDriver, definition: dict[str, object] = LINE) -
     return kafka.producer.log[-1]
 
 
-async def test_a_job_is_dispatched_anew_at_its_deadline_under_a_new_dedup_id(kafka: KafkaDriver) -> None:
+async def test_a_job_is_dispatched_anew_at_its_deadline(kafka: KafkaDriver) -> None:
     first = await dispatched(kafka)
     assert await sweep(kafka, TIMEOUT_S - 5) == 0
     assert kafka.states() == [(DISPATCHED, 1)]
@@ -83,7 +83,7 @@ async def test_the_wait_in_the_topic_is_not_the_attempts_time(kafka: KafkaDriver
         await kafka.engine.jobs.heartbeat(Heartbeat(job_id=event.job_id, worker_id="w", lease_seconds=300))
 
 
-async def test_a_row_that_could_not_be_published_until_the_deadline_is_replaced(
+async def test_a_row_unpublished_until_the_deadline_is_replaced(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock
 ) -> None:
     await kafka.run(LINE)

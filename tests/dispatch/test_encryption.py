@@ -23,7 +23,7 @@ async def test_a_record_has_the_clear_variables(make_kafka: MakeKafka) -> None:
     assert json.loads(event.job_payload) == {"x": "s3kr1t"}
 
 
-async def test_a_record_whose_key_is_missing_waits_and_the_others_go(make_kafka: MakeKafka) -> None:
+async def test_a_record_whose_key_is_missing_waits_alone(make_kafka: MakeKafka) -> None:
     await make_kafka(encryption_keys=K1).run(LINE, {"x": 1})
     other = make_kafka(encryption_keys=K2)
     readable = await other.start("line", {"x": 2})

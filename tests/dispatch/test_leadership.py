@@ -104,7 +104,7 @@ async def test_the_next_one_leads_soon_after_the_leader_has_ended(candidate: Mak
     assert (first.leads(), first.changes) == (False, [True, False])
 
 
-async def test_a_leader_whose_session_was_ended_knows_it_and_is_elected_again(
+async def test_a_leader_whose_session_ended_notices_and_is_elected_again(
     candidate: MakeCandidate, database_dsn: str
 ) -> None:
     first = candidate()
@@ -120,7 +120,7 @@ async def test_a_leader_whose_session_was_ended_knows_it_and_is_elected_again(
     assert sessions(database_dsn) != [pid]
 
 
-async def test_a_leader_that_is_cut_off_stops_trusting_itself_before_another_can_lead(
+async def test_a_cut_off_leader_stops_before_another_can_lead(
     candidate: MakeCandidate, database_dsn: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Proxy(database_dsn)
@@ -141,7 +141,7 @@ async def test_a_leader_that_is_cut_off_stops_trusting_itself_before_another_can
     nursery.cancel_scope.cancel()
 
 
-async def test_the_server_ends_the_session_of_a_leader_that_stands_still(
+async def test_the_server_ends_the_session_of_a_stalled_leader(
     candidate: MakeCandidate, database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As SIGSTOP does: the connection stays open, and nothing comes over it."""

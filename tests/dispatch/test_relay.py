@@ -35,7 +35,7 @@ def failed(event: JobDispatchEvent, worker: str = "w", **fields: object) -> Fail
     return Failure(job_id=event.job_id, worker_id=worker, retryable=True, error_message="boom", **fields)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
-async def test_a_started_job_is_published_with_all_that_a_worker_needs(kafka: KafkaDriver) -> None:
+async def test_a_started_job_is_published_with_all_a_worker_needs(kafka: KafkaDriver) -> None:
     instance = await kafka.run(LINE, {"x": 1})
     ((token, seq, _),) = kafka.outbox()
     ((row, created),) = kafka.rows("SELECT o.id, entered_at FROM dispatch_outbox o, token")
@@ -76,7 +76,7 @@ async def test_a_started_job_is_published_with_all_that_a_worker_needs(kafka: Ka
     assert kafka.rows("SELECT count(*) FROM ready") == [(0,)]
 
 
-async def test_a_job_of_a_retried_instance_is_published_under_the_key_of_the_first(kafka: KafkaDriver) -> None:
+async def test_a_retried_instances_job_is_published_under_its_first_key(kafka: KafkaDriver) -> None:
     instance = await kafka.run(LINE)
     await kafka.drain()
     first = event_of(kafka.producer.batches[0][0])
@@ -88,7 +88,7 @@ async def test_a_job_of_a_retried_instance_is_published_under_the_key_of_the_fir
     assert second.idempotency_key == first.idempotency_key == first.job_id
 
 
-async def test_every_job_of_a_run_goes_through_the_outbox_and_the_run_completes(kafka: KafkaDriver) -> None:
+async def test_every_job_of_a_run_goes_through_the_outbox(kafka: KafkaDriver) -> None:
     instance = await kafka.run(LINE)
     await kafka.drain()
     await kafka.engine.jobs.complete(done(kafka.producer.log[0]))
@@ -100,7 +100,7 @@ async def test_every_job_of_a_run_goes_through_the_outbox_and_the_run_completes(
     assert kafka.outbox() == []
 
 
-async def test_a_retry_is_published_anew_under_another_dedup_id_with_the_next_attempt(kafka: KafkaDriver) -> None:
+async def test_a_retry_is_published_under_a_new_dedup_id(kafka: KafkaDriver) -> None:
     await kafka.run(definition(task("b", retryCount=3), end()))
     await kafka.drain()
     await kafka.engine.jobs.fail(failed(kafka.producer.log[0]))
@@ -113,7 +113,7 @@ async def test_a_retry_is_published_anew_under_another_dedup_id_with_the_next_at
     assert first.dedup_id != second.dedup_id
 
 
-async def test_a_job_in_back_off_gets_its_row_when_its_time_has_come(kafka: KafkaDriver) -> None:
+async def test_a_job_in_back_off_gets_its_row_on_time(kafka: KafkaDriver) -> None:
     await kafka.run(definition(task("b", retryCount=1), end()))
     await kafka.drain()
     await kafka.engine.jobs.fail(failed(kafka.producer.log[0], retry_after_s=60.0))
@@ -136,7 +136,7 @@ async def test_wide_starts_forks_and_retried_instances_write_rows(kafka: KafkaDr
     assert sorted(event.step_id for event in kafka.producer.log[2:]) == ["l", "r"]
 
 
-async def test_a_completion_that_comes_before_the_ack_is_applied_and_the_row_goes(
+async def test_a_completion_before_the_ack_applies_and_removes_the_row(
     kafka: KafkaDriver, nursery: trio.Nursery
 ) -> None:
     instance = await kafka.run(LINE)
@@ -154,7 +154,7 @@ async def test_a_completion_that_comes_before_the_ack_is_applied_and_the_row_goe
     assert kafka.outbox() == []
 
 
-async def test_a_relay_that_dies_between_mark_and_publish_leaves_rows_for_the_next_one(make_kafka) -> None:
+async def test_a_relay_dying_before_publishing_leaves_rows_for_the_next(make_kafka) -> None:
     first, second = make_kafka(), make_kafka()
     await first.run(LINE)
     first.leading.trusted = False  # lost right after the mark: looked at once more before publishing
@@ -170,9 +170,7 @@ async def test_a_relay_that_dies_between_mark_and_publish_leaves_rows_for_the_ne
 
 
 @pytest.mark.parametrize("late", [ACKED, UNKNOWN])
-async def test_a_leader_that_was_stopped_while_publishing_does_no_harm_beside_its_successor(
-    make_kafka, nursery: trio.Nursery, late
-) -> None:
+async def test_a_leader_stopped_while_publishing_harms_no_successor(make_kafka, nursery: trio.Nursery, late) -> None:
     first, second = make_kafka(), make_kafka()
     instance = await first.run(LINE)
     first.producer.gate = trio.Event()
@@ -203,7 +201,7 @@ async def test_a_relay_that_does_not_lead_touches_nothing(kafka: KafkaDriver) ->
     assert kafka.snapshot() == before
 
 
-async def test_an_unknown_answer_is_sent_again_with_the_same_id_and_attempt(
+async def test_an_unknown_answer_is_sent_again_with_the_same_id(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock
 ) -> None:
     await kafka.run(LINE)
@@ -220,7 +218,7 @@ async def test_an_unknown_answer_is_sent_again_with_the_same_id_and_attempt(
     assert kafka.rows("SELECT count(*) FROM audit WHERE kind = 'DISPATCHED_VIA_BROKER'") == [(1,)]
 
 
-async def test_a_missing_topic_holds_nothing_else_up_and_is_tried_again_ever_more_seldom(
+async def test_a_missing_topic_holds_nothing_up_and_is_retried_seldom(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock
 ) -> None:
     missing = definition(task("missing"), end(), definition_id="missing")
@@ -303,7 +301,7 @@ async def test_variables_are_folded_when_the_message_is_made(kafka: KafkaDriver)
     assert msgspec.json.decode(kafka.producer.log[1].job_payload) == {"x": 1, "y": 2}
 
 
-async def test_rows_are_drained_in_batches_in_order_per_instance_and_type(make_kafka) -> None:
+async def test_batches_keep_the_order_per_instance_and_type(make_kafka) -> None:
     kafka = make_kafka(outbox_batch_size=7)
     await kafka.upload(LINE)
     started = [(await kafka.start("line")).id for _ in range(30)]
@@ -312,7 +310,7 @@ async def test_rows_are_drained_in_batches_in_order_per_instance_and_type(make_k
     assert {len(batch) for batch in kafka.producer.batches} == {7, 2}
 
 
-async def test_a_job_whose_token_another_transaction_holds_is_published_once_it_is_free(kafka: KafkaDriver) -> None:
+async def test_a_job_whose_token_is_locked_is_published_once_free(kafka: KafkaDriver) -> None:
     await kafka.upload(LINE)
     held, _ = await kafka.start("line"), await kafka.start("line")
     async with kafka.engine.database.connection() as connection:
@@ -327,7 +325,7 @@ async def test_a_job_whose_token_another_transaction_holds_is_published_once_it_
     assert kafka.producer.log[1].instance_id == held.id
 
 
-async def test_a_row_in_trouble_whose_token_is_held_is_not_asked_for_again_and_again(
+async def test_a_troubled_row_with_a_locked_token_waits_its_turn(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock
 ) -> None:
     instance = await kafka.run(LINE)
@@ -416,9 +414,7 @@ async def test_a_job_whose_definition_cannot_be_read_holds_nothing_up(kafka: Kaf
         connection.execute("UPDATE instance SET definition = 1")
 
 
-async def test_a_job_type_that_names_no_topic_is_refused_without_asking_a_broker(
-    kafka: KafkaDriver, make_driver: MakeDriver
-) -> None:
+async def test_a_job_type_that_names_no_topic_is_refused_here(kafka: KafkaDriver, make_driver: MakeDriver) -> None:
     polling = make_driver()
     await polling.run(definition(service("a", "end", job_type="no topic"), end()))
     await Leftovers(kafka.engine).run_once()
@@ -444,7 +440,7 @@ async def test_what_waits_is_counted_by_type_and_by_age(kafka: KafkaDriver) -> N
     assert sample("penstock_dispatch_latency_seconds_count") == 3
 
 
-async def test_an_error_of_the_client_library_costs_a_repetition_and_not_the_engine(
+async def test_an_error_of_the_client_library_costs_one_repetition(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock
 ) -> None:
     await kafka.run(LINE)
@@ -460,9 +456,7 @@ async def test_an_error_of_the_client_library_costs_a_repetition_and_not_the_eng
     assert kafka.outbox() == []
 
 
-async def test_a_stop_waits_for_the_batch_under_way_and_takes_no_other(
-    kafka: KafkaDriver, nursery: trio.Nursery
-) -> None:
+async def test_a_stop_ends_the_current_batch_and_takes_no_other(kafka: KafkaDriver, nursery: trio.Nursery) -> None:
     await kafka.upload(LINE)
     await kafka.start("line")
     kafka.producer.gate = trio.Event()
@@ -481,9 +475,7 @@ async def test_a_stop_waits_for_the_batch_under_way_and_takes_no_other(
     assert kafka.rows("SELECT instance_id FROM dispatch_outbox") == [(number(second.id),)]
 
 
-async def test_a_stop_does_not_wait_long_for_a_broker_that_does_not_answer(
-    kafka: KafkaDriver, nursery: trio.Nursery
-) -> None:
+async def test_a_stop_waits_only_briefly_for_a_silent_broker(kafka: KafkaDriver, nursery: trio.Nursery) -> None:
     await kafka.run(LINE)
     kafka.producer.gate = trio.Event()
     nursery.start_soon(kafka.relay.step)

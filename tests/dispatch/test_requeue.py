@@ -38,7 +38,7 @@ async def dispatched(kafka: KafkaDriver, count: int) -> list[str]:
     return instances
 
 
-async def test_after_a_switch_to_polling_they_are_in_the_queue_at_once(
+async def test_after_a_switch_to_polling_jobs_are_queued_at_once(
     make_driver: MakeDriver, make_kafka: MakeKafka
 ) -> None:
     kafka = make_kafka()
@@ -105,9 +105,7 @@ async def test_of_some_types_only(make_kafka: MakeKafka, make_driver: MakeDriver
     assert [state for (state,) in polling.rows("SELECT state FROM token ORDER BY id")] == [READY, DISPATCHED, READY]
 
 
-async def test_a_worker_that_completes_meanwhile_and_an_operator_never_make_a_step_run_twice(
-    make_driver: MakeDriver, make_kafka: MakeKafka
-) -> None:
+async def test_a_worker_and_an_operator_never_run_a_step_twice(make_driver: MakeDriver, make_kafka: MakeKafka) -> None:
     kafka = make_kafka()
     instances = await dispatched(kafka, 60)
     polling = make_driver()

@@ -28,7 +28,7 @@ def test_a_job_type_names_no_topic(job_type: str) -> None:
     assert topic_problem(job_type) is not None
 
 
-async def test_an_upload_is_refused_with_all_its_unnameable_job_types_and_changes_nothing(
+async def test_an_upload_is_refused_with_all_its_unnameable_types(
     make_kafka: MakeKafka,
 ) -> None:
     kafka = make_kafka()
@@ -48,7 +48,7 @@ async def test_in_polling_mode_any_job_type_will_do(make_driver: MakeDriver) -> 
     await make_driver().upload(BAD)
 
 
-async def test_the_topics_of_latest_versions_and_of_open_jobs_are_needed(make_kafka: MakeKafka) -> None:
+async def test_topics_of_latest_versions_and_open_jobs_are_needed(make_kafka: MakeKafka) -> None:
     kafka = make_kafka()
     await kafka.run(definition(task("old"), end(), definition_id="x"))
     await kafka.upload(definition(task("new", "u"), user("u", jobType="label"), end(), definition_id="x"))
@@ -61,7 +61,7 @@ async def test_the_topics_of_latest_versions_and_of_open_jobs_are_needed(make_ka
     assert await Dispatch(kafka.engine).topics_needed() == needed
 
 
-async def test_a_start_is_refused_while_unnameable_job_types_are_in_use(
+async def test_a_start_is_refused_while_unnameable_job_types_are_used(
     make_driver: MakeDriver, make_kafka: MakeKafka
 ) -> None:
     polling = make_driver()

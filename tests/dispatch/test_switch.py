@@ -77,9 +77,7 @@ async def test_undelivered_rows_become_queued_jobs_in_their_order(
     assert await finish_polled(polling) == instances
 
 
-async def test_a_row_whose_ack_never_came_is_queued_too_and_its_message_does_no_harm(
-    make_driver: MakeDriver, make_kafka: MakeKafka
-) -> None:
+async def test_a_row_without_an_ack_is_queued_too(make_driver: MakeDriver, make_kafka: MakeKafka) -> None:
     kafka = make_kafka()
     kafka.producer.answer = lambda record: UNKNOWN
     (instance,) = await start(kafka)
@@ -96,7 +94,7 @@ async def test_a_row_whose_ack_never_came_is_queued_too_and_its_message_does_no_
     assert polling.rows("SELECT kind, attempt FROM history WHERE attempt > 0 ORDER BY pos") == [(13, 1), (1, 2)]
 
 
-async def test_dispatched_jobs_are_completed_by_their_workers_or_come_back_at_their_deadline(
+async def test_dispatched_jobs_are_completed_or_return_at_their_deadline(
     make_driver: MakeDriver, make_kafka: MakeKafka
 ) -> None:
     kafka = make_kafka()
@@ -153,7 +151,7 @@ async def test_there_and_back_with_jobs_in_every_state_loses_nothing(
     assert again.rows("SELECT count(*) FROM token") == [(0,)]
 
 
-async def test_a_job_is_in_one_place_only_while_it_is_moved_and_taken_at_once(
+async def test_a_job_moved_and_taken_together_is_in_one_place(
     make_driver: MakeDriver, make_kafka: MakeKafka, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine of the old mode that was taken for dead polls on while its jobs are moved."""
@@ -172,9 +170,7 @@ async def test_a_job_is_in_one_place_only_while_it_is_moved_and_taken_at_once(
     assert sorted(polled + published) == sorted(instances)
 
 
-async def test_what_an_engine_of_the_old_mode_still_commits_is_found(
-    make_driver: MakeDriver, make_kafka: MakeKafka
-) -> None:
+async def test_commits_of_an_engine_in_the_old_mode_are_found(make_driver: MakeDriver, make_kafka: MakeKafka) -> None:
     polling, kafka = make_driver(), make_kafka()
     assert await move_all(kafka) == 0
     late = await start(polling)
@@ -186,9 +182,7 @@ async def test_what_an_engine_of_the_old_mode_still_commits_is_found(
     assert await finish_published(kafka) == late
 
 
-async def test_a_late_result_of_a_job_that_was_moved_makes_its_row_void(
-    make_driver: MakeDriver, make_kafka: MakeKafka
-) -> None:
+async def test_a_late_result_of_a_moved_job_voids_its_row(make_driver: MakeDriver, make_kafka: MakeKafka) -> None:
     polling = make_driver()
     (instance,) = await start(polling)
     job = await polling.one("a")
@@ -201,7 +195,7 @@ async def test_a_late_result_of_a_job_that_was_moved_makes_its_row_void(
     assert (kafka.producer.sent, kafka.outbox()) == ([], [])
 
 
-async def test_moving_is_done_in_batches_and_by_one_engine_at_a_time(
+async def test_moving_is_batched_and_one_engines_at_a_time(
     make_driver: MakeDriver, make_kafka: MakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "BATCH_ROWS", 10)
@@ -221,7 +215,7 @@ async def test_moving_is_done_in_batches_and_by_one_engine_at_a_time(
     assert await finish_published(one) == instances
 
 
-async def test_released_and_expired_leases_of_the_polling_mode_go_to_the_outbox(
+async def test_released_and_expired_leases_of_polling_go_to_the_outbox(
     make_driver: MakeDriver, make_kafka: MakeKafka
 ) -> None:
     polling = make_driver()
@@ -239,7 +233,7 @@ async def test_released_and_expired_leases_of_the_polling_mode_go_to_the_outbox(
     assert sorted(await finish_published(kafka)) == sorted([released.instance_id, expired.instance_id])
 
 
-async def test_polls_and_credit_do_not_exist_in_kafka_mode_and_batch_calls_do(kafka: KafkaDriver) -> None:
+async def test_kafka_mode_has_no_polls_and_credit_but_batch_calls(kafka: KafkaDriver) -> None:
     await start(kafka, 2)
     with pytest.raises(DispatchModeConflict):
         await kafka.poll("a")
@@ -251,7 +245,7 @@ async def test_polls_and_credit_do_not_exist_in_kafka_mode_and_batch_calls_do(ka
 # -- who may start
 
 
-async def test_the_mode_stands_in_the_database_and_changes_with_the_first_engine_of_another(
+async def test_the_mode_in_the_database_changes_with_another_modes_engine(
     database_dsn: str,
 ) -> None:
     database = Database(database_dsn, max_connections=2)
@@ -271,7 +265,7 @@ async def test_the_mode_stands_in_the_database_and_changes_with_the_first_engine
 
 
 @pytest.mark.parametrize("given_away", [False, True])
-async def test_an_engine_that_was_taken_for_dead_ends_when_the_mode_was_switched_meanwhile(
+async def test_an_engine_taken_for_dead_ends_after_the_switch(
     database_dsn: str, monkeypatch: pytest.MonkeyPatch, given_away: bool
 ) -> None:
     """Whether or not its number was given to another engine."""

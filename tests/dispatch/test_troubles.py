@@ -23,7 +23,7 @@ def test_pauses_of_a_job_type_double_until_a_success(outcome: Outcome, longest_s
     assert waiting.next_try_at() == pytest.approx(now + 0.1)
 
 
-def test_a_job_type_that_was_tried_without_an_answer_is_not_due_again_at_once() -> None:
+def test_a_job_type_without_an_answer_is_due_later() -> None:
     waiting = Troubles()
     waiting.note_type(1, Outcome.UNKNOWN, 0)
     assert waiting.take_due(0.05) == []
@@ -32,7 +32,7 @@ def test_a_job_type_that_was_tried_without_an_answer_is_not_due_again_at_once() 
     assert waiting.take_due(0.2) == [1]
 
 
-def test_rows_wait_one_by_one_in_bounded_number_and_are_forgotten_when_nobody_meets_them(
+def test_rows_wait_in_bounded_number_and_are_forgotten_when_unused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(troubles, "ASIDE_MAX_ROWS", 2)

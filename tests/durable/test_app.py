@@ -69,7 +69,7 @@ def test_another_terminal_sends_what_the_first_waits_for(directory: Path):
     assert (directory / "paid").read_text().count("\n") == 1
 
 
-def test_a_program_that_is_killed_in_a_step_begins_that_step_again(directory: Path):
+def test_a_program_killed_in_a_step_begins_that_step_again(directory: Path):
     (directory / "slow").touch()
     program = Program(directory, RUNS)
     killed = program.start()
@@ -85,9 +85,7 @@ def test_a_program_that_is_killed_in_a_step_begins_that_step_again(directory: Pa
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
-def test_interrupted_it_gives_the_run_back_and_goes_on_at_once_when_started_again(
-    directory: Path, number: signal.Signals, code: int
-):
+def test_an_interrupted_run_goes_on_at_the_next_start(directory: Path, number: signal.Signals, code: int):
     program = Program(directory, RUNS)
     interrupted = program.start()
     until(lambda: program.rows() == [(DONE, "/0", "pay")], interrupted)
@@ -102,7 +100,7 @@ def test_interrupted_it_gives_the_run_back_and_goes_on_at_once_when_started_agai
     assert ended(again)[:2] == (0, "42 ok\n")
 
 
-def test_two_programs_serve_and_one_goes_on_with_what_the_other_had(directory: Path):
+def test_one_of_two_programs_takes_over_the_others_runs(directory: Path):
     (directory / "slow").touch()
     program = Program(directory, ORDER + "app.main()\n")
     first = program.start()
@@ -243,7 +241,7 @@ print(App(order).run(order, id="o-1"))
 """
 
 
-def test_other_code_is_told_that_it_does_not_fit_and_the_old_code_goes_on(directory: Path):
+def test_unfit_code_is_told_and_the_old_code_goes_on(directory: Path):
     program = Program(directory, BLOCKED)
     first = program.start()
     until(lambda: program.rows(JOURNAL)[:1] == [(DONE, "/0", "charge")], first)

@@ -74,7 +74,7 @@ def test_an_order_takes_the_time_of_its_messages():
     assert run.view == '{"stage":"approved","at":"2030-01-01T03:00:00Z"}'
 
 
-def test_the_same_seed_gives_the_same_values_and_another_one_others():
+def test_values_depend_on_the_seed_alone():
     results = [run_workflow(shop.order, ORDER, messages=[PAID, APPROVED], seed=seed).result() for seed in (7, 7, 8)]
     assert results[0] == results[1] != results[2]
 
@@ -88,7 +88,7 @@ def test_without_a_payment_the_customer_is_reminded_after_a_day():
     assert run.took == timedelta(days=1, hours=2)
 
 
-def test_a_declared_error_is_not_retried_and_the_stock_is_released():
+def test_a_declared_error_is_not_retried_and_releases_the_stock():
     def declines(order: shop.Order) -> shop.Receipt:
         raise shop.Declined("no money")
 
@@ -98,7 +98,7 @@ def test_a_declared_error_is_not_retried_and_the_stock_is_released():
     assert [call.step for call in run.calls] == ["reserve", "pack", "pack", "charge", "release"]
 
 
-def test_a_step_is_retried_with_growing_pauses_and_keeps_its_key():
+def test_a_retried_step_pauses_longer_and_keeps_its_key():
     keys, attempts = [], []
 
     def fails_twice(order: shop.Order) -> shop.Receipt:
@@ -119,7 +119,7 @@ def test_a_step_is_retried_with_growing_pauses_and_keeps_its_key():
     ]
 
 
-def test_an_error_that_is_not_declared_comes_as_step_failed_after_the_retries():
+def test_an_undeclared_error_comes_as_step_failed_after_the_retries():
     @step(retries=1)
     async def breaks() -> None:
         raise OSError("the line is down")
@@ -156,7 +156,7 @@ def test_an_attempt_that_takes_too_long_fails():
     assert run.error is not None
 
 
-def test_a_deadline_cancels_a_running_step_and_the_clean_up_runs():
+def test_a_deadline_cancels_the_step_and_clean_up_runs():
     run = run_workflow(shop.order, ORDER, steps={shop.pack: Takes("9 days")}, messages=[PAID])
     with pytest.raises(TooSlow):
         run.result()
@@ -251,7 +251,7 @@ def test_a_run_that_would_wait_for_ever_says_where():
         run_workflow(body)
 
 
-def test_a_message_of_another_type_is_raised_where_it_is_received():
+def test_a_message_of_another_type_is_raised_where_received():
     @workflow
     async def body() -> int:
         try:
@@ -262,7 +262,7 @@ def test_a_message_of_another_type_is_raised_where_it_is_received():
     assert run_workflow(body, messages=[Message("n", "many"), Message("n", 3)]).result() == len('"many"') + 3
 
 
-def test_a_message_that_comes_with_its_deadline_is_kept_for_the_next_receive():
+def test_a_message_at_the_deadline_is_kept_for_later():
     from penstock.durable import move_on_after
 
     @workflow
@@ -300,7 +300,7 @@ def test_two_children_with_one_key_are_refused():
         run_workflow(body).result()
 
 
-def test_keys_inside_each_other_are_refused_where_their_path_could_not_be_kept():
+def test_nested_keys_whose_path_is_lost_are_refused():
     @workflow
     async def deep(left: int) -> None:
         async with open_nursery() as nursery:
@@ -344,7 +344,7 @@ def test_limits_of_branches_and_of_depth():
 
 
 @pytest.mark.parametrize(("value", "error"), [(object(), Unencodable), ("x" * 300_000, PayloadTooLarge)])
-def test_arguments_that_can_not_be_stored_are_refused_where_they_are_passed(value, error):
+def test_arguments_that_cannot_be_stored_are_refused_where_passed(value, error):
     @step
     async def takes(value: object) -> None: ...
 
@@ -357,7 +357,7 @@ def test_arguments_that_can_not_be_stored_are_refused_where_they_are_passed(valu
 
 
 @pytest.mark.parametrize("value", [float("nan"), [1.0, float("-inf")], "a\0b", {"\0": 1}])
-def test_a_value_that_would_come_back_as_another_one_fails_its_step_and_blocks_nothing(value):
+def test_a_value_that_changes_on_its_way_fails_its_step(value):
     @step
     async def gives() -> Any:
         return value
@@ -443,7 +443,7 @@ def test_a_removed_step_is_a_mismatch():
         changed(body)
 
 
-def test_a_recorded_value_that_no_longer_fits_is_told_with_path_value_and_field():
+def test_an_unfit_recorded_value_is_told_with_path_and_field():
     @step(name="reserve")
     async def now_gives_a_receipt(order: shop.Order) -> shop.Receipt: ...
 
@@ -502,7 +502,7 @@ def test_a_discarded_run_does_nothing_any_more():
     assert kernel.take_commands() == []
 
 
-def test_a_step_whose_deadline_has_passed_when_it_ends_gives_its_outcome():
+def test_a_step_ending_after_its_deadline_gives_its_outcome():
     from penstock.durable import move_on_after
 
     async def body() -> str:

@@ -84,7 +84,7 @@ async def test_a_long_sleep_ends_with_another_attempt(autojump_clock):
     assert row.attempt == 2
 
 
-async def test_a_short_pause_between_attempts_is_no_record_and_a_long_one_is(autojump_clock):
+async def test_only_a_long_pause_between_attempts_is_a_record(autojump_clock):
     times: list[float] = []
 
     async def fails() -> str:
@@ -107,7 +107,7 @@ async def test_a_short_pause_between_attempts_is_no_record_and_a_long_one_is(aut
     assert row.attempt == 2, "the long pause was waited for in the database"
 
 
-async def test_attempts_end_with_the_retries_and_the_body_meets_the_error(autojump_clock):
+async def test_attempts_end_with_the_retries_as_the_bodys_error(autojump_clock):
     async def fails() -> None:
         raise OSError("down")
 
@@ -122,7 +122,7 @@ async def test_attempts_end_with_the_retries_and_the_body_meets_the_error(autoju
     assert row.records[-1].attempt == 3
 
 
-async def test_a_step_in_time_trouble_is_cancelled_and_the_run_waits_for_its_real_end(autojump_clock):
+async def test_a_step_over_time_is_cancelled_and_its_end_awaited(autojump_clock):
     ended: list[float] = []
 
     async def lingers() -> None:
@@ -189,7 +189,7 @@ async def test_a_ctrl_c_during_a_step_is_the_programs(autojump_clock):
     assert database.runs["r"].records == []
 
 
-async def test_a_message_wakes_a_parked_run_and_one_that_is_held(autojump_clock):
+async def test_a_message_wakes_parked_and_held_runs(autojump_clock):
     @workflow
     async def talks() -> list[int]:
         return [await receive("n", int), await receive("n", int)]
@@ -209,7 +209,7 @@ async def test_a_message_wakes_a_parked_run_and_one_that_is_held(autojump_clock)
     assert row.attempt == 2
 
 
-async def test_a_message_that_comes_while_it_parks_is_not_slept_over(autojump_clock):
+async def test_a_message_during_parking_wakes_the_run(autojump_clock):
     @workflow
     async def talks() -> int:
         return await receive("n", int)
@@ -418,7 +418,7 @@ async def test_a_cancelled_scopes_step_is_not_begun_after_a_crash(autojump_clock
     assert kinds(row) == ["CLOCK", "STOPPED /1 slow"]
 
 
-async def test_drained_runs_that_wait_are_parked_and_others_given_back_after_the_grace(autojump_clock):
+async def test_a_drain_parks_waiting_runs_and_gives_others_back(autojump_clock):
     async def long() -> None:
         await trio.sleep(100)
 
@@ -479,7 +479,7 @@ async def test_a_journal_that_grows_too_long_ends_the_run(autojump_clock):
     assert row.ending.failure == "JournalTooLong: 51 records; 50 at most"
 
 
-async def test_open_nurseries_and_branches_are_shown_with_what_they_wait_for(autojump_clock):
+async def test_open_nurseries_and_branches_are_shown_with_their_waits(autojump_clock):
     @workflow
     async def body() -> None:
         async with open_nursery() as nursery:

@@ -15,7 +15,7 @@ from tests.durable.memory import Database, kinds
 from tests.durable.test_executor import executing
 
 
-async def test_a_step_that_a_later_record_of_the_same_group_cancels_never_begins(autojump_clock):
+async def test_a_step_cancelled_within_its_record_group_never_begins(autojump_clock):
     began: list[str] = []
 
     @step
@@ -50,7 +50,7 @@ async def test_a_step_that_a_later_record_of_the_same_group_cancels_never_begins
     assert row.ending.cancelled
 
 
-async def test_a_step_that_does_not_stop_is_told_of_and_waited_for(autojump_clock, caplog: pytest.LogCaptureFixture):
+async def test_a_step_that_does_not_stop_is_waited_for(autojump_clock, caplog: pytest.LogCaptureFixture):
     @step
     async def deaf() -> str:
         with trio.CancelScope(shield=True):
@@ -79,7 +79,7 @@ async def test_a_step_that_does_not_stop_is_told_of_and_waited_for(autojump_cloc
     assert row.ending.result == '"done all the same"'
 
 
-async def test_a_body_that_never_waits_is_blocked_and_the_others_go_on(autojump_clock, monkeypatch: pytest.MonkeyPatch):
+async def test_a_body_that_never_waits_blocks_only_itself(autojump_clock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(isolation, "WARN_AFTER_S", 0.1)
     monkeypatch.setattr(isolation, "END_AFTER_S", 0.3)
     monkeypatch.setattr(isolation, "LOOK_INTERVAL_S", 0.02)

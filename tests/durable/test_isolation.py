@@ -75,9 +75,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("forbidden", "ours"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
-async def test_what_would_attach_itself_to_the_loop_is_refused_at_its_line(
-    forbidden: Callable[[], Awaitable[None]], ours: str
-):
+async def test_attaching_to_the_loop_is_refused_at_its_line(forbidden: Callable[[], Awaitable[None]], ours: str):
     global nursery_of_the_test
 
     @workflow

@@ -77,5 +77,5 @@ def test_an_order_whose_executor_dies_is_shipped_once(database_dsn, tmp_path, ki
 
 @pytest.mark.chaos
 @pytest.mark.parametrize(("kind", "count"), [each for each in ALL if each not in FEW])
-def test_an_order_whose_executor_dies_at_any_record_is_shipped_once(database_dsn, tmp_path, kind, count):
+def test_an_order_ships_once_whichever_record_its_executor_dies_at(database_dsn, tmp_path, kind, count):
     dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)

@@ -114,7 +114,7 @@ def test_another_librarys_cancelled_is_found(kind):
     assert found(IMPORTED.format(line=line)) == [(20, "cancelled")]
 
 
-def test_clean_up_without_a_shield_is_found_and_with_one_not():
+def test_only_clean_up_without_a_shield_is_found():
     source = """
 @workflow
 async def body(o):
@@ -133,7 +133,7 @@ async def body(o):
     assert found(source) == [(7, "clean-up"), (12, "clean-up")]
 
 
-def test_what_a_body_calls_in_its_file_is_looked_at_too():
+def test_functions_that_a_body_calls_are_checked_too():
     source = """
 from penstock.durable import step, workflow
 import time

@@ -37,7 +37,7 @@ def first_example() -> str:
 
 
 @pytest.mark.slow
-def test_the_first_example_is_killed_in_the_middle_and_goes_on(python: Path, directory: Path):
+def test_the_first_example_goes_on_after_a_kill(python: Path, directory: Path):
     (directory / "hello.py").write_text(first_example())
     environment = {"WE_DATA_DIR": str(directory / "data"), "HOME": str(directory), "PATH": "/usr/bin:/bin"}
     first = subprocess.Popen([python, "hello.py"], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)

@@ -25,7 +25,7 @@ def slow_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrioConnection, "rollback", slowly)
 
 
-async def test_a_poll_after_a_late_fail_gets_the_job_that_the_completion_made(driver: Driver) -> None:
+async def test_a_poll_gets_the_job_of_a_completion_before_it(driver: Driver) -> None:
     await driver.run(linear(2))
     first = await driver.one("work")
     await driver.complete(first)

@@ -98,9 +98,7 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
 
 @pytest.mark.parametrize("wait_for", [{"duration": "${x}"}, {"until": "${x}"}])
 @pytest.mark.parametrize("value", [None, True, [1], {"a": 1}, -1, "", 1e30, 10**40])
-async def test_a_wait_for_no_time_at_all_says_what_it_was_given(
-    driver: Driver, wait_for: dict[str, str], value: object
-) -> None:
+async def test_a_wait_for_no_time_says_what_it_got(driver: Driver, wait_for: dict[str, str], value: object) -> None:
     body = definition(step("w", "WAIT", nextStep="end", **wait_for), end())
     view = await driver.view(await driver.run(body, {"x": value}))
     assert view.status == "FAILED"
@@ -112,7 +110,7 @@ async def test_a_wait_for_no_time_at_all_says_what_it_was_given(
     assert expected.replace('""', "''") in (view.failure_reason or "")
 
 
-async def test_the_end_of_the_instance_is_the_last_record_of_its_audit_trail(driver: Driver) -> None:
+async def test_the_instances_end_is_the_audit_trails_last_record(driver: Driver) -> None:
     await driver.upload(linear(1))
     view = await driver.start("linear")
     await driver.complete(await driver.one("work"))

@@ -64,9 +64,7 @@ class Lanes:
         await wait_until(done)
 
 
-async def test_what_stands_aside_is_not_applied_by_its_old_batch_too(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_stands_aside_is_not_applied_by_its_batch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     await driver.upload(EARLY)
     slow, other = [(await driver.start("early")).id for _ in range(2)]
     lanes = Lanes(driver, monkeypatch)

@@ -407,9 +407,7 @@ async def crash_at_step(dsn: str, point: int, name: str, key: str) -> tuple[dict
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith(("a poll", "a parked poll"))])
-async def test_an_engine_of_which_everything_is_cancelled_leaves_the_state_before_or_after(
-    driver: Driver, name: str
-) -> None:
+async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Driver, name: str) -> None:
     """As when one of its services crashes; another engine goes on."""
     scene = await SCENARIOS[name](driver, "undisturbed")
     await scene.operation()

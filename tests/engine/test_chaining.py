@@ -27,7 +27,7 @@ async def children(driver: Driver, definition_id: str) -> list[Instance]:
     return (await driver.engine.instances.list(definition_id, None, None, 0, 200)).items
 
 
-async def test_the_child_has_all_variables_its_parents_id_and_no_business_key(driver: Driver) -> None:
+async def test_the_child_has_its_parents_variables_and_id_without_key(driver: Driver) -> None:
     await driver.upload(SECOND)
     await driver.upload(FIRST)
     start = {"big": 10**999, "deep": {"a": [None, 1.5]}, "text": "ä\N{PILE OF POO}"}
@@ -52,7 +52,7 @@ async def test_the_child_is_of_the_latest_version(driver: Driver) -> None:
     assert child.parent_instance_id == instance
 
 
-async def test_a_next_workflow_that_is_unknown_at_the_end_fails_the_instance(driver: Driver) -> None:
+async def test_an_unknown_next_workflow_fails_the_instance_at_its_end(driver: Driver) -> None:
     await driver.upload(FIRST)
     instance = (await driver.start("first")).id
     await driver.complete(await driver.one("x"), {"a": 1})
@@ -66,7 +66,7 @@ async def test_a_next_workflow_that_is_unknown_at_the_end_fails_the_instance(dri
     assert variables_of(child) == {"a": 1}
 
 
-async def test_a_chain_through_workflows_that_end_at_once_is_one_transaction(driver: Driver) -> None:
+async def test_a_chain_of_instantly_ending_workflows_is_one_transaction(driver: Driver) -> None:
     await driver.upload(definition(task("last"), end(), definition_id="w4"))
     for n in (3, 2):
         await driver.upload(chained(definition(assign("t", {f"w{n}": n}), end()), f"w{n}", f"w{n + 1}"))
@@ -85,7 +85,7 @@ async def test_a_chain_through_workflows_that_end_at_once_is_one_transaction(dri
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_workflow_that_ends_at_its_start_chains_at_its_start(driver: Driver, keyed: bool) -> None:
+async def test_a_workflow_that_ends_at_once_chains_at_once(driver: Driver, keyed: bool) -> None:
     await driver.upload(SECOND)
     await driver.upload(chained(definition(assign("t", {"a": 1}), end()), "first", "second"))
     for _ in range(2 if keyed else 1):
@@ -95,7 +95,7 @@ async def test_a_workflow_that_ends_at_its_start_chains_at_its_start(driver: Dri
     assert variables_of(child) == {"a": 1, "b": 2}
 
 
-async def test_a_child_that_fails_at_once_does_not_fail_its_parent(driver: Driver) -> None:
+async def test_a_child_failing_at_once_does_not_fail_its_parent(driver: Driver) -> None:
     await driver.upload(definition(choose("d", {"ghost": "end"}), end(), definition_id="second"))
     await driver.upload(FIRST)
     parent = (await driver.start("first")).id
@@ -156,9 +156,7 @@ async def test_repeated_completions_start_one_child(driver: Driver) -> None:
     assert len(await children(driver, "second")) == 1
 
 
-async def test_a_workflow_that_chains_into_itself_for_ever_fails_at_a_limit(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_endless_chain_into_itself_fails_at_a_limit(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advancer, "CHAIN_MAX", 10)
     await driver.upload(chained(definition(end()), "again", "again"))
     view = await driver.start("again")
@@ -178,7 +176,7 @@ async def test_a_workflow_may_chain_into_itself_with_work_in_between(driver: Dri
     assert len(await children(driver, "again")) == 6
 
 
-async def test_the_child_and_its_parents_end_are_committed_together_or_not_at_all(
+async def test_the_child_and_its_parents_end_commit_together(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trap: chained in memory, before or after the commit. Here the commit fails once."""

@@ -79,7 +79,7 @@ async def test_the_cache_is_bounded_in_bytes(make_driver: MakeDriver) -> None:
     assert driver.engine.definitions._cached_bytes <= 1_048_576
 
 
-async def test_one_that_is_larger_than_the_cache_is_used_all_the_same(make_driver: MakeDriver) -> None:
+async def test_a_definition_larger_than_the_cache_is_usable(make_driver: MakeDriver) -> None:
     driver = make_driver(definition_cache_max_bytes=1_048_576)
     await driver.upload(large("huge", steps=1_000))
     await driver.upload(large("large"))
@@ -87,7 +87,7 @@ async def test_one_that_is_larger_than_the_cache_is_used_all_the_same(make_drive
         assert (await driver.start(name)).status == "ACTIVE"
 
 
-async def test_no_lock_is_held_and_nobody_waits_while_a_definition_is_parsed_for_an_instance(
+async def test_a_definition_is_parsed_for_an_instance_without_a_lock(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_driver()
@@ -107,7 +107,7 @@ async def test_no_lock_is_held_and_nobody_waits_while_a_definition_is_parsed_for
     assert (await driver.view(instance)).current_step_ids == ["s0"]
 
 
-async def test_no_lock_is_held_while_a_definition_is_parsed_that_is_chained_into(
+async def test_a_chained_definition_is_parsed_without_a_lock(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_driver()
@@ -130,7 +130,7 @@ async def test_no_lock_is_held_while_a_definition_is_parsed_that_is_chained_into
     assert (child.parent_instance_id, child.current_step_ids) == (instance, ["s0"])
 
 
-async def test_a_chain_of_definitions_larger_than_the_cache_comes_to_its_end(make_driver: MakeDriver) -> None:
+async def test_a_chain_larger_than_the_definition_cache_ends(make_driver: MakeDriver) -> None:
     driver = make_driver(definition_cache_max_bytes=1_048_576)
     names = [f"d{n}" for n in range(4)]
     for name, following in zip(names, [*names[1:], None], strict=True):

@@ -57,7 +57,7 @@ def secret(**values: Any) -> dict[str, Any]:
     return {"name": MARK, **values}
 
 
-async def test_a_run_through_every_kind_of_step_and_both_lanes_leaves_no_payload_in_clear(driver: Driver) -> None:
+async def test_no_kind_of_step_leaves_a_payload_in_clear(driver: Driver) -> None:
     instance = await driver.run(EVERYTHING, secret(price=100, nested={"deep": [MARK]}))
     await driver.signal(instance, "parked", {"early": MARK}, buffer=True)
     (kept,) = await driver.engine.tasks.buffered(instance)
@@ -148,7 +148,7 @@ async def test_instances_from_before_are_read_and_go_on(make_driver: MakeDriver)
     assert await keyed.variables(instance) == secret(own={"$enc": "mine"}, step=1, sealed=MARK)
 
 
-async def test_a_missing_key_is_an_error_that_ends_no_engine_and_harms_no_neighbour(make_driver: MakeDriver) -> None:
+async def test_a_missing_key_harms_neither_engine_nor_neighbours(make_driver: MakeDriver) -> None:
     keyed = make_driver(encryption_keys=Secret(KEYS["k1"]))
     sealed = await keyed.run(EVERYTHING, secret(price=1))
     await keyed.signal(sealed, "parked", {"x": MARK}, buffer=True)
@@ -177,7 +177,7 @@ async def test_a_missing_key_is_an_error_that_ends_no_engine_and_harms_no_neighb
     assert await both.variables(sealed) == secret(price=1)
 
 
-async def test_a_job_that_can_t_be_read_is_not_claimed_again_and_again(make_driver: MakeDriver) -> None:
+async def test_an_unreadable_job_is_not_claimed_again_and_again(make_driver: MakeDriver) -> None:
     keyed = make_driver(encryption_keys=Secret(KEYS["k1"]))
     sealed = await keyed.run(linear(1), secret())
     other = make_driver(encryption_keys=Secret(KEYS["k2"]), services=True)

@@ -93,7 +93,7 @@ async def test_a_late_result_counts_while_nobody_claimed_the_job(driver: Driver,
     assert [(each.attempt, each.status) for each in done.attempts or ()] == [(1, "COMPLETED")]
 
 
-async def test_a_late_result_of_another_than_the_last_holder_does_not_count(driver: Driver, body: Json) -> None:
+async def test_a_late_result_of_a_former_holder_does_not_count(driver: Driver, body: Json) -> None:
     stale, _ = await taken_over(driver, body)
     await driver.expire(31)
     await lost(driver, driver.complete, stale)
@@ -108,7 +108,7 @@ async def test_a_late_failure_counts_while_nobody_claimed_the_job(driver: Driver
     assert len(await driver.poll("a")) == 1
 
 
-async def test_a_late_heartbeat_takes_the_job_back_under_the_same_attempt(driver: Driver, body: Json) -> None:
+async def test_a_late_heartbeat_keeps_the_job_and_its_attempt(driver: Driver, body: Json) -> None:
     await driver.run(body)
     driver.clock.stop()
     job = await driver.one("a")
@@ -230,7 +230,7 @@ async def test_the_attempt_grows_with_each_claim_and_hand_off(make_driver: MakeD
     assert len(await driver.history(instance)) == 1
 
 
-async def test_a_job_given_back_spends_nothing_and_has_no_last_holder(driver: Driver, body: Json) -> None:
+async def test_a_released_job_spends_nothing_and_has_no_holder(driver: Driver, body: Json) -> None:
     instance = await driver.run(body)
     job = await driver.one("a")
     (outcome,) = await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=1)])
@@ -273,7 +273,7 @@ def held(job_id: str, worker: str) -> Any:
     return type("DispatchedJob", (), {"id": job_id, "worker_id": worker})()
 
 
-async def test_any_worker_completes_a_dispatched_job_and_the_first_one_wins(driver: Driver, body: Json) -> None:
+async def test_the_first_worker_to_complete_a_dispatched_job_wins(driver: Driver, body: Json) -> None:
     job = await dispatched(driver, body)
     await lost(driver, driver.complete, held(job, "a"), attempt=2)
     await driver.complete(held(job, "a"), {"by": "a"})
@@ -398,9 +398,7 @@ async def test_each_heartbeat_of_a_batch_has_its_own_outcome(driver: Driver, bod
     assert [getattr(each, "outcome", None) for each in answers] == [None, "lease-lost", "cancelled", "not-found"]
 
 
-async def test_a_value_that_can_not_be_stored_refuses_its_item_and_not_its_neighbours(
-    driver: Driver, body: Json
-) -> None:
+async def test_an_unstorable_value_refuses_only_its_item(driver: Driver, body: Json) -> None:
     """The adapters check variables; here something slips through, and the database says no."""
     await driver.upload(body)
     jobs = []
@@ -424,9 +422,7 @@ async def test_an_attempt_that_nobody_can_have_is_a_lost_lease(driver: Driver, b
     await lost(driver, driver.heartbeat, job, attempt=attempt)
 
 
-async def test_an_instance_that_was_cancelled_tells_its_workers_at_the_next_heartbeat(
-    driver: Driver, body: Json
-) -> None:
+async def test_workers_hear_of_a_cancel_at_the_next_heartbeat(driver: Driver, body: Json) -> None:
     instance = await driver.run(body)
     job = await driver.one("a")
     await driver.cancel(instance)

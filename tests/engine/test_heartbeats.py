@@ -90,7 +90,7 @@ async def test_a_job_whose_lease_expires_too_often_is_dead_lettered(driver: Driv
     assert (await driver.one("a")).attempt == 1
 
 
-async def test_a_retry_starts_the_count_of_expiries_anew_only_with_a_new_execution(driver: Driver) -> None:
+async def test_only_a_new_execution_counts_expiries_anew(driver: Driver) -> None:
     """A failure in between does not make a job immortal."""
     await driver.run(definition(task("a", retryCount=100), end()))
     for n in range(9):
@@ -128,13 +128,13 @@ async def test_a_late_result_is_faster_than_the_dead_letter(driver: Driver, resc
     assert driver.snapshot() == before
 
 
-async def test_a_dead_letter_that_a_crash_left_undone_is_done_by_the_next_look(driver: Driver) -> None:
+async def test_the_next_look_does_an_undone_dead_letter(driver: Driver) -> None:
     await almost_dead(driver)
     assert await driver.expire(limit=1) == 1
     assert driver.rows("SELECT status, failure FROM instance") == [(2, "lease expired 1 times")]
 
 
-async def test_expiry_of_many_jobs_is_one_statement_and_leaves_locked_rows_alone(make_driver: MakeDriver) -> None:
+async def test_expiry_is_one_statement_and_skips_locked_rows(make_driver: MakeDriver) -> None:
     driver = make_driver()
     await driver.upload(ONE)
     for _ in range(5):
@@ -179,7 +179,7 @@ async def test_heartbeats_extend_a_lease_only_up_to_the_steps_timeout(driver: Dr
 
 
 @pytest.mark.parametrize(("timeout", "lease", "asked", "length"), [("PT1M", 20, 3600, 60), ("PT2H", 600, 10, 600)])
-async def test_the_engine_watches_for_the_end_that_a_heartbeat_really_set(
+async def test_the_engine_watches_the_end_that_a_heartbeat_set(
     driver: Driver, timeout: str, lease: int, asked: int, length: int
 ) -> None:
     """A job with a time limit came back as late as its worker's last wish for more was long."""

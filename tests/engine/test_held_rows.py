@@ -118,7 +118,7 @@ async def timed(call: Awaitable[Any]) -> float:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_a_held_instance_makes_its_own_call_wait_and_no_other(make_driver: MakeDriver, name: str) -> None:
+async def test_a_held_instance_makes_only_its_own_call_wait(make_driver: MakeDriver, name: str) -> None:
     operation = OPERATIONS[name]
     driver = make_driver(outage_wait_seconds=PATIENCE_S)
     slow, *others = await subjects(driver, operation, 9)
@@ -152,7 +152,7 @@ async def test_a_held_instance_makes_its_own_call_wait_and_no_other(make_driver:
     await operation.call(driver, slow)
 
 
-async def test_a_held_call_goes_through_when_the_row_is_let_go(make_driver: MakeDriver) -> None:
+async def test_a_held_call_goes_through_with_the_free_row(make_driver: MakeDriver) -> None:
     driver = make_driver()
     slow, free = await subjects(driver, OPERATIONS["complete"], 2)
     assert slow.job is not None
@@ -167,7 +167,7 @@ async def test_a_held_call_goes_through_when_the_row_is_let_go(make_driver: Make
     assert await driver.open_steps(free.instance) == ["task-1"]
 
 
-async def test_a_held_key_makes_the_start_that_names_it_wait_and_no_other(make_driver: MakeDriver) -> None:
+async def test_a_held_key_makes_only_its_own_start_wait(make_driver: MakeDriver) -> None:
     driver = make_driver(outage_wait_seconds=PATIENCE_S)
     await driver.upload(linear(1))
     took_s: list[float] = []
@@ -256,7 +256,7 @@ async def test_a_locked_table_is_as_good_as_away(make_driver: MakeDriver) -> Non
     await driver.complete(two.job)
 
 
-async def test_readiness_and_a_metric_tell_of_a_batch_that_takes_long(make_driver: MakeDriver) -> None:
+async def test_readiness_and_a_metric_tell_of_a_long_batch(make_driver: MakeDriver) -> None:
     driver = make_driver(batch_stuck_seconds=0.3, outage_wait_seconds=60)
     one, _ = await subjects(driver, OPERATIONS["complete"], 2)
     assert one.job is not None
@@ -335,7 +335,7 @@ async def test_a_hand_off_that_waited_gives_the_whole_lease(make_driver: MakeDri
     assert ends[0] - let_go[0] > dt.timedelta(seconds=60 - SHORT_S)
 
 
-async def test_a_batch_that_ends_late_leaves_the_polls_alone_of_those_that_stood_aside(
+async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""

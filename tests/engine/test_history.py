@@ -16,7 +16,7 @@ from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait
 
 
-async def test_history_has_one_item_for_each_step_execution_in_order_of_entry(driver: Driver) -> None:
+async def test_history_has_an_item_per_execution_in_entry_order(driver: Driver) -> None:
     body = definition(
         assign("t", {"a": 1}, "d"),
         choose("d", {"a == 1": "fork"}),
@@ -50,7 +50,7 @@ async def test_history_has_one_item_for_each_step_execution_in_order_of_entry(dr
     assert all(item.failure_reason is None for item in items)
 
 
-async def test_decisions_and_transformations_stand_in_the_order_in_which_they_ran(driver: Driver) -> None:
+async def test_decisions_and_transformations_stand_in_execution_order(driver: Driver) -> None:
     """The trap: entries of automatic steps in random order."""
     steps = [assign(f"s{n}", {f"v{n}": n}, f"s{n + 1}") for n in range(30)]
     body = definition(task("x", "s0"), *steps, end("s30"))
@@ -228,7 +228,7 @@ async def test_what_ended_a_wait_is_in_the_audit(driver: Driver, ends_by: str) -
 
 
 @pytest.mark.parametrize("audited", [True, False])
-async def test_a_kept_signal_that_no_wait_ever_takes_is_in_the_audit(make_driver: MakeDriver, audited: bool) -> None:
+async def test_a_kept_signal_never_taken_is_in_the_audit(make_driver: MakeDriver, audited: bool) -> None:
     driver = make_driver(audit_log_enabled=audited)
     instance = await driver.run(definition(task("x", "w"), wait("w", "u"), user("u"), end()))
     await driver.signal(instance, "w", {"a": 1}, buffer=True)
@@ -261,7 +261,7 @@ async def test_uploads_are_audited_once_per_version(driver: Driver) -> None:
     ]
 
 
-async def test_without_the_audit_log_nothing_is_written_and_history_still_tells(make_driver: MakeDriver) -> None:
+async def test_without_the_audit_log_history_alone_is_written(make_driver: MakeDriver) -> None:
     driver = make_driver(audit_log_enabled=False)
     instance = await driver.run(definition(user("u", "w"), wait("w"), end()))
     await driver.finish_task(instance, "u")
@@ -270,7 +270,7 @@ async def test_without_the_audit_log_nothing_is_written_and_history_still_tells(
     assert await kinds(driver, instance) == ["STARTED", *["STEP_COMPLETED"] * 3, "INSTANCE_COMPLETED"]
 
 
-async def test_audit_records_are_written_with_what_they_tell_or_not_at_all(driver: Driver) -> None:
+async def test_audit_records_are_written_with_their_change_or_not(driver: Driver) -> None:
     """In the transaction of the change: the same transaction id on both rows."""
     body = parallel(user("a", "join", boundaryEvents=[timer("join", "PT1H")]), user("b", "join"))
     instance = await driver.run(body)

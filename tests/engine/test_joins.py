@@ -46,7 +46,7 @@ async def test_the_second_steps_of_branches_are_waited_for(driver: Driver) -> No
     assert await driver.status(instance) == "COMPLETED"
 
 
-async def test_a_loop_within_a_branch_and_one_over_the_whole_block(driver: Driver) -> None:
+async def test_loops_within_a_branch_and_over_the_block_join(driver: Driver) -> None:
     body = definition(
         gateway("fork", "a", "b"),
         task("a", "again"),
@@ -111,7 +111,7 @@ async def test_every_kind_of_step_in_one_block(driver: Driver) -> None:
     assert sorted(await driver.open_steps(instance)) == ["last", "outside"]
 
 
-async def test_end_in_a_branch_takes_the_other_branches_jobs_out_of_the_queue(driver: Driver) -> None:
+async def test_end_in_a_branch_dequeues_the_other_branches_jobs(driver: Driver) -> None:
     instance = await driver.run(
         parallel(
             task("stop", "end"), task("queued", "join"), task("held", "join"), wait("parked", "join", duration="PT1H")
@@ -130,7 +130,7 @@ async def test_end_in_a_branch_takes_the_other_branches_jobs_out_of_the_queue(dr
     assert {step for step, status in await driver.path(instance) if status == "SKIPPED"} == {"queued", "held", "parked"}
 
 
-async def test_a_join_without_its_gateway_fails_the_instance_and_not_the_completion(driver: Driver) -> None:
+async def test_a_join_without_its_gateway_fails_only_the_instance(driver: Driver) -> None:
     """A definition that passes validation and fails at run time must not let a job circle for ever."""
     body = definition(
         task("x", "fork", boundaryEvents=[timer("a", interrupting=True)]),
@@ -150,7 +150,7 @@ async def test_a_join_without_its_gateway_fails_the_instance_and_not_the_complet
     assert await driver.variables(instance) == {"kept": 1}
 
 
-async def test_a_branch_that_leaves_and_one_that_ends_are_taken_out_of_the_count(driver: Driver) -> None:
+async def test_branches_that_leave_or_end_are_not_counted(driver: Driver) -> None:
     instance = await driver.run(
         definition(
             gateway("fork", "leaves", "ends", "arrives"),
@@ -172,7 +172,7 @@ async def test_a_branch_that_leaves_and_one_that_ends_are_taken_out_of_the_count
     assert driver.rows("SELECT count(*) FROM token WHERE state = 2") == [(2,)]  # open twice, shown once
 
 
-async def test_when_no_branch_arrives_the_instance_stays_active_with_nothing_open(driver: Driver) -> None:
+async def test_without_any_arrival_the_instance_stays_active_and_empty(driver: Driver) -> None:
     body = parallel(task("a", None, boundaryEvents=[timer("join", "P1D")]), task("b", None))
     instance = await driver.run(body)
     await drain(driver, "a", "b")

@@ -55,7 +55,7 @@ async def test_all_fields_of_a_record_come_back_also_sealed(make_driver: MakeDri
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"attempt": 2}, {"holder": "e0.0123abcd/shop-2"}, {"instance": 5}])
-async def test_who_does_not_hold_the_run_writes_nothing_and_is_told(driver: Driver, change: dict[str, Any]) -> None:
+async def test_who_does_not_hold_the_run_writes_nothing(driver: Driver, change: dict[str, Any]) -> None:
     run, other = await begin(driver), await begin(driver)
     wrong = run.held._replace(**change)
     journal = driver.engine.journal
@@ -85,7 +85,7 @@ async def test_who_does_not_hold_the_run_writes_nothing_and_is_told(driver: Driv
     assert driver.rows("SELECT state, attempt, mail FROM token") == [(1, 1, 0)] * 2
 
 
-async def test_what_ended_is_fenced_too_and_ending_twice_is_ending_once(driver: Driver) -> None:
+async def test_an_ended_run_is_fenced_and_ends_once(driver: Driver) -> None:
     run = await begin(driver)
     assert await finish(driver, run.held)
     assert await finish(driver, run.held)
@@ -96,7 +96,7 @@ async def test_what_ended_is_fenced_too_and_ending_twice_is_ending_once(driver: 
 @pytest.mark.parametrize(
     ("status", "failure"), [(InstanceStatus.FAILED, "Declined: no"), (InstanceStatus.CANCELLED, None)]
 )
-async def test_runs_that_fail_or_are_cancelled_are_listed_as_instances_are(
+async def test_failed_or_cancelled_runs_are_listed_as_instances(
     driver: Driver, status: InstanceStatus, failure: str | None
 ) -> None:
     run = await begin(driver, id="a")
@@ -119,7 +119,7 @@ async def test_an_id_starts_one_run_and_other_arguments_are_refused(driver: Driv
         await start(driver, {"n": 2, "result": 5}, id="a")
 
 
-async def test_a_takeover_goes_on_with_the_journal_and_the_first_holder_is_out(driver: Driver) -> None:
+async def test_a_takeover_keeps_the_journal_and_fences_its_predecessor(driver: Driver) -> None:
     run = await begin(driver)
     await append(driver, run.held, done("/0"))
     await driver.engine.journal.give_back(run.held)
@@ -150,7 +150,7 @@ async def test_pages_are_bounded_in_rows_and_bytes(driver: Driver) -> None:
         assert (len(records), more) == (10, False)
 
 
-async def test_what_is_too_much_or_wrong_is_refused_with_its_name(driver: Driver) -> None:
+async def test_what_is_too_much_or_wrong_is_named(driver: Driver) -> None:
     run = await begin(driver)
     with pytest.raises(PayloadTooLarge, match="/0"):
         await append(driver, run.held, done("/0", "x" * 262_145))
@@ -183,7 +183,7 @@ async def test_what_is_too_much_or_wrong_is_refused_with_its_name(driver: Driver
     assert (await driver.view(run.instance_id)).failure_reason == "no\ufffdt \ufffd"
 
 
-async def test_a_lease_is_extended_by_an_append_when_half_of_it_is_over(driver: Driver) -> None:
+async def test_an_append_extends_the_lease_at_half_time(driver: Driver) -> None:
     run = await begin(driver)
     assert (await append(driver, run.held, done("/0"))).lease_left_s is None
     [(before,)] = driver.rows("SELECT lease_until FROM token")
@@ -203,7 +203,7 @@ async def test_a_lease_is_extended_by_an_append_when_half_of_it_is_over(driver: 
     assert {step: bytes(value) for step, value in progress.items()} == {"run": b'{"stage": 1}'}
 
 
-async def test_graphs_and_workflows_as_code_keep_out_of_each_others_ids(driver: Driver) -> None:
+async def test_graphs_and_code_keep_out_of_each_others_ids(driver: Driver) -> None:
     await driver.upload(linear(1, definition_id="taken"))
     with pytest.raises(Conflict, match="'taken'"):
         await driver.engine.code.start(CodeWorkflow("taken"))

@@ -35,7 +35,7 @@ def branching(*steps: Json, heads: list[str]) -> Json:
     )
 
 
-async def test_a_branch_that_dead_ends_is_taken_out_of_the_count(driver: Driver) -> None:
+async def test_a_branchs_dead_end_takes_it_out_of_the_count(driver: Driver) -> None:
     await driver.upload(branching(service("a", "join", job_type="a"), service("b", job_type="b"), heads=["a", "b"]))
     instance = await driver.start("test")
     await driver.complete(await driver.one("a"))
@@ -45,7 +45,7 @@ async def test_a_branch_that_dead_ends_is_taken_out_of_the_count(driver: Driver)
     assert (await driver.view(instance.id)).status == "COMPLETED"
 
 
-async def test_a_branch_that_leaves_the_block_goes_on_beside_the_join(driver: Driver) -> None:
+async def test_a_branch_outside_the_block_continues_beside_the_join(driver: Driver) -> None:
     leaving = service("b", "after", job_type="b")
     await driver.upload(branching(service("a", "join", job_type="a"), leaving, heads=["a", "b"]))
     instance = await driver.start("test")
@@ -171,7 +171,7 @@ async def test_a_buffered_signal_is_kept_until_the_wait_opens(driver: Driver) ->
     assert await driver.engine.tasks.buffered(view.id) == []
 
 
-async def test_a_chain_starts_with_its_parents_variables_in_the_same_transaction(driver: Driver) -> None:
+async def test_a_chain_starts_with_its_parents_variables_and_transaction(driver: Driver) -> None:
     await driver.upload(linear(1, definition_id="second"))
     first = linear(1, definition_id="first", job_type="first") | {
         "autoStartNextWorkflow": True,
@@ -217,7 +217,7 @@ async def test_a_failure_that_is_not_retryable_ends_it_at_once(driver: Driver) -
     assert (await driver.view(view.id)).status == "FAILED"
 
 
-async def test_a_failed_instance_can_be_retried_with_its_branches_as_they_were(driver: Driver) -> None:
+async def test_a_retried_instance_has_its_branches_as_before(driver: Driver) -> None:
     await driver.upload(
         branching(service("a", "join", job_type="a"), service("b", "join", job_type="b"), heads=["a", "b"])
     )
@@ -249,7 +249,7 @@ async def test_cancel_closes_all_and_is_refused_twice(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM token") == [(0,)]
 
 
-async def test_a_dead_end_leaves_the_instance_active_with_no_open_step(driver: Driver) -> None:
+async def test_a_dead_end_leaves_an_active_instance_without_steps(driver: Driver) -> None:
     await driver.upload(definition(service("a", conditionalNextSteps={"x": "b", "!x": "end"}), service("b"), end()))
     view = await driver.start("test", {"x": True})
     await driver.complete(await driver.one("work"))

@@ -42,7 +42,7 @@ def watched(book: LeaseBook) -> tuple[int, float] | None:
     ],
     ids=["granted", "ended", "extended", "put back"],
 )
-def test_a_late_word_of_an_older_attempt_leaves_the_newer_lease_alone(late: Callable[[LeaseBook], None]) -> None:
+def test_late_news_of_an_older_attempt_changes_nothing(late: Callable[[LeaseBook], None]) -> None:
     book = LeaseBook(MANY)
     book.grant(lease(2, 20.0))
     late(book)
@@ -51,7 +51,7 @@ def test_a_late_word_of_an_older_attempt_leaves_the_newer_lease_alone(late: Call
     assert [due.attempt for due in book.take_due(20.0, 10)] == [2]
 
 
-def test_an_attempts_own_end_and_the_close_of_its_execution_are_taken() -> None:
+def test_the_end_of_an_attempt_and_its_execution_count() -> None:
     book = LeaseBook(MANY)
     book.grant(lease(1, 10.0))
     book.end(2, 3, 1)
@@ -61,7 +61,7 @@ def test_an_attempts_own_end_and_the_close_of_its_execution_are_taken() -> None:
     assert (watched(book), book.take_due(10.0, 10)) == (None, [])
 
 
-def test_a_lease_that_was_extended_while_it_was_looked_at_keeps_its_new_end() -> None:
+def test_a_lease_extended_meanwhile_keeps_its_new_end() -> None:
     book = LeaseBook(MANY)
     book.grant(lease(1, 10.0))
     (due,) = book.take_due(10.0, 10)
@@ -108,7 +108,7 @@ def test_a_token_has_one_lease_that_of_its_latest_execution() -> None:
     ],
     ids=["closed", "a later one closed", "given back", "put back"],
 )
-def test_a_lease_that_is_told_after_its_end_is_not_watched(
+def test_a_lease_told_after_its_end_is_not_watched(
     over: Callable[[LeaseBook], None], late: Callable[[LeaseBook], None]
 ) -> None:
     """A job was cancelled before its poll's answer, say: nothing would remove it before its hour is over."""
@@ -131,7 +131,7 @@ def test_ends_are_remembered_for_a_while_and_in_bounds() -> None:
     assert [lease.token for lease in book.all() if lease.token >= 0] == []
 
 
-def test_a_full_book_forgets_what_was_granted_or_extended_longest_ago() -> None:
+def test_a_full_book_forgets_the_oldest_grants_and_extensions() -> None:
     book = LeaseBook(3)
     for token in range(3):
         book.grant(GrantedLease(1, token, 3, 1, 0, None, "w", 60.0 + token))
@@ -143,7 +143,7 @@ def test_a_full_book_forgets_what_was_granted_or_extended_longest_ago() -> None:
     assert sorted(due.token for due in book.take_due(9_999.0, 10)) == [0, 98, 99]
 
 
-async def test_a_lease_that_the_book_had_no_room_for_ends_by_the_scan(make_driver: MakeDriver) -> None:
+async def test_the_scan_ends_leases_that_found_no_room(make_driver: MakeDriver) -> None:
     driver = make_driver(leases_watched_max_items=1)
     await driver.upload(linear(1))
     for _ in range(3):
@@ -161,7 +161,7 @@ async def test_a_lease_that_the_book_had_no_room_for_ends_by_the_scan(make_drive
     assert len(await driver.poll("work")) == 2
 
 
-async def test_jobs_that_another_engine_finished_are_not_remembered_when_their_next_ones_come(
+async def test_other_engines_finished_jobs_are_forgotten_with_their_next(
     make_driver: MakeDriver,
 ) -> None:
     here, there = make_driver(), make_driver()
@@ -190,7 +190,7 @@ def watched_attempt(driver: Driver, job: Job) -> int | None:
     return None if found is None else found.attempt
 
 
-async def test_a_job_that_is_claimed_again_before_its_release_is_told_stays_watched(
+async def test_a_job_claimed_before_its_releases_news_stays_watched(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such leases came back by the scan only, up to ten seconds late (found by the storm of cancelled calls)."""
@@ -210,7 +210,7 @@ async def test_a_job_that_is_claimed_again_before_its_release_is_told_stays_watc
     assert (again[0].attempt, watched_attempt(driver, job)) == (2, 2)
 
 
-async def test_a_retry_that_is_claimed_before_the_failure_is_told_stays_watched(
+async def test_a_retry_claimed_before_the_failures_news_stays_watched(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await driver.run(linear(1, retry_count=1))

@@ -24,7 +24,7 @@ async def test_a_linear_workflow_runs_to_its_end(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM token")[0] == (0,)
 
 
-async def test_the_end_is_an_item_of_the_history_though_it_has_no_row_of_its_own(driver: Driver) -> None:
+async def test_the_end_is_in_the_history_without_a_row(driver: Driver) -> None:
     await driver.upload(linear(1))
     instance = await driver.start("linear")
     await driver.complete(await driver.one("work"))

@@ -164,9 +164,7 @@ async def test_an_audit_trail_is_read_by_key_while_it_grows(driver: Driver, at_o
 # -- large variables
 
 
-async def test_of_those_who_read_much_one_is_served_at_a_time(
-    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_reads_are_served_one_at_a_time(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = make_driver()
     await driver.upload(definition(user("u", "end"), end(), definition_id="large"))
     ids = [(await driver.start("large", {"text": "x" * 2 * FIRST_READ_BYTES})).id for _ in range(6)]
@@ -196,7 +194,7 @@ async def test_of_those_who_read_much_one_is_served_at_a_time(
     assert most == LARGE_READS_AT_ONCE
 
 
-async def test_postgresql_makes_the_text_of_few_instances_once_one_was_large(
+async def test_after_a_large_instance_postgresql_encodes_few_at_once(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = make_driver()

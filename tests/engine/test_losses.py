@@ -31,7 +31,7 @@ async def parked(driver: Driver) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_parked_watch_is_answered_when_its_workers_job_is_cancelled(driver: Driver) -> None:
+async def test_a_parked_watch_is_answered_when_its_job_is_cancelled(driver: Driver) -> None:
     instance = await driver.run(linear(1))
     (job,) = await held(driver, "work")
     found: list[LostJob] = []
@@ -103,7 +103,7 @@ async def test_what_another_engine_says_is_not_told_to_others_again(autojump_clo
     assert await losses.wait("w", 0) == [loss(seq=1), loss(seq=2)]
 
 
-async def test_news_are_kept_for_a_while_and_so_many_at_most(autojump_clock: trio.testing.MockClock) -> None:
+async def test_news_are_bounded_in_time_and_number(autojump_clock: trio.testing.MockClock) -> None:
     losses = Losses(max_parked=2)
     losses.hear(loss("old"))
     await trio.sleep(KEPT_S + 1)
@@ -146,7 +146,7 @@ async def test_more_watches_than_may_park_are_answered_at_once(autojump_clock: t
     assert answered_at == pytest.approx([0, 9, 9])
 
 
-async def test_a_loss_that_is_told_again_much_later_is_news_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_old_loss_told_again_is_news(autojump_clock: trio.testing.MockClock) -> None:
     losses = Losses(10)
     loss = Loss("w1", 1, 1, 1, 1)
     losses.hear(loss)
@@ -155,7 +155,7 @@ async def test_a_loss_that_is_told_again_much_later_is_news_again(autojump_clock
     assert await losses.wait("w1", 0) == [loss]
 
 
-async def test_a_worker_limited_to_job_types_hears_no_news_of_one_with_others(driver: Driver) -> None:
+async def test_a_limited_worker_hears_no_news_of_other_types(driver: Driver) -> None:
     """It is told once: the one that it was for would have waited for its next heartbeat."""
     await driver.run(definition(service("a", "end", job_type="pack"), end()))
     pack, ship, both, all_types = (

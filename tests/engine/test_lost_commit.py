@@ -208,7 +208,7 @@ CREATE TRIGGER taken BEFORE INSERT ON token FOR EACH ROW EXECUTE FUNCTION taken(
         "NEW.entered_at := NEW.entered_at + interval ''1 s''",
     ],
 )
-async def test_a_first_job_that_others_had_meanwhile_is_not_handed_over(
+async def test_a_first_job_taken_meanwhile_is_not_handed_over(
     cut_driver: Driver, proxy: Proxy, committed: bool, nursery: trio.Nursery, change: str
 ) -> None:
     """Between a lost COMMIT and the look at it the lease may have ended, and another worker may have the job."""
@@ -305,7 +305,7 @@ async def test_a_heartbeat(cut_driver: Driver, proxy: Proxy, committed: bool) ->
     await cut_driver.complete(job)
 
 
-async def test_a_claim_that_was_committed_unheard_comes_back_with_the_end_of_its_lease(
+async def test_an_unheard_claim_comes_back_with_its_leases_end(
     cut_driver: Driver, proxy: Proxy, committed: bool
 ) -> None:
     """Nobody knows of the lease: the job is late, never lost."""

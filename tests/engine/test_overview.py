@@ -126,7 +126,7 @@ async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -
     assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
 
 
-async def test_an_engine_that_went_away_is_told_of_for_a_day(make_driver: MakeDriver) -> None:
+async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) -> None:
     driver = make_driver()
     row: Mapping[str, object] = {"mode": "polling", "description": "host-7, 4711"}
     with psycopg.connect(driver.dsn) as connection:

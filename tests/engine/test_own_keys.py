@@ -51,7 +51,7 @@ async def test_a_key_that_is_kept_starts_one_instance_for_ever(driver: Driver, h
     assert await begin(driver, "other") != first
 
 
-async def test_a_key_that_is_not_kept_is_free_after_the_end(driver: Driver) -> None:
+async def test_an_unkept_key_is_free_after_the_end(driver: Driver) -> None:
     await driver.upload(JOB)
     first = await begin(driver, keep=False)
     await finish(driver, first, "COMPLETED")
@@ -66,7 +66,7 @@ async def test_a_key_that_is_not_kept_is_free_after_the_end(driver: Driver) -> N
         await driver.retry(second)
 
 
-async def test_a_failed_instance_that_keeps_its_key_is_retried_with_it(driver: Driver) -> None:
+async def test_a_failed_instance_is_retried_with_its_kept_key(driver: Driver) -> None:
     await driver.upload(JOB)
     first = await begin(driver)
     await finish(driver, first, "FAILED")
@@ -92,9 +92,7 @@ async def test_of_many_starts_at_once_one_makes_the_instance(make_driver: MakeDr
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "i"])
-async def test_who_asks_to_keep_the_key_of_an_open_instance_has_it_kept(
-    driver: Driver, idempotency_key: str | None
-) -> None:
+async def test_a_key_can_be_kept_for_an_open_instance(driver: Driver, idempotency_key: str | None) -> None:
     """Who was told that the start happened must not find it undone by the end of the instance."""
     await driver.upload(JOB)
     first = await begin(driver, keep=False)
@@ -103,7 +101,7 @@ async def test_who_asks_to_keep_the_key_of_an_open_instance_has_it_kept(
     assert await begin(driver, keep=False) == first
 
 
-async def test_an_end_and_a_start_that_keeps_the_key_at_once_agree(make_driver: MakeDriver) -> None:
+async def test_an_end_and_a_keeping_start_at_once_agree(make_driver: MakeDriver) -> None:
     engines = [make_driver(), make_driver()]
     await engines[0].upload(JOB)
     for n in range(20):
@@ -122,7 +120,7 @@ async def test_an_end_and_a_start_that_keeps_the_key_at_once_agree(make_driver: 
             await engines[0].complete(await engines[0].one("x"))
 
 
-async def test_the_key_goes_with_the_instance_at_the_end_of_its_retention(driver: Driver) -> None:
+async def test_retention_removes_the_key_with_its_instance(driver: Driver) -> None:
     driver.clock.stop()
     await driver.upload(LATER)
     first = await begin(driver, of="later")
@@ -181,7 +179,7 @@ async def test_an_instance_is_found_by_its_key(driver: Driver) -> None:
 # -- signals
 
 
-async def test_a_signal_by_key_that_comes_early_and_twice_acts_once(make_driver: MakeDriver) -> None:
+async def test_an_early_repeated_signal_by_key_acts_once(make_driver: MakeDriver) -> None:
     engines = [make_driver(), make_driver()]
     await engines[0].upload(LATER)
     instance = await begin(engines[0], of="later")

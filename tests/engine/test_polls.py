@@ -33,7 +33,7 @@ async def test_a_poll_without_jobs_is_an_empty_list(driver: Driver) -> None:
     assert await driver.poll("nobody-knows-this", wait=0.05) == []
 
 
-async def test_a_parked_poll_gets_the_job_at_birth_without_the_queue(driver: Driver) -> None:
+async def test_a_parked_poll_gets_a_new_job_without_the_queue(driver: Driver) -> None:
     await driver.upload(linear(2))
     jobs = []
     async with trio.open_nursery() as nursery:
@@ -78,9 +78,7 @@ async def test_a_cancelled_poll_gives_its_jobs_back_at_once(make_driver: MakeDri
     assert len(await driver.poll("work", worker="w2", wait=20)) == 1
 
 
-async def test_a_poll_that_is_refused_after_it_got_jobs_gives_them_back_at_once(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_poll_releases_its_jobs_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """One type's jobs were claimed, then the database went away for longer than a call waits."""
     await driver.run(linear(1))
     claims = driver.engine.polls.claims
@@ -103,7 +101,7 @@ async def parked_or_not(driver: Driver) -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_back(make_driver: MakeDriver) -> None:
+async def test_a_poll_cancelled_after_direct_dispatch_releases_its_job(make_driver: MakeDriver) -> None:
     driver = make_driver(services=True)
     await driver.upload(linear(1))
     waiters = driver.engine.polls.waiters
@@ -129,7 +127,7 @@ async def test_a_poll_cancelled_after_the_hand_off_was_committed_gives_the_job_b
     assert (job.attempt, job.worker_id) == (2, "w2")
 
 
-async def test_claimed_jobs_whose_definition_cannot_be_read_go_back_at_once(
+async def test_claimed_jobs_with_an_unreadable_definition_return_at_once(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage between the claim and the read: they were late by a whole lease."""
@@ -194,7 +192,7 @@ async def test_two_engines_never_hand_out_one_job_twice(make_driver: MakeDriver)
     assert len(taken) == len(set(taken)) == 60
 
 
-async def test_a_claim_passes_by_jobs_that_a_transaction_holds_and_takes_the_next_oldest(driver: Driver) -> None:
+async def test_a_claim_skips_locked_jobs_for_the_next_oldest(driver: Driver) -> None:
     await driver.upload(linear(1))
     started = [(await driver.start("linear")).id for _ in range(4)]
     with psycopg.connect(driver.dsn) as other:
@@ -207,7 +205,7 @@ async def test_a_claim_passes_by_jobs_that_a_transaction_holds_and_takes_the_nex
     assert [job.instance_id for job in await driver.poll("work")] == started[:2]
 
 
-async def test_queue_rows_of_executions_that_are_over_go_and_hold_nothing_up(driver: Driver) -> None:
+async def test_stale_queue_rows_go_and_hold_nothing_up(driver: Driver) -> None:
     await driver.upload(linear(1))
     started = (await driver.start("linear")).id
     driver.rows(
@@ -233,7 +231,7 @@ async def test_a_poll_looks_again_when_counted_jobs_are_gone(
     assert [job.job_type for job in await one.poll("a", "b", n=2)] == ["b", "b"]
 
 
-async def test_polls_that_name_many_types_are_parked_as_far_as_there_is_room(make_driver: MakeDriver) -> None:
+async def test_polls_for_many_types_park_within_the_room(make_driver: MakeDriver) -> None:
     driver = make_driver(poll_parked_max_bytes=1_048_576)
     waiters = driver.engine.polls.waiters
     answered = 0
@@ -295,7 +293,7 @@ async def test_variables_of_many_jobs_are_read_in_pieces(
     assert all(size <= 100_000 or 250_000 < size < 251_000 for size in read)
 
 
-async def test_polls_for_very_many_types_get_their_jobs_in_several_looks(
+async def test_polls_for_very_many_types_need_several_looks(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.engine.poll_items.CLAIM_TYPES_MAX_COUNT", 3)

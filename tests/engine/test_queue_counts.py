@@ -17,7 +17,7 @@ def probed(counts: QueueCounts, **found: int) -> None:
     counts.note_probed({name: counts.version(name) for name in found}, {k: v for k, v in found.items() if v})
 
 
-def test_what_a_probe_saw_is_counted_on_by_what_is_queued_and_claimed() -> None:
+def test_queued_and_claimed_jobs_update_what_a_probe_saw() -> None:
     counts = QueueCounts(Clock(), 0.2)
     probed(counts, a=5, b=0)
     assert counts.waiting(["a", "b", "c"]) == {"a": 5}
@@ -29,7 +29,7 @@ def test_what_a_probe_saw_is_counted_on_by_what_is_queued_and_claimed() -> None:
     assert counts.waiting(["b"]) == {}
 
 
-def test_only_what_a_probe_saw_empty_is_known_to_be_empty() -> None:
+def test_only_queues_that_a_probe_saw_empty_count_as_empty() -> None:
     counts = QueueCounts(Clock(), 0.2)
     assert not counts.known_empty(["a"])
     probed(counts, a=0, b=1)
@@ -41,7 +41,7 @@ def test_only_what_a_probe_saw_empty_is_known_to_be_empty() -> None:
     assert not counts.known_empty(["a"])
 
 
-def test_what_was_queued_while_a_probe_ran_may_not_be_in_it() -> None:
+def test_jobs_queued_during_a_probe_may_be_missing_from_it() -> None:
     counts = QueueCounts(Clock(), 0.2)
     versions = {"a": counts.version("a")}
     counts.note_queued("a")
@@ -50,7 +50,7 @@ def test_what_was_queued_while_a_probe_ran_may_not_be_in_it() -> None:
     assert counts.waiting(["a"]) == {"a": 1}
 
 
-def test_it_is_believed_for_a_time_and_not_after_a_hint() -> None:
+def test_a_count_is_believed_until_its_time_or_a_hint() -> None:
     clock = Clock()
     counts = QueueCounts(clock, 0.2)
     probed(counts, a=0, b=3)

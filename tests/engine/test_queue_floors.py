@@ -40,7 +40,7 @@ def test_a_floor_lies_below_the_last_row_that_was_taken() -> None:
     assert floors.current()[0] == {1: Floor(5, FAR + 5 - FLOOR_MARGIN_IDS), 2: Floor(3, FAR + 1 - FLOOR_MARGIN_IDS)}
 
 
-def test_floors_are_dropped_when_their_time_is_over_and_seldom_when_whole_looks_are_dear() -> None:
+def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
     clock = Clock()
     floors = QueueFloors(clock)
     assert not floors.drop_if_due()
@@ -57,7 +57,7 @@ def test_floors_are_dropped_when_their_time_is_over_and_seldom_when_whole_looks_
     assert floors.drop_if_due()
 
 
-def test_a_claim_from_before_a_whole_look_does_not_hide_what_that_look_found() -> None:
+def test_an_older_claim_hides_nothing_that_a_look_found() -> None:
     clock = Clock()
     floors = QueueFloors(clock)
     floors.note_taken(0, taken(1, FAR))
@@ -81,9 +81,7 @@ async def blocks_of_a_claim(driver: Driver, floors: dict[int, Floor]) -> int:
     return after - before
 
 
-async def test_the_dead_rows_that_a_held_snapshot_keeps_are_not_walked_over(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dead_rows_of_a_held_snapshot_are_skipped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_floors, "FLOOR_MARGIN_IDS", 0)
     await driver.upload(linear(1))
     with psycopg.connect(driver.dsn) as holder:
@@ -102,7 +100,7 @@ async def test_the_dead_rows_that_a_held_snapshot_keeps_are_not_walked_over(
         assert await blocks_of_a_claim(driver, dict(floors)) < 50
 
 
-async def test_a_job_below_the_floor_is_found_by_the_next_whole_look(make_driver: MakeDriver) -> None:
+async def test_the_next_whole_look_finds_jobs_below_the_floor(make_driver: MakeDriver) -> None:
     """Its transaction drew an id and committed long after others had."""
     driver = make_driver(services=True)
     await driver.upload(linear(1))

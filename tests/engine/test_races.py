@@ -308,7 +308,7 @@ async def test_retries_of_one_failed_instance_at_once_reopen_it_once(make_driver
         await engines[0].cancel(instance)
 
 
-async def test_what_waits_for_a_retry_goes_on_under_the_instances_own_lock(make_driver: MakeDriver) -> None:
+async def test_whoever_waits_for_a_retry_takes_the_instances_lock(make_driver: MakeDriver) -> None:
     """Several things that want the instance while a `retry` reopens it: each happens at most once."""
     engines = [make_driver(), make_driver()]
     body = definition(
@@ -346,7 +346,7 @@ class Gate:
         driver.engine.full_path.commit = held  # type: ignore[method-assign]
 
 
-async def test_what_waited_for_a_retry_takes_the_roots_lock_before_it_goes_on(make_driver: MakeDriver) -> None:
+async def test_whoever_waited_for_a_retry_locks_the_root_first(make_driver: MakeDriver) -> None:
     retrying, waiting, third = make_driver(), make_driver(), make_driver()
     about = Round(await retrying.run(PLAIN), {})
     await retrying.fail(await retrying.one("x"), retryable=False)

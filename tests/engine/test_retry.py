@@ -66,7 +66,7 @@ async def test_many_failed_instances_are_few_lines(mock_clock: MockClock, capsys
 # -- of a job
 
 
-async def test_a_back_off_grows_to_its_bound_and_the_job_is_not_handed_out_before(driver: Driver) -> None:
+async def test_a_back_off_is_bounded_and_keeps_the_job(driver: Driver) -> None:
     await driver.run(definition(task("x", retryCount=9, retryBackoff=BACKOFF), end()))
     for seconds in (10, 20, 30, 30):
         await driver.fail(await driver.one("x"))
@@ -97,7 +97,7 @@ async def test_no_wish_of_a_worker_ends_the_engine(driver: Driver, wish: float) 
     assert [item.outcome for item in await driver.engine.jobs.fail_many([failed])] == ["lease-lost"]
 
 
-async def test_a_retry_timer_that_was_armed_anew_does_not_fire_early(driver: Driver) -> None:
+async def test_a_rearmed_retry_timer_does_not_fire_early(driver: Driver) -> None:
     """A look that saw the first back-off end, and comes to fire it when the second one has begun."""
     from penstock.engine.lanes.commands import TimerCommand
 
@@ -112,7 +112,7 @@ async def test_a_retry_timer_that_was_armed_anew_does_not_fire_early(driver: Dri
     assert driver.snapshot() == before
 
 
-async def test_a_job_that_failed_for_good_is_listed_with_its_reason(driver: Driver) -> None:
+async def test_a_job_failed_for_good_is_listed_with_its_reason(driver: Driver) -> None:
     await driver.upload(linear(2, retry_count=1))
     ids = []
     for n in range(5):
@@ -159,7 +159,7 @@ async def test_failed_jobs_are_counted_and_found_by_their_type(make_driver: Make
     assert [dead.id for dead in (await failed(0, 10, "one")).items] == ids["one"][1:]
 
 
-async def test_instances_that_failed_without_a_job_are_not_among_the_dead_jobs(driver: Driver) -> None:
+async def test_instances_failed_without_a_job_are_no_dead_jobs(driver: Driver) -> None:
     await driver.run(definition(choose("d", {"ghost": "end"}), end()))
     assert (await driver.engine.jobs.failed(0, 10)).items == []
 
@@ -199,7 +199,7 @@ async def test_a_retried_instance_goes_on_where_it_failed(driver: Driver) -> Non
     assert [item.attempt_number for item in await driver.history(instance)] == [1, 1, 2, 1, 1]
 
 
-async def test_everything_that_the_failure_closed_is_open_again_with_new_timers(driver: Driver) -> None:
+async def test_everything_the_failure_closed_reopens_with_new_timers(driver: Driver) -> None:
     body = definition(
         gateway("fork", "a", "b", "c", "d"),
         task("a", "join"),
@@ -260,7 +260,7 @@ async def test_results_of_before_the_failure_stay_refused_after_the_retry(driver
     assert driver.snapshot() == before
 
 
-async def test_a_retried_instance_can_fail_be_cancelled_and_complete_like_any_other(driver: Driver) -> None:
+async def test_a_retried_instance_can_end_in_every_way(driver: Driver) -> None:
     instance = await driver.run(linear(1))
     for n in range(3):
         await driver.fail(await driver.one("work"), f"boom {n}")
@@ -326,7 +326,7 @@ async def test_a_retry_that_fails_in_a_batch_takes_no_key(driver: Driver, monkey
 
 
 @pytest.mark.parametrize("kind", ["SERVICE_TASK", "USER_TASK", "WAIT", "timer"])
-async def test_work_that_is_done_stays_done_when_a_condition_after_it_is_wrong(driver: Driver, kind: str) -> None:
+async def test_done_work_survives_a_wrong_condition_after_it(driver: Driver, kind: str) -> None:
     """`retry` makes the decision anew, on what is true then: no job, no second payment."""
     conditions = {"now() >= date(opens)": "second"}
     first = {
@@ -365,7 +365,7 @@ async def test_work_that_is_done_stays_done_when_a_condition_after_it_is_wrong(d
 # -- the key of a job for the outside world
 
 
-async def test_a_retry_of_the_instance_keeps_the_keys_of_the_jobs_that_it_closed(driver: Driver) -> None:
+async def test_a_retried_instance_keeps_its_closed_jobs_keys(driver: Driver) -> None:
     """The payment was made, its report was lost, the instance failed: who retries it must not pay twice."""
     instance = await driver.run(
         definition(
@@ -417,7 +417,7 @@ async def test_a_step_that_is_entered_again_has_another_key(driver: Driver) -> N
     assert await driver.status(instance) == "COMPLETED"
 
 
-async def test_what_was_only_about_to_be_entered_has_no_key_yet(driver: Driver) -> None:
+async def test_a_step_that_was_never_entered_has_no_key(driver: Driver) -> None:
     """Conditions fail the instance after the job: its work is done, and the next step is another one."""
     instance = await driver.run(
         definition(

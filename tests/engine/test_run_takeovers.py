@@ -35,7 +35,7 @@ async def sweep(driver: Driver, seconds: float) -> int:
     return len(await driver.engine.leases.expire(leased))
 
 
-async def test_what_ends_its_executors_stands_back_longer_and_longer_and_never_fails(driver: Driver) -> None:
+async def test_a_run_that_ends_its_executors_pauses_and_never_fails(driver: Driver) -> None:
     run = await begin(driver)
     healthy = await begin(driver, "e0.0123abcd/shop-2")
     await append(driver, healthy.held, done("/0"))
@@ -113,7 +113,7 @@ def test_an_engine_without_row_or_twice_without_lock_is_dead() -> None:
     assert deaths.look([], 10) == []
 
 
-def test_no_engine_is_dead_because_the_looker_lost_its_own_session() -> None:
+def test_losing_ones_own_session_makes_no_engine_dead() -> None:
     """A restart of PostgreSQL takes all locks; who is back first must not take the others for dead."""
     deaths = Deaths()
     deaths.begin_session()
@@ -171,7 +171,7 @@ async def test_only_executors_take_runs_and_are_called_so(driver: Driver) -> Non
     assert driver.rows("SELECT state FROM token ORDER BY id") == [(1,), (0,)]
 
 
-async def test_in_kafka_mode_runs_wait_in_the_queue_all_the_same(make_driver: MakeDriver) -> None:
+async def test_in_kafka_mode_runs_still_wait_in_the_queue(make_driver: MakeDriver) -> None:
     driver = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX)
     with pytest.raises(InvalidDefinition):
         await driver.upload(linear(1, job_type="no topic:"))

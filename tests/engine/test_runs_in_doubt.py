@@ -124,7 +124,7 @@ async def an_append_only(driver: Driver, run: Taken) -> None:
     assert (await append(driver, run.held, done(f"/{MARK}"))).reread
 
 
-async def test_a_session_that_does_not_end_is_waited_for_and_the_doubt_outlasts_the_call(
+async def test_a_doubt_lasts_while_its_session_does(
     proxy: Proxy, make_driver: MakeDriver, database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = make_driver(dsn=proxy.dsn, outage_wait_seconds=0.2)

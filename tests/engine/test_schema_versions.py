@@ -49,7 +49,7 @@ def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
 
 
-def test_versions_are_numbered_without_a_gap_and_schema_sql_is_the_newest() -> None:
+def test_versions_have_no_gap_and_schema_sql_is_newest() -> None:
     assert list(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
     assert f"INSERT INTO penstock_schema (version) VALUES ({SCHEMA_VERSION});" in schema_sql()
 
@@ -66,7 +66,7 @@ async def test_an_upgraded_database_equals_a_new_one(old_dsn: str, database_dsn:
 
 
 @pytest.mark.parametrize("version", range(2, SCHEMA_VERSION))
-async def test_a_database_of_any_version_in_between_equals_a_new_one_after_its_upgrade(
+async def test_every_older_database_equals_a_new_one_once_upgraded(
     old_dsn: str, database_dsn: str, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     with monkeypatch.context() as engine_of_then:
@@ -148,9 +148,7 @@ async def test_the_rewrite_is_refused_while_an_engine_lives(old_dsn: str) -> Non
     assert await upgrade(old_dsn) == 1  # killed, and its session is gone
 
 
-async def test_a_lock_that_others_hold_is_asked_for_again_and_not_waited_for_long(
-    old_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lock_of_others_is_retried_after_a_short_wait(old_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "LOCK_TIMEOUT_MS", 10)
     monkeypatch.setattr(schema, "LOCK_PAUSE_S", 0.01)
     with psycopg.connect(old_dsn) as reader:

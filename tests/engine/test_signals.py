@@ -46,7 +46,7 @@ async def test_a_signal_without_variables(driver: Driver, buffer: bool) -> None:
     assert await driver.variables(instance) == {}
 
 
-async def test_a_signal_for_a_wait_that_is_not_open_is_refused_and_not_kept(driver: Driver) -> None:
+async def test_a_signal_for_a_closed_wait_is_refused(driver: Driver) -> None:
     instance = await driver.run(LATER)
     before = driver.snapshot()
     with pytest.raises(Conflict):
@@ -88,7 +88,7 @@ async def test_kept_signals_are_listed_and_taken_in_their_order(driver: Driver) 
     assert values(await kept(driver, instance)) == [{"n": 3}]
 
 
-async def test_a_signal_that_may_be_kept_acts_at_once_on_an_open_wait(driver: Driver) -> None:
+async def test_a_keepable_signal_acts_at_once_on_an_open_wait(driver: Driver) -> None:
     instance = await driver.run(NOW)
     await driver.signal(instance, "w", {"a": 1}, buffer=True)
     assert await kept(driver, instance) == []
@@ -148,7 +148,7 @@ async def test_keys_are_of_one_instance_and_one_step(driver: Driver) -> None:
         assert await driver.open_steps(instance) == ["next"]
 
 
-async def test_many_signals_at_once_one_is_taken_by_each_open_wait(make_driver: MakeDriver) -> None:
+async def test_each_open_wait_takes_one_of_many_signals(make_driver: MakeDriver) -> None:
     engines = [make_driver(), make_driver()]
     instance = await engines[0].run(definition(gateway("fork", "w", "w"), wait("w", "join"), joining(), end()))
     answers: list[str] = []
@@ -240,7 +240,7 @@ async def test_a_signal_is_kept_only_for_a_wait(driver: Driver) -> None:
     assert driver.snapshot() == before
 
 
-async def test_a_signal_races_with_the_opening_of_its_wait_and_is_never_lost(make_driver: MakeDriver) -> None:
+async def test_a_signal_racing_with_its_waits_opening_is_kept(make_driver: MakeDriver) -> None:
     engines = [make_driver(), make_driver()]
     await engines[0].upload(LATER)
     for _ in range(20):
@@ -265,7 +265,7 @@ async def test_old_keys_are_forgotten(driver: Driver) -> None:
         assert driver.rows("SELECT count(*) FROM idempotency") == [(rows,)]
 
 
-async def test_a_fan_in_of_more_kept_signals_than_one_advance_may_take(driver: Driver) -> None:
+async def test_more_kept_signals_than_one_advance_takes_fan_in(driver: Driver) -> None:
     """Two of its steps a signal: the instance failed, `more than 1000 automatic steps`."""
     body = definition(
         task("x", "w"), wait("w", "again"), choose("again", {"last": "next", "true": "w"}), user("next"), end()

@@ -56,7 +56,7 @@ class HeldUp:
                 holder.execute("SELECT pg_advisory_unlock(43)")
 
 
-async def test_a_claim_leaves_jobs_that_were_claimed_and_came_back_since_it_began(driver: Driver) -> None:
+async def test_a_claim_leaves_jobs_that_came_back_since_it_began(driver: Driver) -> None:
     """Their row in the queue is a new one, which it could not delete: the next return would find it and fail."""
     await driver.run(linear(1))
     [(job_type,)] = driver.rows("SELECT job_type FROM ready")
@@ -139,7 +139,7 @@ async def test_a_queue_row_that_a_heartbeat_missed_is_dropped(
         await driver.complete(job)
 
 
-async def test_a_late_result_that_ends_an_instance_takes_along_what_the_expiry_queued(driver: Driver) -> None:
+async def test_a_late_ending_result_removes_what_the_expiry_queued(driver: Driver) -> None:
     instance = await driver.run(linear(1))
     job = await driver.one("work")
 

@@ -31,7 +31,7 @@ async def gather(*functions: Any) -> list[Any]:
     return [results[index] for index in range(len(functions))]
 
 
-async def test_the_same_content_is_the_same_version_and_changed_content_the_next(driver: Driver) -> None:
+async def test_only_changed_content_makes_a_new_version(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.upload(linear(1))
     assert (await driver.engine.definitions.get("linear")).version == 1

@@ -64,7 +64,7 @@ async def retried(driver: Driver, worker: Worker) -> tuple[Job, Job]:
     return first, second
 
 
-async def test_a_late_result_does_not_make_it_forget_the_attempt_that_runs(driver: Driver) -> None:
+async def test_a_late_result_leaves_the_running_attempt_known(driver: Driver) -> None:
     worker = Worker(driver)
     first, _ = await retried(driver, worker)
     worker.stream.note_settled(first.id, 1, final=True)
@@ -74,7 +74,7 @@ async def test_a_late_result_does_not_make_it_forget_the_attempt_that_runs(drive
     await in_queue(driver, 2)
 
 
-async def test_a_result_settled_after_the_next_ones_report_does_not_make_it_forget_that(driver: Driver) -> None:
+async def test_a_late_settled_result_leaves_the_next_attempt_known(driver: Driver) -> None:
     """A message's results are settled together: a job that one of them retries can be back before that."""
     worker = Worker(driver)
     first, second = await retried(driver, worker)
@@ -85,7 +85,7 @@ async def test_a_result_settled_after_the_next_ones_report_does_not_make_it_forg
     await in_queue(driver, 2)
 
 
-async def test_a_result_that_changed_nothing_leaves_the_job_with_the_worker(driver: Driver) -> None:
+async def test_a_result_without_effect_leaves_the_worker_its_job(driver: Driver) -> None:
     worker = Worker(driver)
     first, second = await retried(driver, worker)
     worker.stream.note_settled(first.id, 1, final=False)  # the newer attempt is the one that is held

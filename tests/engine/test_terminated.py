@@ -23,7 +23,7 @@ WHERE datname = current_database() AND application_name = 'penstock' AND state =
   AND (query = 'COMMIT' AND random() < 0.5 OR random() < 0.05)"""
 
 
-async def test_what_is_acknowledged_is_done_once_when_sessions_end_inside_their_commits(
+async def test_sessions_ending_inside_commits_lose_and_double_nothing(
     make_driver: MakeDriver, durable_database_dsn: str
 ) -> None:
     driver = make_driver(dsn=f"{durable_database_dsn} {WINDOW}", batch_max_items=4)

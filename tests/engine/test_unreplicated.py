@@ -52,7 +52,7 @@ async def waiting(admin: psycopg.Connection[tuple[object, ...]]) -> int:
 
 
 @pytest.mark.slow
-async def test_a_commit_that_is_no_longer_waited_for_is_in_doubt(
+async def test_a_commit_nobody_waits_for_is_in_doubt(
     admin: psycopg.Connection[tuple[object, ...]], nursery: trio.Nursery
 ) -> None:
     admin.execute("CREATE TABLE t (x int)")
@@ -74,7 +74,7 @@ async def test_a_commit_that_is_no_longer_waited_for_is_in_doubt(
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["pg_cancel_backend", "pg_terminate_backend"])
 @pytest.mark.parametrize("narrow", [True, False], ids=["narrow", "wide"])
-async def test_nobody_is_answered_before_the_standby_has_it_and_nothing_is_done_twice(
+async def test_answers_wait_for_the_standby_and_nothing_happens_twice(
     admin: psycopg.Connection[tuple[object, ...]], make_driver: MakeDriver, way: str, narrow: bool
 ) -> None:
     """Visible here is not enough: the server may be replaced by the standby, which has never heard of it."""

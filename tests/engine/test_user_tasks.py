@@ -67,7 +67,7 @@ async def test_of_two_open_executions_the_oldest_is_completed(driver: Driver) ->
     assert first < second
 
 
-async def test_a_repeat_is_not_found_and_a_conflict_once_the_instance_ended(driver: Driver) -> None:
+async def test_a_repeat_is_404_and_after_the_end_409(driver: Driver) -> None:
     instance = await driver.run(definition(user("u", "v"), user("v"), end()))
     await driver.finish_task(instance, "u", {"a": 1})
     before = driver.snapshot()
@@ -83,7 +83,7 @@ async def test_a_repeat_is_not_found_and_a_conflict_once_the_instance_ended(driv
     assert await driver.variables(instance) == {"a": 1}
 
 
-async def test_a_user_task_in_a_loop_can_be_completed_each_time(driver: Driver) -> None:
+async def test_a_looped_user_task_is_completed_each_time(driver: Driver) -> None:
     body = definition(user("u", "end", conditionalNextSteps={"n < 3": "u", "true": "end"}), end())
     instance = await driver.run(body, {"n": 0})
     for n in (1, 2, 3):
@@ -92,7 +92,7 @@ async def test_a_user_task_in_a_loop_can_be_completed_each_time(driver: Driver) 
     assert [(item.step_id, item.attempt_number) for item in items] == [("u", 1), ("u", 2), ("u", 3), ("end", 1)]
 
 
-async def test_a_user_task_whose_conditions_fail_fails_the_instance_and_not_the_call(driver: Driver) -> None:
+async def test_failing_conditions_of_a_user_task_fail_the_instance(driver: Driver) -> None:
     body = definition(user("u", None, conditionalNextSteps={"n > 3": "end"}), end())
     instance = await driver.run(body, {"n": 0})
     await driver.finish_task(instance, "u", {"n": 1})

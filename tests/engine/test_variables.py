@@ -111,9 +111,7 @@ NOISE = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(200))
 
 
 @pytest.mark.parametrize("big", [NOISE, "x" * 20_000], ids=["as they are", "compressed by PostgreSQL"])
-async def test_many_bytes_of_variables_are_whole_whether_the_engine_knows_them_or_reads_them(
-    make_driver: MakeDriver, big: str
-) -> None:
+async def test_large_variables_are_whole_whether_cached_or_read(make_driver: MakeDriver, big: str) -> None:
     one, two = make_driver(1), make_driver(2)
     await one.upload(linear(3))
     views = [await one.start("linear", {"big": big, "n": n}) for n in range(2)]
@@ -135,9 +133,7 @@ MEGABYTE = 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["narrow", "wide", "user task", "wait"])
-async def test_what_brings_an_instance_over_its_bound_is_refused_and_changes_nothing(
-    make_driver: MakeDriver, kind: str
-) -> None:
+async def test_what_exceeds_an_instances_bound_is_refused_without_effect(make_driver: MakeDriver, kind: str) -> None:
     driver = make_driver(instance_variables_max_bytes=4 * MEGABYTE)
     names = [f"s{index}" for index in range(9)]
     following = [*names[1:], "end"]
@@ -200,9 +196,7 @@ CREATE TRIGGER refuse BEFORE INSERT ON history FOR EACH ROW EXECUTE FUNCTION ref
 
 
 @pytest.mark.parametrize("length", [1, 2], ids=["narrow", "wide"])
-async def test_what_postgresql_can_not_hold_is_refused_alone_and_is_no_outage(
-    make_driver: MakeDriver, length: int
-) -> None:
+async def test_what_postgresql_cannot_hold_is_refused_alone(make_driver: MakeDriver, length: int) -> None:
     driver = make_driver(outage_wait_seconds=600)
     with psycopg.connect(driver.dsn, autocommit=True) as connection:
         connection.execute(REFUSING.encode(), prepare=False)
@@ -221,7 +215,7 @@ async def test_what_postgresql_can_not_hold_is_refused_alone_and_is_no_outage(
     await driver.complete(jobs[2])
 
 
-async def test_an_instance_at_its_bound_holds_up_no_others_in_its_batch(make_driver: MakeDriver) -> None:
+async def test_an_instance_at_its_bound_holds_nobody_up(make_driver: MakeDriver) -> None:
     driver = make_driver(instance_variables_max_bytes=4 * MEGABYTE)
     await driver.upload(looping(99))
     full, other = (await driver.start("test", {"n": 0})).id, (await driver.start("test", {"n": 0})).id

@@ -45,7 +45,7 @@ def state(driver: Driver) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_a_parked_run_costs_a_row_and_a_message_wakes_it(driver: Driver) -> None:
+async def test_a_parked_run_is_a_row_that_messages_wake(driver: Driver) -> None:
     run = await begin(driver)
     assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
     assert state(driver) == [(2, 0, 0, 1, 1)]
@@ -99,7 +99,7 @@ async def test_who_has_not_seen_all_mail_neither_parks_nor_ends(driver: Driver) 
     assert await park(driver, run.held, mail=1)
 
 
-async def test_the_holder_hears_of_mail_in_the_same_engine_and_in_another(make_driver: MakeDriver) -> None:
+async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDriver) -> None:
     here, there = make_driver(0), make_driver(1)
     run = await begin(here)
     journal = here.engine.journal
@@ -119,7 +119,7 @@ async def test_the_holder_hears_of_mail_in_the_same_engine_and_in_another(make_d
     assert scope.cancelled_caught
 
 
-async def test_a_message_with_a_dedup_comes_once_for_as_long_as_the_run_is_kept(driver: Driver) -> None:
+async def test_a_deduplicated_message_comes_once_while_the_run_is_kept(driver: Driver) -> None:
     run = await begin(driver)
     for _ in range(2):
         await send(driver, run, "payment", b'{"a": 1, "b": 2}', dedup="mail-4711")
@@ -196,7 +196,7 @@ async def test_force_ends_a_run_in_whatever_state_it_is(driver: Driver, before: 
     assert driver.rows("SELECT count(*) FROM timer") == driver.rows("SELECT count(*) FROM ready") == [(0,)]
 
 
-async def test_signals_to_a_run_are_messages_and_a_retry_is_refused(driver: Driver) -> None:
+async def test_signals_to_runs_are_messages_and_retries_are_refused(driver: Driver) -> None:
     run = await begin(driver)
     await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
     await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
@@ -206,7 +206,7 @@ async def test_signals_to_a_run_are_messages_and_a_retry_is_refused(driver: Driv
         await driver.retry(run.instance_id)
 
 
-async def test_a_blocked_run_comes_back_after_longer_and_longer_and_never_fails(driver: Driver) -> None:
+async def test_a_blocked_run_returns_after_growing_pauses(driver: Driver) -> None:
     run = await begin(driver)
     journal, held, pauses = driver.engine.journal, run.held, []
     for _ in range(8):
@@ -236,7 +236,7 @@ async def race(*operations: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(operation)
 
 
-async def test_park_end_and_wake_race_with_mail_and_nothing_is_slept_through(make_driver: MakeDriver) -> None:
+async def test_nothing_is_slept_through_when_parking_races_with_mail(make_driver: MakeDriver) -> None:
     """From two engines at once: whatever comes first, who is parked has no unseen mail, nor who has ended."""
     here, there = make_driver(0), make_driver(1)
     slept: list[bool] = []
@@ -276,7 +276,7 @@ async def test_park_end_and_wake_race_with_mail_and_nothing_is_slept_through(mak
     assert refused == []
 
 
-async def test_wake_ups_of_runs_that_are_gone_go_and_hide_no_others(driver: Driver) -> None:
+async def test_wake_ups_of_deleted_runs_go_and_hide_none(driver: Driver) -> None:
     run = await begin(driver)
     assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
     for token, seq in ((1, 1), (run.held.instance, run.held.seq + 1)):  # also of another execution of it

@@ -64,7 +64,7 @@ def test_nothing_is_said_when_everything_ran(project):
 
 
 @pytest.mark.slow
-def test_a_failure_with_half_a_character_in_its_message_is_reported_like_any_other(project, tmp_path):
+def test_a_failure_message_with_half_a_character_is_reported(project, tmp_path):
     (tmp_path / "test_it.py").write_text(r"""
 def test_half():
     print("printed \ud800")

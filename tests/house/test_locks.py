@@ -45,7 +45,7 @@ def test_a_lock_is_not_older_than_pyproject(path):
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
-def test_a_lock_has_every_requirement_in_a_version_that_fits_and_no_address(path):
+def test_a_lock_has_fitting_versions_and_no_address(path):
     found = pins(path)
     for requirement in requirements("dev" if path.stem.endswith("-dev") else "engine"):
         versions = found[canonicalize_name(requirement.name)]
@@ -86,12 +86,12 @@ def test_a_lock_is_used_where_it_fits(here):
         (platform, "libc_ver", lambda: ("glibc", "2.5")),
     ],
 )
-def test_a_lock_is_not_used_where_its_files_would_not_fit(here, owner, name, value):
+def test_a_lock_with_unfit_files_is_not_used(here, owner, name, value):
     here.setattr(owner, name, value)
     assert bootstrap.find_lock("[engine]") is None
 
 
-def test_a_lock_that_is_stale_is_not_used_and_that_is_told(here, capsys):
+def test_a_stale_lock_is_told_and_not_used(here, capsys):
     here.setattr(bootstrap, "dependencies_state", lambda: "other")
     assert bootstrap.find_lock("[engine]") is None
     assert "older than pyproject.toml" in capsys.readouterr().out

@@ -70,7 +70,7 @@ def test_lines_below_the_level_are_not_written():
     assert [line["message"] for line in lines(out)] == ["d"]
 
 
-def test_the_standard_librarys_logs_and_warnings_come_out_in_the_same_form(out):
+def test_standard_library_logs_and_warnings_have_the_same_form(out):
     logging.getLogger("hypercorn.error").warning("bad %s", "frame", extra={"peer": "1.2.3.4"})
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -118,7 +118,7 @@ def test_a_traceback_shows_no_local_variables(form):
     assert "hunter2" not in out.getvalue()
 
 
-def test_the_trace_of_a_request_is_in_every_line_of_its_task(out):
+def test_a_requests_trace_is_in_all_lines_of_its_task(out):
     log = get_logger("x")
     set_trace(TRACEPARENT)
     log.info("a")
@@ -159,7 +159,7 @@ def test_a_reader_that_went_away_fails_nobody():
     logging.getLogger("y").warning("b")
 
 
-def test_a_flood_is_one_line_per_interval_that_counts_what_was_left_out(out):
+def test_a_flood_is_counted_in_one_line_per_interval(out):
     now = 0.0
     limited = RateLimitedLog(get_logger("x"), interval_seconds=10, clock=lambda: now)
     for _ in range(5):

@@ -116,7 +116,7 @@ def test_log_lines_mask_at_any_depth(form):
         assert line["has_password"] is True
 
 
-def test_settings_show_no_secret_in_a_url_or_in_an_error():
+def test_settings_show_no_secret_in_urls_or_errors():
     shown = Settings(oidc_jwks=f"https://u:{S}@issuer/keys?api_key={S}").redacted()
     assert S not in str(shown)
     assert "issuer" in str(shown)

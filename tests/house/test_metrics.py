@@ -139,7 +139,7 @@ def test_counters_and_histograms_of_several_processes_are_summed(children):
     assert found["http_requests_duration_seconds_sum", labels] == pytest.approx(4.003)
 
 
-def test_what_each_process_has_is_summed_and_what_all_see_is_not(children):
+def test_own_metrics_of_processes_are_summed_and_shared_ones_not(children):
     aggregate, *_ = children
     found = aggregated(aggregate)
     assert found["penstock_parked_polls", ()] == 30
@@ -147,7 +147,7 @@ def test_what_each_process_has_is_summed_and_what_all_see_is_not(children):
     assert found["penstock_build_info", (("version", "1.0"),)] == 1
 
 
-def test_counters_never_fall_when_a_process_dies_and_its_gauges_go(children):
+def test_a_dead_process_lowers_no_counter_and_loses_its_gauges(children):
     aggregate, one, _ = children
     aggregate.retire("2")
     aggregate.retire("never-seen")

@@ -34,7 +34,7 @@ def wheel(built, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_every_file_of_the_package_the_schema_and_the_examples(wheel):
+def test_the_wheel_carries_package_files_schema_and_examples(wheel):
     expected = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.is_file()}
     expected = {path for path in expected if "__pycache__" not in path}
     expected |= {"schema.sql", *(str(path.relative_to(TOP)) for path in (TOP / "examples").rglob("*.*"))}
@@ -99,7 +99,7 @@ def run_plain(plain: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_plain_installation_brings_the_client_and_the_worker_and_nothing_of_the_engine(plain):
+def test_a_plain_installation_has_client_and_worker_without_the_engine(plain):
     code = """
 import importlib.util, json
 from penstock.client import BadRequest, ConnectionFailed, SyncClient, validate_definition
@@ -137,7 +137,7 @@ print([name for name in engine if importlib.util.find_spec(name)])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["serve"], ["demo"], ["--help"], ["bench", "list"], []])
-def test_the_command_of_a_plain_installation_says_in_one_line_what_to_install(plain, words):
+def test_a_plain_installations_command_says_what_to_install(plain, words):
     run = run_plain(plain, "penstock", *words)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (

@@ -20,7 +20,7 @@ def sh_blocks() -> list[list[str]]:
     return [block.strip().splitlines() for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
 
 
-def test_the_first_two_commands_of_the_readme_are_one_line_each_and_need_python_only():
+def test_the_readmes_first_two_commands_are_short_and_need_python():
     demo, test = sh_blocks()[:2]
     assert demo == ["python3 bootstrap.py demo"]
     assert test == ["python3 bootstrap.py test -q"]

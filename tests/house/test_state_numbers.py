@@ -95,7 +95,7 @@ def names(meaning: type[IntEnum], number: int) -> list[str]:
     return [member.name for member in meaning if member == number]
 
 
-def test_the_check_sees_all_ways_in_which_sql_says_a_state() -> None:
+def test_the_check_sees_all_ways_sql_writes_a_state() -> None:
     sql = """
     SELECT t.state = 1, old_state <> 5 /* LOCKED */, x.kind IN (1, 2 /* FAILED */);
     UPDATE token SET state = CASE WHEN a THEN 2 ELSE 0 /* READY */ END, x = CASE l.old_state WHEN 5 THEN 1 END;

@@ -39,7 +39,7 @@ class Door(trio.abc.Instrument):
                 await trio.lowlevel.checkpoint()
 
 
-async def test_a_crowd_is_let_in_faster_and_faster_and_a_single_client_alone() -> None:
+async def test_accepting_speeds_up_for_crowds_and_not_single_clients() -> None:
     with ExitStack() as stack:
         listener = socket.create_server(("127.0.0.1", 0), backlog=300)
         door = Door(listener, stack)

@@ -35,7 +35,7 @@ def test_a_port_is_free_again_after_its_server(serve_native: Serve) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port is only free now")
-def test_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on() -> None:
+def test_a_reserved_port_is_ours_and_can_be_listened_on() -> None:
     with reserved_ports(1) as (port,), socket.socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))  # without SO_REUSEADDR, as whoever is given a port by the system

@@ -119,7 +119,7 @@ def test_a_damaged_stream_raises_nothing_but_refusals(
 @pytest.mark.parametrize("connection", ["Upgrade, HTTP2-Settings", "keep-alive, Upgrade", "UPGRADE", "upgrade,close"])
 @pytest.mark.parametrize("offer", ["Upgrade: h2c", "upgrade:h2c", "UPGRADE:   websocket  ", "Upgrade: TLS/1.0, h2c"])
 @pytest.mark.parametrize("order", ["offer first", "connection first"])
-def test_an_upgrade_offer_is_read_as_if_it_had_not_been_made(connection: str, offer: str, order: str) -> None:
+def test_an_upgrade_offer_is_read_as_not_made(connection: str, offer: str, order: str) -> None:
     headers = [offer, f"Connection: {connection}"]
     if order == "connection first":
         headers.reverse()
@@ -254,7 +254,7 @@ def test_a_long_request_line_is_a_414_whole_or_not() -> None:
     assert parse(get("/" + "a" * 50), max_request_line_bytes=100)
 
 
-def test_too_many_or_too_large_headers_are_a_431_whole_or_not() -> None:
+def test_too_many_or_too_large_headers_are_431() -> None:
     many = get("/", *[f"X-{n}: {n}" for n in range(20)])
     assert refusal_of(many, max_header_count=20).status == 431
     assert parse(many, max_header_count=21)
@@ -264,7 +264,7 @@ def test_too_many_or_too_large_headers_are_a_431_whole_or_not() -> None:
     assert parse(large, max_head_bytes=len(large))
 
 
-def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes() -> None:
+def test_too_large_a_declared_length_is_refused_before_the_body() -> None:
     assert refusal_of(post("/", b"x" * 101)[:-101], max_body_bytes=100).status == 413
 
 
@@ -291,7 +291,7 @@ def test_a_body_counts_until_it_is_released() -> None:
     assert budget.used_bytes == 0
 
 
-def test_a_refused_request_holds_no_memory_once_its_parser_is_closed() -> None:
+def test_a_closed_parser_holds_no_memory_of_refused_requests() -> None:
     budget = BodyBudget(100)
     under_test = RequestParser(Limits(), budget)
     under_test.receive(chunked("/", b"x" * 90, b"x" * 90))
@@ -302,7 +302,7 @@ def test_a_refused_request_holds_no_memory_once_its_parser_is_closed() -> None:
     assert budget.used_bytes == 0
 
 
-def test_a_body_that_has_begun_to_come_is_not_asked_for() -> None:
+def test_a_body_under_way_is_not_asked_for() -> None:
     under_test = parser()
     under_test.receive(post("/", b"abc", "Expect: 100-continue")[:-1])
     assert under_test.next_request() is None

@@ -83,7 +83,7 @@ async def test_a_broker_that_stands_still_for_seconds_is_waited_for(own_fleet, o
     fleet.check()
 
 
-async def test_without_a_broker_the_engine_does_not_start_and_says_so(fleet):
+async def test_an_engine_without_a_broker_says_so_and_ends(fleet):
     engine = fleet.begin_engine(kafka_seed_brokers="127.0.0.1:9", kafka_connect_timeout_seconds=1)
     assert await trio.to_thread.run_sync(engine.process.wait, END_TIMEOUT_S) == 1
     first, last = (datetime.fromisoformat(engine.lines[n]["timestamp"]) for n in (0, -1))
@@ -93,7 +93,7 @@ async def test_without_a_broker_the_engine_does_not_start_and_says_so(fleet):
     assert "Traceback" not in said
 
 
-async def test_an_engine_stops_in_order_and_in_time_while_the_broker_is_down(own_fleet, own_broker):
+async def test_an_engine_stops_in_time_without_a_broker(own_fleet, own_broker):
     fleet = own_fleet
     engine = await fleet.engine()
     await fleet.upload(engine)
@@ -111,7 +111,7 @@ async def test_an_engine_stops_in_order_and_in_time_while_the_broker_is_down(own
     fleet.check()
 
 
-async def test_a_leader_killed_in_the_middle_is_followed_by_the_other_engine(fleet):
+async def test_the_other_engine_follows_a_killed_leader(fleet):
     leader = await fleet.engine(outbox_batch_size=20)
     await fleet.upload(leader)
     await fleet.wait(lambda: leader.metric(LEADER) == 1)
@@ -224,7 +224,7 @@ async def test_everything_runs_over_sasl_and_tls(fleet, broker, authority, tmp_p
     assert password not in str(engine.lines)
 
 
-async def test_a_leader_that_stands_still_is_followed_and_what_it_sends_late_does_no_harm(fleet):
+async def test_a_leader_standing_still_is_followed_and_harmless_later(fleet):
     leader = await fleet.engine(outbox_batch_size=20)
     await fleet.upload(leader)
     await fleet.wait(lambda: leader.metric(LEADER) == 1)
@@ -242,7 +242,7 @@ async def test_a_leader_that_stands_still_is_followed_and_what_it_sends_late_doe
     fleet.check()
 
 
-async def test_a_job_that_a_draining_worker_gives_back_is_dispatched_anew_at_once(fleet):
+async def test_jobs_released_by_a_draining_worker_are_dispatched_at_once(fleet):
     fleet.steps = 1
     engine = await fleet.engine()
     await fleet.upload(engine)

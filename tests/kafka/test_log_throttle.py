@@ -32,7 +32,7 @@ def test_repeats_are_counted_instead_of_written(caplog):
     assert caplog.messages == ["no connection to 0", "something else", "no connection to 9 (2 more in between)"]
 
 
-def test_it_holds_for_all_loggers_below_and_may_be_asked_for_twice(talkative, caplog):
+def test_a_throttle_covers_loggers_below_and_can_be_repeated(talkative, caplog):
     throttle("talkative")
     throttle("talkative")
     for _ in range(5):

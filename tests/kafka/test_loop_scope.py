@@ -30,7 +30,7 @@ async def serve() -> tuple[asyncio.Server, int, list[asyncio.StreamReader]]:
     return server, server.sockets[0].getsockname()[1], accepted
 
 
-async def test_a_scope_ends_the_tasks_and_connections_below_the_task_that_entered_it():
+async def test_a_scope_ends_tasks_and_connections_below_its_task():
     async def main() -> None:
         root = LoopScope.install()
         server, port, accepted = await serve()
@@ -86,7 +86,7 @@ async def test_a_bridge_leaves_nothing_open_behind():
         await bridge.call(asyncio.sleep, 0)
 
 
-async def test_a_cancelled_call_returns_at_once_and_cancels_what_it_called():
+async def test_a_cancelled_call_returns_and_cancels_what_it_called():
     bridge = await Bridge.open()
     cancelled: list[bool] = []
     begun = threading.Event()
@@ -110,7 +110,7 @@ async def test_a_cancelled_call_returns_at_once_and_cancels_what_it_called():
     assert cancelled == [True]
 
 
-async def test_a_call_that_is_under_way_when_the_bridge_closes_says_so():
+async def test_a_call_under_way_at_the_bridges_close_says_so():
     bridge = await Bridge.open()
     said: list[str] = []
 

@@ -34,7 +34,7 @@ async def work_by_polling(fleet: Fleet, engine: EngineProcess) -> None:
             await fleet.wait_ended()
 
 
-async def test_a_restart_with_the_other_mode_is_all_that_a_switch_takes(
+async def test_a_restart_in_the_other_mode_switches(
     database_dsn: str, broker: KafkaBroker, start_engine: StartEngine
 ) -> None:
     fleet = Fleet(database_dsn, broker.bootstrap, start_engine)

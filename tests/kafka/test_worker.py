@@ -45,7 +45,7 @@ async def until_committed(bootstrap: str, job_type: str, offsets: dict[int, int]
     await wait_until(check)
 
 
-async def test_jobs_run_in_the_order_of_their_instance_and_offsets_follow(broker, engine, job_type):
+async def test_jobs_run_in_instance_order_and_offsets_follow(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type, partitions=3)
     records = [record(n, job_type, instance_id=f"i{n % 7}") for n in range(70)]
     await send(broker.bootstrap, *records)
@@ -90,7 +90,7 @@ async def test_it_runs_under_asyncio_too(broker, engine, job_type):
     assert await committed(broker.bootstrap, job_type) == {0: 1}
 
 
-async def test_a_job_that_is_not_done_holds_its_partition_back_and_heartbeats(broker, engine, job_type):
+async def test_an_unfinished_job_holds_its_partition_and_heartbeats(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type)
     await send(broker.bootstrap, *[record(n, job_type) for n in range(1, 6)])
     release = trio.Event()
@@ -167,7 +167,7 @@ async def test_a_job_lost_by_heartbeat_is_passed_over(broker, engine, job_type):
     assert engine.completed == ["j2"]
 
 
-async def test_results_wait_for_an_engine_that_is_away_and_offsets_for_them(broker, engine, job_type):
+async def test_results_wait_for_an_absent_engine_and_offsets_for_them(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type)
     await send(broker.bootstrap, record(1, job_type))
     engine.away = True
@@ -186,7 +186,7 @@ async def test_results_wait_for_an_engine_that_is_away_and_offsets_for_them(brok
     assert engine.completed == ["j1"]
 
 
-async def test_a_drain_finishes_what_runs_gives_back_what_waits_and_leaves_the_rest_to_others(broker, engine, job_type):
+async def test_a_drain_finishes_running_jobs_and_releases_waiting_ones(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type)
     await send(broker.bootstrap, *[record(n, job_type) for n in range(1, 9)])
     started = trio.Event()
@@ -239,7 +239,7 @@ async def test_a_worker_joins_its_group_once(broker, engine, job_type, monkeypat
         assert [consumer._coordinator.generation for consumer in consumers] == [1]
 
 
-async def test_three_workers_share_the_partitions_and_no_job_is_left_when_they_come_and_go(broker, engine, job_type):
+async def test_three_workers_share_partitions_and_leave_no_job(broker, engine, job_type):
     await make_topic(broker.bootstrap, job_type, partitions=6)
     handled: Counter[str] = Counter()
     by_worker: Counter[str] = Counter()
@@ -328,7 +328,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_no_job(own_broker, engine
         await wait_until(all_committed)
 
 
-async def test_a_worker_stops_in_bounded_time_while_the_broker_stands_still(own_broker, engine, job_type):
+async def test_a_worker_stops_in_time_while_the_broker_stalls(own_broker, engine, job_type):
     await make_topic(own_broker.bootstrap, job_type)
     await send(own_broker.bootstrap, record(1, job_type))
     worker = worker_of(engine, own_broker.bootstrap)

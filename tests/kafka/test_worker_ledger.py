@@ -17,7 +17,7 @@ def ids(jobs) -> list[str]:
     return [job.id for job in jobs]
 
 
-def test_offsets_are_committed_up_to_the_first_record_that_is_not_settled():
+def test_offsets_are_committed_up_to_the_first_unsettled_record():
     ledger = Ledger()
     for n in range(1, 5):
         ledger.add(0, 10 * n, dispatch(n), now=0)
@@ -32,7 +32,7 @@ def test_offsets_are_committed_up_to_the_first_record_that_is_not_settled():
     assert ledger.uncommitted == 1
 
 
-def test_a_commit_that_was_overtaken_leaves_the_later_offset_to_commit():
+def test_an_overtaken_commit_leaves_the_later_offset_to_commit():
     ledger = Ledger()
     for n in (1, 2):
         ledger.add(0, n, dispatch(n), now=0)
@@ -51,7 +51,7 @@ def test_poison_is_passed_over():
     assert ledger.take(5) == []
 
 
-def test_jobs_of_one_instance_go_out_one_after_the_other_and_others_overtake():
+def test_jobs_go_out_in_order_within_an_instance_only():
     ledger = Ledger()
     for n, instance in ((1, "a"), (2, "a"), (3, "b"), (4, "a")):
         ledger.add(0, n, dispatch(n, instance), now=0)
@@ -71,7 +71,7 @@ def test_no_more_is_handed_out_than_asked_for():
     assert (ledger.waiting, ledger.uncommitted) == (3, 5)
 
 
-def test_a_record_published_twice_is_one_job_and_its_offset_waits_for_it():
+def test_a_record_published_twice_is_one_job():
     ledger = Ledger()
     ledger.add(0, 1, dispatch(1), now=0)
     ledger.add(0, 2, dispatch(1), now=0)
@@ -102,7 +102,7 @@ def test_dedup_ids_are_forgotten_by_age_and_by_number(monkeypatch):
     assert len(ledger._settled_at) <= 4
 
 
-def test_a_new_dispatch_of_the_same_job_is_a_job_of_its_own():
+def test_a_new_dispatch_of_a_job_is_another_job():
     ledger = Ledger()
     ledger.add(0, 1, dispatch(1), now=0)
     ledger.take(1)
@@ -113,7 +113,7 @@ def test_a_new_dispatch_of_the_same_job_is_a_job_of_its_own():
     assert ledger.to_commit() == {0: 2}
 
 
-def test_partitions_that_go_take_what_waits_along_and_leave_what_is_out_known():
+def test_lost_partitions_take_waiting_jobs_along():
     ledger = Ledger()
     for n in (1, 2):
         ledger.add(0, n, dispatch(n), now=0)
@@ -153,7 +153,7 @@ def test_settling_what_is_not_known_changes_nothing():
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 4), steps=st.integers(1, 120))
-def test_nothing_is_committed_before_it_is_settled_and_in_the_end_everything_is(seed, instances, steps):
+def test_nothing_is_committed_unsettled_and_everything_in_the_end(seed, instances, steps):
     """Random reads (again from the committed offset after a rebalance), hand-outs, settlements, revocations."""
     chance = random.Random(seed)
     log = {partition: [chance.randrange(30) for _ in range(25)] for partition in (0, 1)}

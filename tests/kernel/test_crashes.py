@@ -98,7 +98,7 @@ def test_steps_that_start_again_after_a_crash_leave_nothing_open():
 
 
 @pytest.mark.slow
-def test_each_scope_can_be_cancelled_after_any_record_and_the_executor_may_die_then():
+def test_scopes_and_executors_may_end_after_any_record():
     cancels = 0
     for program, _, journal in bodies():
         for count in range(len(journal) + 1):

@@ -24,7 +24,7 @@ __all__ = ["cut_driver", "make_driver", "proxy"]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["with its attempt", "without"])
-async def test_a_completion_overtaken_in_an_outage_is_lost_and_says_so(
+async def test_a_completion_overtaken_in_an_outage_says_so(
     cut_driver: Driver, make_driver: MakeDriver, proxy: Proxy, database_dsn: str, nursery: trio.Nursery, named: bool
 ) -> None:
     other = make_driver(dsn=database_dsn)

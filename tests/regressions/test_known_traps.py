@@ -1,6 +1,6 @@
 """The known traps of engines like this one (docs/guarantees.md): each was seen in another implementation of it.
 
-One test per trap, named after it. Traps of the process and of gRPC: tests/runtime and tests/rpc.
+One test per trap, named after what is so here. Traps of the process and of gRPC: tests/runtime and tests/rpc.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def all_at_once(*calls: Callable[[], Awaitable[Any]]) -> list[str]:
     return results
 
 
-async def test_a_second_pool_connection_inside_a_transaction_deadlocks_the_pool(make_driver: MakeDriver) -> None:
+async def test_more_operations_than_connections_do_not_deadlock_the_pool(make_driver: MakeDriver) -> None:
     """Many more operations of every kind at once than there are connections."""
     driver = make_driver()
     await driver.upload(fork(1, 1))
@@ -60,9 +60,7 @@ async def test_a_second_pool_connection_inside_a_transaction_deadlocks_the_pool(
 
 
 @pytest.mark.parametrize("body", [linear(2), fork(1, 1)], ids=["narrow", "wide"])
-async def test_several_completions_of_one_job_at_once_start_the_next_step_twice(
-    make_driver: MakeDriver, body: Json
-) -> None:
+async def test_simultaneous_completions_start_the_next_step_once(make_driver: MakeDriver, body: Json) -> None:
     one, two = make_driver(1), make_driver(2)
     await one.upload(body)
     view = await one.start(str(body["id"]))
@@ -76,7 +74,7 @@ async def test_several_completions_of_one_job_at_once_start_the_next_step_twice(
     ]
 
 
-async def test_complete_racing_fail_puts_a_finished_job_back(make_driver: MakeDriver) -> None:
+async def test_complete_racing_fail_leaves_a_finished_job_finished(make_driver: MakeDriver) -> None:
     one, two = make_driver(1), make_driver(2)
     await one.upload(linear(1, retry_count=5))
     for _ in range(20):
@@ -91,7 +89,7 @@ async def test_complete_racing_fail_puts_a_finished_job_back(make_driver: MakeDr
         assert (await one.view(view.id)).status == "COMPLETED"
 
 
-async def test_a_fail_of_a_completed_job_turns_a_completed_instance_into_a_failed_one(driver: Driver) -> None:
+async def test_a_fail_leaves_a_completed_instance_completed(driver: Driver) -> None:
     await driver.upload(linear(1))
     view = await driver.start("linear")
     job = await driver.one("work")
@@ -100,7 +98,7 @@ async def test_a_fail_of_a_completed_job_turns_a_completed_instance_into_a_faile
     assert (await driver.view(view.id)).status == "COMPLETED"
 
 
-async def test_any_worker_may_complete_or_fail_any_job(driver: Driver) -> None:
+async def test_only_the_holder_completes_or_fails_a_job(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
     job = await driver.one("work", worker="holder")
@@ -111,7 +109,7 @@ async def test_any_worker_may_complete_or_fail_any_job(driver: Driver) -> None:
     assert driver.snapshot() == before
 
 
-async def test_joins_count_first_steps_instead_of_arriving_branches(driver: Driver) -> None:
+async def test_joins_count_arriving_branches(driver: Driver) -> None:
     """Multi-step branches, a branch with a loop, and a branch of transformations only."""
     gate = step("gate", "PARALLEL_GATEWAY", parallelNextSteps=["a1", "b", "c"], joinStep="join")
     await driver.upload(
@@ -139,7 +137,7 @@ async def test_joins_count_first_steps_instead_of_arriving_branches(driver: Driv
     assert (await driver.path(view.id)).count(("join", "COMPLETED")) == 1
 
 
-async def test_end_in_one_branch_leaves_other_jobs_in_the_queue(driver: Driver) -> None:
+async def test_end_in_one_branch_empties_the_queue(driver: Driver) -> None:
     gate = step("gate", "PARALLEL_GATEWAY", parallelNextSteps=["a", "b"], joinStep="join")
     await driver.upload(
         definition(
@@ -170,9 +168,7 @@ def pass_an_hour(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("interrupting", [True, False])
-async def test_boundary_timers_fire_on_completed_steps_and_cancelled_instances(
-    make_driver: MakeDriver, interrupting: bool
-) -> None:
+async def test_boundary_timers_end_with_their_step_and_instance(make_driver: MakeDriver, interrupting: bool) -> None:
     driver = make_driver(services=True)
     await driver.upload(timed("USER_TASK", interrupting=interrupting))
     done, cancelled, witness = [(await driver.start("test")).id for _ in range(3)]
@@ -185,7 +181,7 @@ async def test_boundary_timers_fire_on_completed_steps_and_cancelled_instances(
     assert await driver.poll("late") == []
 
 
-async def test_timers_are_marked_fired_before_they_are_acted_on_and_lost_by_a_crash(make_driver: MakeDriver) -> None:
+async def test_a_crash_loses_no_due_timer(make_driver: MakeDriver) -> None:
     """The engine that takes the due timer dies before it acts; another one fires it."""
     dying, other = make_driver(1), make_driver(2)
     await dying.upload(timed("USER_TASK", interrupting=True))
@@ -202,7 +198,7 @@ async def test_timers_are_marked_fired_before_they_are_acted_on_and_lost_by_a_cr
     assert len(await other.poll("late")) == 1
 
 
-async def test_an_interrupted_user_task_can_still_be_completed_and_both_paths_run(make_driver: MakeDriver) -> None:
+async def test_an_interrupted_user_task_cannot_be_completed(make_driver: MakeDriver) -> None:
     driver = make_driver(services=True)
     await driver.upload(timed("USER_TASK", interrupting=True))
     view = await driver.start("test")
@@ -213,14 +209,14 @@ async def test_an_interrupted_user_task_can_still_be_completed_and_both_paths_ru
     assert (await driver.view(view.id)).current_step_ids == ["late"]
 
 
-async def test_jobs_of_cancelled_instances_are_still_handed_out(driver: Driver) -> None:
+async def test_jobs_of_cancelled_instances_are_not_handed_out(driver: Driver) -> None:
     await driver.upload(linear(1))
     view = await driver.start("linear")
     await driver.engine.instances.cancel(view.id, None)
     assert await driver.poll("work") == []
 
 
-async def test_decision_and_transformation_entries_come_in_random_order(driver: Driver) -> None:
+async def test_decision_and_transformation_entries_keep_their_order(driver: Driver) -> None:
     names = [f"s{number}" for number in range(20)]
     decide = step("d", "DECISION", conditionalNextSteps={f"n >= {19 - i}": name for i, name in enumerate(names)})
     chain = {f"t{i}": (1 if i == 0 else f"${{t{i - 1} * 2}}") for i in range(20)}
@@ -238,7 +234,7 @@ async def test_decision_and_transformation_entries_come_in_random_order(driver: 
         assert (await driver.variables(view.id))["t19"] == 2**19
 
 
-async def test_a_definition_that_fails_at_run_time_makes_its_job_circle_for_ever(driver: Driver) -> None:
+async def test_a_definition_failing_at_run_time_does_not_circle(driver: Driver) -> None:
     """What can be seen at upload is refused there; the rest fails the instance, with a reason, at once."""
     for broken in (
         definition(step("d", "DECISION", conditionalNextSteps={"n >": "end"}), end()),
@@ -257,7 +253,7 @@ async def test_a_definition_that_fails_at_run_time_makes_its_job_circle_for_ever
     assert await driver.poll("work") == []
 
 
-async def test_lease_expiry_never_counts(driver: Driver) -> None:
+async def test_lease_expiry_counts_as_an_attempt(driver: Driver) -> None:
     await driver.upload(linear(1))
     view = await driver.start("linear")
     for _ in range(10):
@@ -267,7 +263,7 @@ async def test_lease_expiry_never_counts(driver: Driver) -> None:
     assert (after.status, after.failure_reason) == ("FAILED", "lease expired 10 times")
 
 
-async def test_chained_workflows_are_started_in_memory_before_the_commit(driver: Driver) -> None:
+async def test_chained_workflows_start_with_the_commit(driver: Driver) -> None:
     """Parent's end and child's start are one transaction: either both rows say so, or neither."""
     await driver.upload(linear(1, definition_id="next", job_type="next"))
     await driver.upload(linear(1) | {"autoStartNextWorkflow": True, "nextWorkflowId": "next"})
@@ -278,13 +274,13 @@ async def test_chained_workflows_are_started_in_memory_before_the_commit(driver:
     ]
 
 
-async def test_integers_above_2_to_the_53_are_changed(driver: Driver) -> None:
+async def test_integers_above_2_to_the_53_are_unchanged(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.start("linear", {"n": 2**53 + 1, "m": 10**40 + 1})
     assert variables_of(await driver.one("work")) == {"n": 2**53 + 1, "m": 10**40 + 1}
 
 
-async def test_concurrent_uploads_of_one_id_are_answered_with_errors(make_driver: MakeDriver) -> None:
+async def test_concurrent_uploads_of_one_id_all_succeed(make_driver: MakeDriver) -> None:
     one, two = make_driver(1), make_driver(2)
     results = await all_at_once(
         *(lambda d=each, n=n: d.upload(linear(n)) for n in (1, 2, 3) for each in (one, two) * 3)
@@ -293,7 +289,7 @@ async def test_concurrent_uploads_of_one_id_are_answered_with_errors(make_driver
     assert one.rows("SELECT version FROM definition ORDER BY 1") == [(1,), (2,), (3,)]
 
 
-async def test_unknown_ids_are_answered_with_internal_errors(driver: Driver) -> None:
+async def test_unknown_ids_are_not_found(driver: Driver) -> None:
     for id in ("", "nonsense", "00", "7fffffffffffffff", "8000000000000000", "f" * 100):
         for call in (driver.view, driver.engine.instances.history, driver.engine.instances.retry):
             with pytest.raises(NotFound):
@@ -302,14 +298,14 @@ async def test_unknown_ids_are_answered_with_internal_errors(driver: Driver) -> 
         await driver.engine.jobs.fail(Failure(job_id="1-1-1", worker_id="w", retryable=True))
 
 
-async def test_lease_seconds_are_ignored(driver: Driver) -> None:
+async def test_lease_seconds_are_honoured(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
     job = await driver.one("work", lease=123)
     assert round((job.lock_expires_at - job.locked_at).total_seconds()) == 123  # pyright: ignore[reportOperatorIssue] - they are there
 
 
-async def test_a_completion_racing_a_timer_a_cancel_and_another_completion_advances_once(
+async def test_completions_racing_a_timer_and_a_cancel_advance_once(
     make_driver: MakeDriver,
 ) -> None:
     one, two = make_driver(1), make_driver(2)

@@ -165,7 +165,7 @@ async def test_releases_are_passed_on(rest: Rest, engine: ScriptedEngine) -> Non
     assert [item["outcome"] for item in answer.json["results"]] == ["ok", "invalid"]
 
 
-async def test_starts_are_passed_on_and_bad_ones_answered_in_their_place(rest: Rest, engine: ScriptedEngine) -> None:
+async def test_bad_starts_are_answered_in_their_place(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on(
         "instances.start_batch",
         [StartResult(instance=instance()), StartResult(error="not-found", reason="definition 'x' is unknown")],

@@ -41,7 +41,7 @@ async def test_the_policy_lets_the_page_load_its_own_files_only(rest: Rest) -> N
     assert f'name="csp-nonce" content="{nonces[0][1]}"'.encode() in first.body
 
 
-async def test_files_are_kept_by_browsers_and_sent_compressed_to_those_who_take_it(rest: Rest) -> None:
+async def test_browsers_keep_files_and_get_them_compressed(rest: Rest) -> None:
     script = script_of((await rest.send("GET", "/console/", headers=BROWSER)).body)
     plain = await rest.send("GET", script)
     packed = await rest.send("GET", script, headers={"accept-encoding": "br;q=1.0, gzip;q=0.8"})
@@ -55,7 +55,7 @@ async def test_files_are_kept_by_browsers_and_sent_compressed_to_those_who_take_
     assert len(packed.body) < len(plain.body) / 2
 
 
-async def test_a_file_of_another_version_is_not_answered_with_the_page(rest: Rest) -> None:
+async def test_another_versions_file_is_not_answered_with_the_page(rest: Rest) -> None:
     assert (await rest.send("GET", "/console/assets/index-00000000.js", headers=BROWSER)).status == 404
 
 
@@ -71,7 +71,7 @@ async def test_only_reading_is_possible(rest: Rest) -> None:
     assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(len(page.body)))
 
 
-async def test_browsers_are_sent_there_from_the_root_and_programs_are_not(rest: Rest) -> None:
+async def test_only_browsers_are_sent_there_from_the_root(rest: Rest) -> None:
     for path in ("/", "/console"):
         sent = await rest.send("GET", path, headers=BROWSER)
         assert (sent.status, sent.headers["location"]) == (307, "/console/")

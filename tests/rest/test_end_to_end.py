@@ -95,9 +95,7 @@ async def test_whole_numbers_stay_exact(driver: RestDriver, name: str) -> None:
     assert (await driver.instance(job.instance_id)).variables == {**given, "next": huge + 1}
 
 
-async def test_a_204_has_neither_body_nor_length_and_the_connection_is_kept(
-    driver: RestDriver, raw: Raw, name: str
-) -> None:
+async def test_a_204_has_no_body_and_keeps_the_connection(driver: RestDriver, raw: Raw, name: str) -> None:
     await driver.upload(linear(1, definition_id=name, job_type=name))
     await driver.start(name)
     job = await one(driver, name)
@@ -132,7 +130,7 @@ async def test_a_client_that_closes_its_sending_side_gets_its_answer(driver: Res
     assert (status, json.loads(body)["id"]) == (200, name)
 
 
-async def test_the_jobs_of_a_client_that_left_go_to_the_next(
+async def test_jobs_of_a_client_that_left_go_to_another(
     driver: RestDriver, engine_process: EngineProcess, name: str
 ) -> None:
     await driver.upload(linear(1, definition_id=name, job_type=name))

@@ -21,7 +21,7 @@ async def test_the_document_is_valid_openapi_3_1(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
-async def test_every_row_of_the_table_is_a_route_with_its_document(row: Operation) -> None:
+async def test_every_row_is_a_route_with_its_document(row: Operation) -> None:
     rest = Rest(ScriptedEngine())
     path = re.sub(r"\{\w+\}", "1", row.path)
     assert (await rest.send(row.method, path, b"{}")).status not in (404, 405)

@@ -36,7 +36,7 @@ def names_read(handler: Callable[..., Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
-def test_a_handler_reads_the_parameters_of_its_row_and_no_others(row: Operation) -> None:
+def test_a_handler_reads_only_its_rows_parameters(row: Operation) -> None:
     assert names_read(row.handler) == row.query_names
 
 
@@ -67,7 +67,7 @@ def test_lists_that_are_additions_and_all_batches_are_among_them() -> None:
     assert {"startInstance", "pollJobs", "live", "ready", "docs"} & {row.id for row in ADDITIONS} == set()
 
 
-async def test_the_contract_ignores_a_parameter_counts_it_and_tells_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unknown_parameter_is_ignored_counted_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
     rest = Rest(engine)
     engine.on_list([], total=0)

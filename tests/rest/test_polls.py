@@ -55,7 +55,7 @@ def poll(rest: Rest, wait: Any) -> Awaitable[Answer]:
 
 
 @pytest.mark.parametrize(("wait", "seconds"), [(0, 0), (0.05, 0.05), (5, 5), (600, 60), (10**400, 60), (-1, 0)])
-async def test_an_empty_poll_is_held_as_long_as_it_asks_within_bounds(
+async def test_an_empty_poll_is_held_within_its_bounds(
     rest: Rest, queue: Queue, autojump_clock: trio.testing.MockClock, wait: Any, seconds: float
 ) -> None:
     started = trio.current_time()
@@ -104,7 +104,7 @@ async def test_a_client_that_goes_away_ends_its_poll_at_once(
     assert answer.json == {"jobs": []}  # for one who only closed the sending side
 
 
-async def test_a_client_that_left_early_is_noticed_when_the_look_out_begins(
+async def test_a_client_that_left_early_is_noticed(
     rest: Rest, queue: Queue, autojump_clock: trio.testing.MockClock
 ) -> None:
     rest.gone.set()
@@ -113,7 +113,7 @@ async def test_a_client_that_left_early_is_noticed_when_the_look_out_begins(
     assert queue.cancelled == 1
 
 
-async def test_jobs_that_came_in_the_moment_of_leaving_are_given_back(rest: Rest, engine: ScriptedEngine) -> None:
+async def test_jobs_that_came_while_the_client_left_are_released(rest: Rest, engine: ScriptedEngine) -> None:
     polls = 0
 
     async def answer(request: PollRequest) -> list[Job]:
@@ -145,16 +145,14 @@ async def test_an_error_in_a_held_poll_is_answered_as_itself(rest: Rest, engine:
     assert (await poll(rest, 9)).error == (503, "unavailable", "the database is away")
 
 
-async def test_a_poll_that_gets_jobs_at_once_needs_no_look_out(rest: Rest, queue: Queue) -> None:
+async def test_a_poll_with_jobs_at_once_needs_no_look_out(rest: Rest, queue: Queue) -> None:
     queue.put(job())
     answer = await poll(rest, 9)
     assert len(answer.json["jobs"]) == 1
     assert queue.waits == [UNWATCHED_SECONDS]
 
 
-async def test_jobs_for_a_client_that_a_server_knows_to_be_gone_are_given_back(
-    rest: Rest, engine: ScriptedEngine
-) -> None:
+async def test_jobs_for_a_client_known_as_gone_are_released(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("jobs.poll", [job("1f-1-0", attempt=4)])
     rest.extensions["penstock.peer_gone"] = lambda: True
     answer = await poll(rest, 9)
@@ -203,7 +201,7 @@ async def test_a_poll_for_many_types_looks_into_the_queue_once(
         assert (answer.json, queue.waits) == ({"jobs": []}, waits)
 
 
-async def test_large_jobs_are_encoded_one_by_one_with_turns_of_the_loop_between(rest: Rest, queue: Queue) -> None:
+async def test_large_jobs_are_encoded_one_by_one_between_turns(rest: Rest, queue: Queue) -> None:
     variables = {"text": "x" * ENCODED_AT_ONCE_BYTES}
     queue.put(*[job(id=f"job-{number}", variables=msgspec.Raw(json.dumps(variables).encode())) for number in range(3)])
     answer = await poll(rest, 5)

@@ -40,7 +40,7 @@ def test_every_error_has_a_status() -> None:
 
 
 @pytest.mark.parametrize(("kind", "status"), EXPECTED.items())
-async def test_an_error_is_answered_with_its_code_on_both_kinds_of_route(
+async def test_both_kinds_of_route_answer_errors_with_their_code(
     rest: Rest, engine: ScriptedEngine, kind: type[PenstockError], status: int
 ) -> None:
     engine.on("jobs.complete", kind("because"))

@@ -92,7 +92,7 @@ async def test_numbers_of_a_poll_are_never_refused(
         (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "body: nested too deeply"),
     ],
 )
-async def test_a_poll_that_can_not_be_read_is_refused_with_the_field(
+async def test_an_unreadable_poll_is_refused_with_the_field(
     rest: Rest, engine: ScriptedEngine, body: bytes, reason: str
 ) -> None:
     assert (await rest.post("/v1/jobs/poll", body)).error == (400, "bad-request", reason)
@@ -167,7 +167,7 @@ async def test_a_lone_surrogate_is_refused(rest: Rest, engine: ScriptedEngine) -
     assert not engine.calls
 
 
-async def test_a_body_over_the_limit_is_413_whole_or_in_chunks() -> None:
+async def test_too_large_a_body_is_413_whole_or_in_chunks() -> None:
     engine = ScriptedEngine(max_body_bytes=1_024)
     rest = Rest(engine)
     for path in ("/v1/jobs/poll", "/v1/definitions"):
@@ -322,7 +322,7 @@ async def test_a_start_needs_no_more_than_a_definition(
         ({"definitionId": "d", "businessKey": 5}, "businessKey: expected str | null, got int"),
     ],
 )
-async def test_a_start_that_can_not_be_read_is_refused_with_the_field(
+async def test_an_unreadable_start_is_refused_with_the_field(
     rest: Rest, engine: ScriptedEngine, body: dict[str, Any], reason: str
 ) -> None:
     assert (await rest.post("/v1/instances", body)).error == (400, "bad-request", reason)

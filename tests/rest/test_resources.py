@@ -172,7 +172,7 @@ async def test_lists_are_read_by_key_too(
 # -- instances
 
 
-async def test_an_instance_shows_what_it_has_and_leaves_out_what_it_has_not(rest: Rest, engine: ScriptedEngine) -> None:
+async def test_an_instance_leaves_out_what_it_has_not(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on(
         "instances.get",
         instance(
@@ -370,7 +370,7 @@ async def test_the_body_of_a_signal_is_the_variable_map(
         ("/v1/definitions/LOS::loan/keys/k%C3%A4%20%25/signals/x", "kä %", "x"),
     ],
 )
-async def test_a_signal_by_key_names_the_definition_the_key_and_the_step(
+async def test_a_signal_by_key_names_definition_key_and_step(
     rest: Rest, engine: ScriptedEngine, path: str, key: str, step: str
 ) -> None:
     answer = await rest.post(f"{path}?signalId=p%201", {"amount": 5})
@@ -481,9 +481,7 @@ async def test_no_browser_guesses_what_an_answer_is(rest: Rest, path: str) -> No
     assert (await rest.post("/v1/jobs/poll", {})).headers["x-content-type-options"] == "nosniff"
 
 
-async def test_healthz_needs_no_framework_which_would_take_several_turns_of_a_busy_loop(
-    rest: Rest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_healthz_is_answered_without_the_framework(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(rest.app, "_routed")
     assert (await rest.get("/healthz")).status == 200
 

@@ -439,7 +439,7 @@ async def test_a_cancelled_instance_is_quiet(driver: Driver, name: str) -> None:
 # -- polls and lists
 
 
-async def test_jobs_are_handed_out_oldest_first_up_to_what_is_asked(driver: Driver, name: str) -> None:
+async def test_jobs_are_handed_out_oldest_first_within_the_limit(driver: Driver, name: str) -> None:
     await driver.upload(linear(1, definition_id=name, job_type=name))
     started = [(await driver.start(name)).id for _ in range(5)]
     first = await driver.poll(name, "unknown-type", max_jobs=2)

@@ -36,7 +36,7 @@ async def grpc(driver: Driver) -> AsyncGenerator[Served]:
 
 @pytest.mark.parametrize("how", ["reset", "deadline", "drop"])
 @pytest.mark.parametrize("method", ["GetInstance", "GetInstanceHistory", "ListInstances"])
-async def test_a_read_that_nobody_waits_for_is_cancelled_in_the_database(
+async def test_an_abandoned_read_is_cancelled_in_the_database(
     mock_clock: trio.testing.MockClock, driver: Driver, grpc: Served, method: str, how: str
 ) -> None:
     """On a clock that only the test moves: the deadline passes when the read waits, however long the way there was."""

@@ -227,7 +227,7 @@ def test_every_field_of_every_answer_is_filled(client: Client, google: Google) -
     assert client.engine.stop() == 0
 
 
-def test_numbers_are_doubles_here_and_whole_ones_are_whole_in_rest(client: Client) -> None:
+def test_numbers_are_doubles_here_and_whole_in_rest(client: Client) -> None:
     client.upload(client.task())
     sent = {"n": 3, "zero": -0.0, "x": 2.5, "big": 2**53, "huge": 1e300, "tiny": 5e-324, "list": [1, [2.0]]}
     started = client.start(variables=sent)

@@ -48,7 +48,7 @@ async def test_an_idle_connection_is_closed_at_once(run: Running) -> None:
         assert run.server.statistics().connections == 0
 
 
-async def test_a_call_sent_before_the_client_saw_the_drain_is_answered(run: Running) -> None:
+async def test_a_call_sent_before_the_drain_is_answered(run: Running) -> None:
     """It is on its way while the first GOAWAY goes the other way."""
     async with run.client() as client, trio.open_nursery() as nursery:
         await client.call(COMPLETE)
@@ -69,7 +69,7 @@ async def test_a_call_sent_before_the_client_saw_the_drain_is_answered(run: Runn
         assert (await client.finished(stream_id)).status == 0
 
 
-async def test_a_call_after_the_drain_was_seen_is_refused_as_not_begun(run: Running) -> None:
+async def test_a_call_after_the_drain_is_refused_as_not_begun(run: Running) -> None:
     async with run.client() as client, trio.open_nursery() as nursery:
         nursery.start_soon(client.call, COMPLETE, WAIT)
         await run.until(lambda _: run.engine.running == 1)
@@ -113,7 +113,7 @@ async def test_after_the_grace_calls_are_cancelled_and_told_unavailable(autojump
         assert run.engine.cancelled == 1
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_cut_in_the_end(
+async def test_a_handler_that_ignores_cancellation_is_cut_off(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     from grpclib.const import Cardinality, Handler
@@ -141,7 +141,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_cut_in_the_end(
         await ended.wait()
 
 
-async def test_a_client_that_does_not_answer_the_drains_ping_is_waited_for_a_moment_only(
+async def test_a_client_silent_on_ping_delays_the_drain_briefly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running(Limits(drain_ping_s=1.0, linger_s=0.5)) as run:
@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_answer_the_drains_ping_is_waited_for_a_mom
         assert trio.current_time() - began == 1.5
 
 
-async def test_serve_returns_after_the_drain_and_a_second_drain_waits_for_the_first() -> None:
+async def test_serve_returns_after_the_drain_which_others_wait_for() -> None:
     with trio.fail_after(20):
         async with running() as run, run.client() as client, trio.open_nursery() as nursery:
             nursery.start_soon(client.call, COMPLETE, WAIT)

@@ -71,9 +71,7 @@ def structs(module: ModuleType) -> dict[str, type[msgspec.Struct]]:
 
 
 @pytest.mark.parametrize(("module", "package", "file"), PACKAGES)
-def test_the_structs_are_the_messages_of_the_proto_file_field_by_field(
-    module: ModuleType, package: str, file: str
-) -> None:
+def test_structs_equal_the_proto_messages_field_by_field(module: ModuleType, package: str, file: str) -> None:
     pool = descriptors()
     found = structs(module)
     assert set(found) == set(pool.FindFileByName(file).message_types_by_name)

@@ -109,7 +109,7 @@ def test_a_go_client_finds_both_services_as_the_contract_says(start_engine: Star
     assert engine.stop() == 0
 
 
-def test_a_go_clients_deadline_ends_the_statement_and_its_jobs_go_back(
+def test_a_go_deadline_ends_the_statement_and_releases_jobs(
     start_engine: StartEngine, go_client: Path, database_dsn: str
 ) -> None:
     engine = start_engine().wait_ready()

@@ -143,7 +143,7 @@ async def test_a_client_that_pings_often_is_not_sent_away(google: Google, run: R
 
 
 @pytest.mark.slow
-async def test_calls_of_many_threads_survive_a_drain_or_are_told_unavailable(google: Google) -> None:
+async def test_calls_of_many_threads_survive_drains_or_get_unavailable(google: Google) -> None:
     """A client sees OK, or UNAVAILABLE for a connection that could not be made any more; never anything else."""
     with trio.fail_after(60):
         async with running(Limits(linger_s=2.0)) as run:

@@ -87,7 +87,7 @@ async def test_wrong_framing_is_refused_before_it_is_read_on(run: Running, data:
     await run.until_quiet()
 
 
-async def test_the_largest_message_is_taken_and_one_byte_more_is_not() -> None:
+async def test_the_largest_message_is_taken_and_no_larger() -> None:
     with trio.fail_after(30):
         async with running(Limits(message_bytes=10_000)) as run, run.client() as client:
             largest = b"\x0a" + b"\x8d\x4e" + b"x" * 9_997
@@ -261,7 +261,7 @@ async def test_a_connection_too_many_waits_until_one_leaves() -> None:
         assert run.server.statistics().counts.evicted == 0
 
 
-async def test_the_longest_idle_connection_makes_room_and_none_with_a_call() -> None:
+async def test_the_longest_idle_connection_without_a_call_makes_room() -> None:
     with trio.fail_after(30):
         limits = Limits(connections=2, evict_after_idle_s=0.2, drain_ping_s=0.1)
         async with running(limits) as run, run.client() as busy, run.client() as idle:

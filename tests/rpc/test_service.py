@@ -191,7 +191,7 @@ async def test_maps_are_taken_in_sorted_order(driver: Driver, grpc: Served) -> N
         (upload(task("a", "end"), auto_start_next_workflow=True), ["nextWorkflowId"]),
     ],
 )
-async def test_a_definition_that_can_not_run_is_refused_with_every_reason(
+async def test_an_invalid_definition_is_refused_with_every_reason(
     driver: Driver, grpc: Served, request_: m.UploadDefinitionRequest, reasons: list[str]
 ) -> None:
     status, reason = await refused(grpc.call("UploadDefinition", request_, m.UploadDefinitionResponse))
@@ -201,9 +201,7 @@ async def test_a_definition_that_can_not_run_is_refused_with_every_reason(
     assert driver.rows("SELECT count(*) FROM definition") == [(0,)]
 
 
-async def test_a_large_definition_is_parsed_beside_the_loop_and_listed_within_a_bound(
-    driver: Driver, grpc: Served
-) -> None:
+async def test_a_large_definition_is_parsed_aside_and_listed_bounded(driver: Driver, grpc: Served) -> None:
     many = [task(f"s{number}", f"s{number + 1}", description="x" * 100) for number in range(2_999)]
     request = upload(*many, task("s2999", "end"))
     await grpc.call("UploadDefinition", request, m.UploadDefinitionResponse)
@@ -310,7 +308,7 @@ async def test_whole_numbers_stay_whole(driver: Driver, grpc: Served) -> None:
 # -- jobs
 
 
-async def test_a_polled_job_has_every_field_and_one_comes_by_default(driver: Driver, grpc: Served) -> None:
+async def test_a_poll_gives_one_job_with_every_field(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1, retry_count=4))
     first = await driver.start("linear", {"a": {"b": [1]}})
     await driver.start("linear")
@@ -336,7 +334,7 @@ async def test_a_poll_in_kafka_mode_is_a_failed_precondition(make_driver: MakeDr
         assert (await work.ended())[0] is Status.OK
 
 
-async def test_a_fail_by_who_does_not_hold_the_job_is_answered_with_ok(driver: Driver, grpc: Served) -> None:
+async def test_a_fail_by_a_non_holder_is_answered_ok(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     started = await driver.start("linear")
     (job,) = await grpc.poll("work", worker="mine")
@@ -350,7 +348,7 @@ async def test_a_fail_by_who_does_not_hold_the_job_is_answered_with_ok(driver: D
     assert len((view.failure_reason or "").encode()) <= 4_200
 
 
-async def test_a_poll_that_is_cancelled_while_jobs_are_claimed_gives_them_back(driver: Driver, grpc: Served) -> None:
+async def test_a_poll_cancelled_during_its_claim_releases_the_jobs(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     for _ in range(3):
         await driver.start("linear")
@@ -416,9 +414,7 @@ async def test_a_poll_that_is_cancelled_while_jobs_are_claimed_gives_them_back(d
         ("SignalWait", m.SignalWaitRequest("1f")),
     ],
 )
-async def test_what_is_missing_or_can_not_be_is_an_invalid_argument(
-    grpc: Served, method: str, request_: msgspec.Struct
-) -> None:
+async def test_missing_or_impossible_arguments_are_invalid(grpc: Served, method: str, request_: msgspec.Struct) -> None:
     status, reason = await refused(grpc.call(method, request_, m.CompleteJobResponse))
     assert status is Status.INVALID_ARGUMENT, reason
     assert reason
@@ -444,7 +440,7 @@ async def test_what_does_not_exist_is_not_found(grpc: Served, method: str, reque
     assert (await refused(grpc.call(method, request_, m.CompleteJobResponse)))[0] is Status.NOT_FOUND
 
 
-async def test_an_over_deep_struct_is_an_invalid_argument_and_the_engine_goes_on(driver: Driver, grpc: Served) -> None:
+async def test_an_over_deep_struct_is_invalid_and_harmless(driver: Driver, grpc: Served) -> None:
     """As bytes, because our own encoder would not make it: an object in an object, and so on."""
     await driver.upload(linear(1))
     for levels in (MAX_LEVELS + 1, 5_000, 100_000):

@@ -27,7 +27,7 @@ def status_in(message: bytes) -> int:
     return decode_message(message, HealthCheckResponse).status
 
 
-async def test_health_says_what_it_was_told_of_all_services_and_of_each() -> None:
+async def test_health_tells_of_all_services_and_of_each() -> None:
     health = Health([SERVICE])
     with trio.fail_after(10):
         async with running(more=[health]) as run, run.client() as client:
@@ -56,7 +56,7 @@ async def test_a_watcher_is_told_every_change_and_the_drain() -> None:
             assert answer.status == 14
 
 
-async def test_a_watcher_of_an_unknown_service_is_told_so_and_kept() -> None:
+async def test_a_watcher_of_an_unknown_service_is_kept() -> None:
     with trio.fail_after(10):
         async with running(more=[Health([])]) as run, run.client() as client:
             stream_id = await client.open(WATCH)

@@ -55,7 +55,7 @@ async def test_without_alpn_h2_the_connection_is_closed(certificate: Certificate
             await run.until_quiet()
 
 
-async def test_what_is_no_tls_is_closed_and_the_server_goes_on(certificate: Certificate) -> None:
+async def test_what_is_no_tls_is_closed(certificate: Certificate) -> None:
     with trio.fail_after(20):
         async with running(ssl_context=server_context(certificate)) as run:
             plain = await trio.open_tcp_stream("127.0.0.1", run.port)

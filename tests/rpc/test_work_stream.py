@@ -50,7 +50,7 @@ async def wait_queue(driver: Driver, count: int) -> None:
 # -- credit and jobs
 
 
-async def test_a_job_is_pushed_when_it_is_born_with_every_field(driver: Driver, grpc: Served) -> None:
+async def test_a_new_job_is_pushed_with_every_field(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1, retry_count=2))
     work = await Work.open(grpc.client, "mine", lease=60, work=1)
     await wait_parked(grpc, 1)
@@ -72,7 +72,7 @@ async def wait_parked(grpc: Served, count: int) -> None:
     await wait_until(parked)
 
 
-async def test_jobs_that_are_there_come_at_once_and_never_more_than_the_credit(driver: Driver, grpc: Served) -> None:
+async def test_waiting_jobs_come_at_once_within_the_credit(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     started = [(await driver.start("linear")).id for _ in range(7)]
     work = await Work.open(grpc.client, work=3)
@@ -101,7 +101,7 @@ async def test_credit_is_by_job_type(driver: Driver, grpc: Served) -> None:
     await wait_queue(driver, 6)
 
 
-async def test_credit_that_is_taken_back_is_answered_with_what_is_left(driver: Driver, grpc: Served) -> None:
+async def test_withdrawn_credit_is_answered_with_what_is_left(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     work = await Work.open(grpc.client, work=5)
     await work.grant("work", -2)
@@ -115,7 +115,7 @@ async def test_credit_that_is_taken_back_is_answered_with_what_is_left(driver: D
     assert work.jobs == []
 
 
-async def test_streams_and_polls_share_and_none_takes_more_than_it_may(driver: Driver, grpc: Served) -> None:
+async def test_streams_and_polls_share_within_their_bounds(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     works = [await Work.open(grpc.client, f"w{number}", work=10) for number in range(3)]
     for _ in range(30):
@@ -140,7 +140,7 @@ async def test_a_retry_comes_back_on_the_stream(driver: Driver, grpc: Served) ->
 # -- results
 
 
-async def test_results_of_one_message_are_answered_in_one_list_in_order(driver: Driver, grpc: Served) -> None:
+async def test_results_of_a_message_are_answered_in_order(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1, retry_count=1))
     for _ in range(4):
         await driver.start("linear")
@@ -304,7 +304,7 @@ async def test_hundreds_of_broken_streams_leave_no_lease_behind(driver: Driver, 
     assert len(await driver.poll("work", n=10)) == 5
 
 
-async def test_a_drain_pushes_nothing_more_takes_results_and_ends_the_stream(driver: Driver, grpc: Served) -> None:
+async def test_a_drain_takes_results_and_pushes_nothing(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
     work = await Work.open(grpc.client, work=5)
@@ -351,7 +351,7 @@ async def test_what_can_not_be_is_an_invalid_argument(grpc: Served, request_: w.
     assert reason in text
 
 
-async def test_a_bad_message_ends_the_stream_after_the_answers_to_the_good_ones(driver: Driver, grpc: Served) -> None:
+async def test_a_bad_message_ends_the_stream_after_earlier_answers(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
     work = await Work.open(grpc.client, work=1)
@@ -365,7 +365,7 @@ async def test_a_bad_message_ends_the_stream_after_the_answers_to_the_good_ones(
 # -- back-pressure
 
 
-async def test_a_worker_that_does_not_read_is_leased_a_bounded_number(
+async def test_a_worker_that_does_not_read_holds_bounded_leases(
     driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its window is full after one message of 60 kB; what is leased beyond is bounded by the buffer."""

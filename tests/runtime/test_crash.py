@@ -66,7 +66,7 @@ def test_an_engine_killed_under_load_loses_nothing(start_engine: StartEngine, da
 
 
 @pytest.mark.slow
-def test_of_two_engines_one_is_killed_and_the_other_goes_on(start_engine: StartEngine, database_dsn: str) -> None:
+def test_an_engine_goes_on_when_the_other_is_killed(start_engine: StartEngine, database_dsn: str) -> None:
     fast = {"lease_min_seconds": 1, **NEVER_DEAD}
     engines = [start_engine(**fast).wait_ready(), start_engine(**fast).wait_ready()]
     assert engines[0].call("POST", "/v1/definitions", linear(STEPS))[0] == 201
@@ -82,9 +82,7 @@ def test_of_two_engines_one_is_killed_and_the_other_goes_on(start_engine: StartE
 
 
 @pytest.mark.slow
-def test_several_processes_share_the_port_and_a_killed_one_is_replaced(
-    start_engine: StartEngine, database_dsn: str
-) -> None:
+def test_a_killed_process_on_a_shared_port_is_replaced(start_engine: StartEngine, database_dsn: str) -> None:
     engine = start_engine("--processes", "2", lease_min_seconds=1, lease_scan_interval_seconds=0.5, **NEVER_DEAD)
     engine.wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(STEPS))[0] == 201

@@ -29,7 +29,7 @@ def execute(dsn: str, text: str) -> None:
         connection.execute(text.encode())
 
 
-async def test_a_program_makes_the_schema_of_its_own_and_an_engine_finds_it(empty_database_dsn: str):
+async def test_an_engine_finds_the_schema_that_a_program_made(empty_database_dsn: str):
     async with open_engine(empty_database_dsn, serves=True, migrate=True) as engine:
         await engine.ready()
     assert schemas(empty_database_dsn) == ["penstock"]
@@ -44,7 +44,7 @@ async def test_an_installation_in_public_goes_on_there_for_programs_too(empty_da
     assert schemas(empty_database_dsn) == ["public"]
 
 
-async def test_an_installation_where_the_roles_search_path_says_goes_on_there(empty_database_dsn: str):
+async def test_an_installation_in_the_search_path_is_kept(empty_database_dsn: str):
     with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute("CREATE SCHEMA theirs")
@@ -78,9 +78,7 @@ async def test_two_installations_in_one_database_have_locks_of_their_own(
     assert schemas(empty_database_dsn) == ["one", "two"]
 
 
-async def test_a_schema_that_can_not_be_made_is_told_with_what_to_do(
-    empty_database_dsn: str, caplog: pytest.LogCaptureFixture
-):
+async def test_an_impossible_schema_is_told_with_what_to_do(empty_database_dsn: str, caplog: pytest.LogCaptureFixture):
     execute(empty_database_dsn, "DROP ROLE IF EXISTS may_nothing; CREATE ROLE may_nothing LOGIN")
     dsn = make_conninfo(empty_database_dsn, user="may_nothing")
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(dsn), db_schema="wf")) == 1
@@ -96,7 +94,7 @@ async def test_the_options_of_a_dsn_are_kept(empty_database_dsn: str):
         assert connection.execute("SHOW search_path").fetchone() == ("wf",)
 
 
-async def test_a_program_changes_nothing_in_a_database_that_it_was_not_allowed_to(empty_database_dsn: str):
+async def test_a_program_changes_no_database_without_permission(empty_database_dsn: str):
     with pytest.RaisesGroup(
         pytest.RaisesExc(SchemaMismatch, match=r"has none of Penstock's tables: run `penstock migrate`.*migrate=True"),
         flatten_subgroups=True,

@@ -13,7 +13,7 @@ def test_with_many_open_files_the_settings_hold() -> None:
 
 
 @pytest.mark.parametrize("open_files_max", [128, 256, 1_024, 4_096])
-def test_with_few_open_files_all_of_them_leave_room_for_the_database(open_files_max: int) -> None:
+def test_few_open_files_leave_room_for_the_database(open_files_max: int) -> None:
     settings = Settings(db_max_conns=20)
     shares = share_files(settings, open_files_max)
     assert min(shares) >= 8

@@ -27,9 +27,7 @@ def test_it_stops_with_the_engine_and_keeps_its_data(start_engine: StartEngine, 
 
 
 @pytest.mark.slow
-def test_it_outlives_a_killed_engine_and_is_replaced_by_the_next_ones(
-    start_engine: StartEngine, data_dir: Path
-) -> None:
+def test_the_server_outlives_a_killed_engine_until_the_next(start_engine: StartEngine, data_dir: Path) -> None:
     engine = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
     _, instance = engine.call("POST", "/v1/instances", {"definitionId": "linear"})

@@ -29,7 +29,7 @@ def directory() -> Generator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine_first", [True, False])
-def test_an_engine_shows_the_runs_of_a_program_and_takes_a_message_for_them(
+def test_an_engine_shows_and_reaches_a_programs_runs(
     start_engine: StartEngine, directory: Path, engine_first: bool
 ) -> None:
     program = Program(directory, WAITS)

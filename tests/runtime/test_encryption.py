@@ -16,7 +16,7 @@ SECRET = {"name": "s3kr1t", "n": 5}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_clients_read_over_both_wires_what_the_database_does_not_show(
+def test_clients_read_what_the_database_does_not_show(
     start_engine: StartEngine, database_dsn: str, processes: int
 ) -> None:
     engine = start_engine(encryption_keys=K1, processes=processes).wait_ready()
@@ -60,7 +60,7 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
         ("hunter2hunter2==", "number 1 of encryption_keys is not id=key, the id of letters, digits, _ and -"),
     ],
 )
-def test_keys_that_are_none_end_the_start_and_are_not_shown(start_engine: StartEngine, keys: str, said: str) -> None:
+def test_bad_keys_end_the_start_without_being_shown(start_engine: StartEngine, keys: str, said: str) -> None:
     engine = start_engine(encryption_keys=keys)
     assert engine.process.wait(30) == 2
     assert f"penstock: the settings are wrong:\n  {said}\n" in engine.told

@@ -27,7 +27,7 @@ async def test_idempotency_keys_go_after_their_time_and_not_before(start_local: 
     assert (await engine.start("linear", idempotency_key="k")).id != first.id
 
 
-async def test_as_many_keys_go_in_a_round_as_are_old_enough(start_local: StartLocal) -> None:
+async def test_a_round_removes_all_keys_that_are_old_enough(start_local: StartLocal) -> None:
     engine = await start_local(services=False)
     engine.rows(
         """WITH kept AS (INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)

@@ -52,9 +52,7 @@ async def test_numbers_are_unique_and_given_back(database_dsn: str) -> None:
         assert connection.execute("SELECT count(*) FROM engine").fetchone() == (0,)
 
 
-async def test_an_engine_of_another_dispatch_mode_is_refused_while_one_lives(
-    database_dsn: str, start_local: StartLocal
-) -> None:
+async def test_an_engine_of_another_living_dispatch_mode_is_refused(database_dsn: str, start_local: StartLocal) -> None:
     first = await start_local()
     database = Database(database_dsn, max_connections=2)
     other = Membership(database, "kafka_outbox")
@@ -91,7 +89,7 @@ async def test_of_two_modes_at_once_not_both_come_up(database_dsn: str) -> None:
     await database.close(1)
 
 
-async def test_a_job_queued_in_one_engine_is_picked_up_by_a_worker_parked_at_another(start_local: StartLocal) -> None:
+async def test_a_job_queued_here_reaches_a_worker_parked_elsewhere(start_local: StartLocal) -> None:
     """By the wake-up alone: the probe that comes by itself would come too late."""
     a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
     await see_each_other(a, b)
@@ -145,7 +143,7 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
 
 
 @pytest.mark.slow
-async def test_an_engine_that_dies_is_noticed_and_its_leases_are_looked_for(start_local: StartLocal) -> None:
+async def test_a_dead_engine_is_noticed_and_its_leases_examined(start_local: StartLocal) -> None:
     a = await start_local(lease_scan_interval_seconds=3600, lease_min_seconds=0.2)
     b = await start_local(lease_scan_interval_seconds=3600)
     await see_each_other(a, b)
@@ -184,9 +182,7 @@ async def test_the_listening_connection_comes_back(start_local: StartLocal, data
     await wait_until(heard)
 
 
-async def test_the_listener_leaves_a_server_that_takes_no_writes_any_more(
-    start_local: StartLocal, database_dsn: str
-) -> None:
+async def test_the_listener_leaves_a_server_that_refuses_writes(start_local: StartLocal, database_dsn: str) -> None:
     """As a primary that was replaced and lives on: hints and the session lock are on the new one."""
     engine = await start_local()
     await see_each_other(engine)
@@ -208,7 +204,7 @@ async def test_the_listener_leaves_a_server_that_takes_no_writes_any_more(
     await wait_until(left)
 
 
-async def test_a_session_lock_that_a_lost_session_still_holds_is_taken_later(
+async def test_a_lost_sessions_lock_is_taken_later(
     start_local: StartLocal, database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "RELOCK_INTERVAL_S", 0.05)
@@ -296,7 +292,7 @@ def test_a_wake_up_names_its_types_or_all_of_them() -> None:
     assert member._payloads(set(), 1.5)[0].endswith(" t 1.500")
 
 
-async def test_a_cancel_in_one_engine_is_told_to_a_worker_that_watches_another(start_local: StartLocal) -> None:
+async def test_a_cancel_is_told_to_workers_of_other_engines(start_local: StartLocal) -> None:
     a, b = await start_local(), await start_local()
     await see_each_other(a, b)
     instances = [await a.run(linear(1)) for _ in range(300)]  # more than one wake-up carries
@@ -386,7 +382,7 @@ def listener_of(engine: LocalEngine) -> int | None:
     return rows[0][0] if rows else None
 
 
-async def test_the_holder_of_a_run_hears_of_mail_that_was_sent_through_another_engine(start_local: StartLocal) -> None:
+async def test_a_runs_holder_hears_of_mail_through_another_engine(start_local: StartLocal) -> None:
     a, b = await start_local(), await start_local()
     await see_each_other(a, b)
     holder = a.engine.code.holder("shop", 1)

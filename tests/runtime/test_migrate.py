@@ -36,7 +36,7 @@ def test_an_empty_database_gets_the_schema(empty_database_dsn: str) -> None:
     assert {"instance", "token", "ready", "timer", "history", "penstock_schema"} <= tables(empty_database_dsn)
 
 
-def test_a_database_gets_the_partitions_that_are_missing_and_is_left_alone_then(database_dsn: str) -> None:
+def test_a_database_gets_only_its_missing_partitions(database_dsn: str) -> None:
     before = tables(database_dsn)
     migrate(database_dsn)
     made = tables(database_dsn) - before
@@ -60,7 +60,7 @@ def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     assert (code, lines[-1]["level"]) == (1, "error")
 
 
-def test_a_dsn_that_cannot_be_read_is_an_error_that_shows_no_password() -> None:
+def test_an_unreadable_dsn_is_an_error_without_its_password() -> None:
     code, lines = migrate("postgresql://u:geh@eim@h/x")
     assert (code, lines[-1]["level"]) == (1, "error")
     assert "eim" not in str(lines)
@@ -79,7 +79,7 @@ def test_a_database_of_another_encoding_is_refused_and_left_alone(empty_database
     assert "encoding LATIN1" in lines[-1]["error"]
 
 
-def test_an_account_that_may_create_nothing_is_told_what_to_do(empty_database_dsn: str) -> None:
+def test_an_account_without_rights_is_told_what_to_do(empty_database_dsn: str) -> None:
     with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
         connection.execute("CREATE ROLE may_create_nothing LOGIN")
         try:

@@ -19,7 +19,7 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_of_a_crowd_one_works_at_a_time_with_turns_for_others_between() -> None:
+async def test_a_crowd_works_one_at_a_time_with_turns_between() -> None:
     turns = Turns()
     worked_in: list[int] = []
 
@@ -38,7 +38,7 @@ async def test_of_a_crowd_one_works_at_a_time_with_turns_for_others_between() ->
     assert all(later - earlier >= TURNS_APART for earlier, later in pairwise(worked_in))
 
 
-async def test_who_is_cancelled_in_the_line_does_not_hold_it_up() -> None:
+async def test_a_cancelled_waiter_does_not_hold_up_the_line() -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             for _ in range(10):

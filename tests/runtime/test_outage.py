@@ -48,7 +48,7 @@ def rows(dsn: str, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql.encode()).fetchall()
 
 
-def test_a_short_outage_is_waited_out_and_the_answers_tell_what_is_true(
+def test_a_short_outage_is_waited_out_and_answers_are_true(
     start_engine: StartEngine, gate: Gate, database_dsn: str
 ) -> None:
     engine = start_engine(dsn=gate.dsn, outage_wait_seconds=60).wait_ready()

@@ -55,7 +55,7 @@ def partitions(engine: LocalEngine, parent: str) -> list[tuple[str, int]]:
     return [(name, engine.rows(f"SELECT count(*) FROM {name}")[0][0]) for name in names]
 
 
-def test_the_database_and_the_engine_agree_about_the_first_id_of_a_time(database_dsn: str) -> None:
+def test_database_and_engine_agree_on_a_times_first_id(database_dsn: str) -> None:
     at = dt.datetime(2026, 11, 21, 10, 30, 0, 123000, tzinfo=dt.UTC)
     mine = IdSource(0, lambda: EPOCH_MS + round((at.timestamp() * 1000) - EPOCH_MS)).next()
     with psycopg.connect(database_dsn) as connection:
@@ -63,7 +63,7 @@ def test_the_database_and_the_engine_agree_about_the_first_id_of_a_time(database
     assert theirs == mine
 
 
-async def test_now_and_the_two_ranges_that_follow_are_covered_and_made_once(start_local: StartLocal) -> None:
+async def test_now_and_two_following_ranges_are_made_once(start_local: StartLocal) -> None:
     engine = await keeping(start_local)
     made = partitions(engine, "history")
     assert len(made) == len(partitions(engine, "audit")) == 3
@@ -74,7 +74,7 @@ async def test_now_and_the_two_ranges_that_follow_are_covered_and_made_once(star
     assert engine.rows("SELECT count(*) FROM history_other") == [(0,)]
 
 
-async def test_ranges_follow_each_other_when_their_length_changes_and_when_time_was_skipped(
+async def test_ranges_follow_each_other_whatever_length_or_time_changes(
     start_local: StartLocal, connection: TrioConnection
 ) -> None:
     engine = await keeping(start_local)
@@ -111,7 +111,7 @@ async def test_without_a_retention_nothing_is_removed(start_local: StartLocal) -
     assert (await engine.variables(instance)) == {"a": 1, "b": 2}
 
 
-async def test_an_ended_instance_goes_after_the_retention_with_its_history_and_not_before(
+async def test_an_ended_instance_goes_with_its_history_after_the_retention(
     start_local: StartLocal,
 ) -> None:
     engine = await keeping(start_local, retention_days=10, audit_retention_days=10)
@@ -132,7 +132,7 @@ async def test_an_ended_instance_goes_after_the_retention_with_its_history_and_n
     await finished(engine)
 
 
-async def test_an_open_instance_keeps_its_range_of_history_and_its_variables(start_local: StartLocal) -> None:
+async def test_an_open_instance_keeps_its_history_and_variables(start_local: StartLocal) -> None:
     engine = await keeping(start_local, retention_days=10)
     await engine.upload(linear(2, definition_id="two", job_type="long"))
     ended = await finished(engine)
@@ -154,7 +154,7 @@ async def test_an_open_instance_keeps_its_range_of_history_and_its_variables(sta
     assert engine.rows("SELECT count(*) FROM instance") == engine.rows("SELECT count(*) FROM history") == [(0,)]
 
 
-async def test_a_failed_instance_goes_with_what_a_retry_needs_and_a_reopened_one_stays(
+async def test_a_failed_instance_goes_with_what_a_retry_needs(
     start_local: StartLocal,
 ) -> None:
     engine = await keeping(start_local, retention_days=10)
@@ -170,7 +170,7 @@ async def test_a_failed_instance_goes_with_what_a_retry_needs_and_a_reopened_one
         await engine.retry(failed[1])
 
 
-async def test_signals_that_a_failed_instance_kept_for_its_retry_go_with_it(start_local: StartLocal) -> None:
+async def test_a_failed_instances_kept_signals_go_with_it(start_local: StartLocal) -> None:
     engine = await keeping(start_local, retention_days=10)
     await engine.upload(definition(task("work", "w"), wait("w"), end(), definition_id="waits"))
     for _ in range(2):
@@ -216,7 +216,7 @@ async def test_more_instances_than_one_transaction_takes_go_in_several(
     assert engine.rows("SELECT count(*) FROM instance") == [(0,)]
 
 
-async def test_another_engine_at_it_and_a_lock_on_the_table_put_it_off(
+async def test_a_round_is_put_off_by_others_and_locks(
     start_local: StartLocal, connection: TrioConnection, database_dsn: str
 ) -> None:
     engine = await keeping(start_local, retention_days=10)

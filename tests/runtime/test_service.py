@@ -59,7 +59,7 @@ def test_a_low_limit_of_open_files_is_raised() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_the_start_imports_hypercorn_s_seam_only_for_its_metrics_page() -> None:
+def test_the_start_imports_hypercorns_seam_for_metrics_only() -> None:
     code = "import sys, penstock.runtime.service; print('\\n'.join(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
     loaded = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

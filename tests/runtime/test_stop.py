@@ -119,7 +119,7 @@ def _call_or_none(call: Any, *args: Any) -> Any:
         return None
 
 
-def test_a_job_is_not_lost_to_a_poll_whose_client_has_just_gone(start_engine: StartEngine) -> None:
+def test_a_job_is_not_lost_to_a_vanished_client(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     engine.call("POST", "/v1/definitions", linear(1))
     body = b'{"workerId": "gone", "jobTypes": ["work"], "waitSeconds": 30}'

@@ -136,7 +136,7 @@ async def test_the_back_off_of_a_loop_is_bounded(autojump_clock: trio.testing.Mo
         psycopg.InternalError("corrupt"),
     ],
 )
-async def test_a_loop_goes_on_when_the_database_refuses_what_is_in_a_round(
+async def test_a_loop_outlives_a_round_the_database_refuses(
     error: Exception, autojump_clock: trio.testing.MockClock
 ) -> None:
     metrics = Metrics("test")

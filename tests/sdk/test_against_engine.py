@@ -171,7 +171,7 @@ def test_the_example_web_application_does_its_step_of_the_order(
     ("loop", "over", "how"),
     [("asyncio", "rest", "kill"), ("trio", "rest", "stop"), ("trio", "grpc", "kill"), ("asyncio", "grpc", "stop")],
 )
-def test_no_completion_is_lost_or_doubled_when_the_engine_restarts_under_a_thousand_jobs(
+def test_a_restart_under_a_thousand_jobs_loses_no_completion(
     loop: str, over: str, how: str, engine: RunningEngine
 ) -> None:
     class Watcher(WorkerObserver):

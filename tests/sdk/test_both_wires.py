@@ -129,7 +129,7 @@ def test_whole_numbers_of_any_size_reach_workers_and_come_back(run: Run, wire: W
     run(main)
 
 
-def test_a_failure_is_retried_until_it_succeeds_or_no_retry_is_left(run: Run, wire: Wire) -> None:
+def test_a_failure_is_retried_until_success_or_the_last_retry(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
     async def main() -> None:
@@ -177,7 +177,7 @@ def test_a_handler_that_refuses_ends_the_instance(run: Run, wire: Wire) -> None:
     run(main)
 
 
-def test_a_handler_has_one_key_for_its_work_also_after_a_retry_of_the_instance(run: Run, wire: Wire) -> None:
+def test_a_handler_keeps_its_key_through_retries_of_the_instance(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
     seen: list[tuple[str, str, int | None]] = []
 
@@ -305,7 +305,7 @@ def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire, m
     run(main)
 
 
-def test_jobs_of_a_worker_that_stops_go_to_another_at_once(run: Run, wire: Wire) -> None:
+def test_a_stopping_workers_jobs_go_to_another_at_once(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
     async def main() -> None:
@@ -463,7 +463,7 @@ def test_your_own_keys_start_and_signal_once(run: Run, wire: Wire) -> None:
     run(main)
 
 
-def test_a_loop_that_changes_what_it_iterates_over_leaves_nothing_out(run: Run, wire: Wire) -> None:
+def test_a_loop_that_changes_its_list_leaves_nothing_out(run: Run, wire: Wire) -> None:
     """Pages by number moved up by what the loop took out of the list: of 250 failed instances 50 were left."""
     document, name = wire.one_task()
 
@@ -565,7 +565,7 @@ def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> N
     assert proxy.counts["connections half closed"] >= 1
 
 
-def test_many_jobs_of_types_with_and_without_limits_are_done_once_each(run: Run, wire: Wire) -> None:
+def test_jobs_of_limited_and_unlimited_types_are_done_once(run: Run, wire: Wire) -> None:
     name = f"mixed-{uuid.uuid4().hex[:8]}"
     builder = WorkflowBuilder(name)
     for step in ("a", "b", "c"):

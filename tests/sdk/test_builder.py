@@ -77,7 +77,7 @@ def test_a_step_that_leads_nowhere_unsaid_is_a_mistake() -> None:
         flow.document()
 
 
-def test_then_is_where_a_step_goes_when_none_of_its_conditions_is_true() -> None:
+def test_then_is_where_a_step_goes_without_true_conditions() -> None:
     flow = WorkflowBuilder("order")
     flow.service_task("a", "t", conditions={"x": "end"}, then="c")
     flow.user_task("b", conditions={"x": "end"})

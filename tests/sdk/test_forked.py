@@ -108,7 +108,7 @@ def output_of(program: str, url: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_blocking_client_works_in_a_forked_child_and_leaves_the_parent_its_connection(url: str) -> None:
+def test_a_forked_child_and_its_parent_have_separate_connections(url: str) -> None:
     assert output_of(BLOCKING, url) == [
         "parent was answered",
         "child was answered",
@@ -117,11 +117,11 @@ def test_a_blocking_client_works_in_a_forked_child_and_leaves_the_parent_its_con
     ]
 
 
-def test_a_child_that_does_not_use_the_client_of_its_parent_ends_its_block(url: str) -> None:
+def test_a_child_that_ignores_its_parents_client_can_end(url: str) -> None:
     assert output_of(UNUSED, url) == ["child", "parent True"]
 
 
-def test_a_client_that_was_used_before_the_fork_works_in_the_childs_own_event_loop(url: str) -> None:
+def test_a_used_client_works_in_a_forked_event_loop(url: str) -> None:
     assert output_of(ASYNC, url) == ["parent was answered", "child was answered", "parent was answered"]
 
 

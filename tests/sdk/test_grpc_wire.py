@@ -130,9 +130,7 @@ def test_no_more_calls_run_at_once_than_the_engine_allows(still: StillTime) -> N
     assert (len(server.calls), len(server.connections)) == (31, 1)
 
 
-def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(
-    still: StillTime, server: ScriptedGrpc
-) -> None:
+def test_a_reset_call_leaves_its_connection_alive(still: StillTime, server: ScriptedGrpc) -> None:
     server.on(GET, hang, hang, answer(FOUND))
 
     async def when_asked(count: int, action: Callable[[], None]) -> None:
@@ -162,7 +160,7 @@ def test_a_call_out_of_time_or_cancelled_is_reset_and_the_connection_lives_on(
     still.run(main)
 
 
-def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(run: Run, server: ScriptedGrpc) -> None:
+def test_a_start_whose_answer_was_lost_repeats_its_key(run: Run, server: ScriptedGrpc) -> None:
     server.on(START, drop, refuse(14), answer(STARTED))
 
     async def main() -> None:
@@ -221,9 +219,7 @@ def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, server
     assert server.calls[1].messages(m.CompleteUserTaskRequest) == [request]
 
 
-def test_an_engine_that_leaves_still_answers_its_calls_while_new_ones_go_elsewhere(
-    run: Run, server: ScriptedGrpc
-) -> None:
+def test_a_leaving_engine_answers_old_calls_and_new_go_elsewhere(run: Run, server: ScriptedGrpc) -> None:
     def leave_first(call: ScriptedCall) -> None:
         if call.ended:
             call.goaway(LAST_STREAM_ID)
@@ -271,7 +267,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(run: Run, server: S
     [b"", SettingsFrame(0).serialize() + GoAwayFrame(0).serialize(), b"HTTP/1.1 400 Bad Request\r\n\r\n"],
     ids=["closed", "goaway", "http-1"],
 )
-def test_an_engine_that_turns_connections_away_is_asked_with_pauses_and_never_took_anything(
+def test_an_engine_that_turns_connections_away_is_asked_with_pauses(
     run: Run, server: ScriptedGrpc, greeting: bytes
 ) -> None:
     server.turns_away_with = greeting
@@ -289,7 +285,7 @@ def test_an_engine_that_turns_connections_away_is_asked_with_pauses_and_never_to
     run(main)
 
 
-def test_a_port_that_accepts_and_says_nothing_is_given_up_in_the_time_to_connect(run: Run) -> None:
+def test_a_silent_port_is_given_up_in_connect_time(run: Run) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as mute:
             url = f"grpc://127.0.0.1:{mute.getsockname()[1]}"
@@ -447,7 +443,7 @@ def test_every_condition_has_its_exception(
     still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(still: StillTime) -> None:
+def test_a_port_without_an_engine_is_a_harmless_connection_failure(still: StillTime) -> None:
     async def main() -> None:
         async with Client("grpc://127.0.0.1:1", timeout_s=0.2) as client:
             assert not await client.is_ready()
@@ -538,7 +534,7 @@ async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> N
             assert ended == ["1f"] * 3
 
 
-def test_a_blocking_client_that_is_interrupted_cancels_its_call_and_can_be_closed(server: ScriptedGrpc) -> None:
+def test_an_interrupted_blocking_client_cancels_and_can_be_closed(server: ScriptedGrpc) -> None:
     server.on(GET, hang)
 
     def interrupt() -> None:
@@ -560,7 +556,7 @@ def test_a_blocking_client_that_is_interrupted_cancels_its_call_and_can_be_close
 # ------------------------------------------------------------------------------------------------ what has a form
 
 
-def test_every_operation_has_its_form_or_is_known_to_have_none() -> None:
+def test_every_operation_has_its_form_or_known_lack_of_one() -> None:
     for operation in CALLS:
         if isinstance(operation, calls.UploadDefinition):
             operation = calls.UploadDefinition(document=b'{"id":"d"}')
@@ -576,7 +572,7 @@ def test_a_cancel_by_force_is_known_to_have_none() -> None:
         exchange_for(calls.CancelInstance(id="1", force=True))
 
 
-def test_a_definition_that_would_mean_something_else_is_refused_with_every_reason() -> None:
+def test_an_ambiguous_definition_is_refused_with_every_reason() -> None:
     builder = WorkflowBuilder("d").service_task("a", "a", timeout="PT5S").wait("b", duration="PT1S")
     document = (
         builder.decision("c", {"z > 1": "a", "a > 1": "b"}).transformation("t", {"y": 1, "x": 2}).end().document()

@@ -55,9 +55,7 @@ def worker_blocks() -> list[Any]:
 
 
 @pytest.mark.parametrize("source", worker_blocks())
-def test_a_worker_that_is_shown_does_its_step_and_ends_on_ctrl_c(
-    engine: RunningEngine, source: str, tmp_path: Path
-) -> None:
+def test_a_worker_in_the_pages_works_and_ends_on_sigint(engine: RunningEngine, source: str, tmp_path: Path) -> None:
     program = tmp_path / "validate.py"
     program.write_text(at(engine, source))
     with SyncClient(engine.url) as client:

@@ -19,7 +19,7 @@ LINES_MAX = 60
 
 @pytest.mark.parametrize("url", ["localhost:8080", "127.0.0.1", "http:8080", "http://", "ftp://host", ""])
 @pytest.mark.parametrize("make", [Worker, Client, SyncClient])
-def test_a_url_without_a_scheme_or_a_host_is_refused_when_it_is_given(make: Callable[[str], Any], url: str) -> None:
+def test_a_url_without_scheme_or_host_is_refused_when_given(make: Callable[[str], Any], url: str) -> None:
     with pytest.raises(ValueError, match=r"not an http://, https://, grpc:// or grpcs:// URL"):
         make(url)
 
@@ -92,7 +92,7 @@ def registered(handler: Any) -> Any:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "grpc://127.0.0.1:9"])
 @pytest.mark.parametrize("backend", ["blocking", "asyncio", "trio"])
-def test_a_call_that_fails_names_the_address_and_needs_few_lines_for_it(url: str, backend: str) -> None:
+def test_a_failed_call_names_the_address_in_few_lines(url: str, backend: str) -> None:
     program = f"""
 import anyio
 from penstock.client import Client, SyncClient

@@ -110,7 +110,7 @@ def engine() -> Iterator[Engine]:
         yield Engine(server)
 
 
-def test_it_names_itself_and_grants_as_much_credit_as_it_has_room(run: Run, engine: Engine) -> None:
+def test_a_stream_names_its_worker_and_grants_its_room(run: Run, engine: Engine) -> None:
     async def main() -> None:
         go_on = anyio.Event()
         worker = Worker(engine.server.url, worker_id="w-1", concurrency=5, lease_s=60)
@@ -136,9 +136,7 @@ def test_it_names_itself_and_grants_as_much_credit_as_it_has_room(run: Run, engi
     run(main)
 
 
-def test_results_without_an_answer_when_the_stream_broke_are_sent_again_with_their_attempt(
-    run: Run, engine: Engine
-) -> None:
+def test_unanswered_results_are_sent_again_with_their_attempt(run: Run, engine: Engine) -> None:
     async def main() -> None:
         worker = Worker(engine.server.url, concurrency=5)
 
@@ -171,9 +169,7 @@ def test_results_without_an_answer_when_the_stream_broke_are_sent_again_with_the
 
 
 @pytest.mark.parametrize("reason", ["lease-lost", "cancelled"])
-def test_news_of_a_lost_job_reaches_the_handlers_cancel_scope_with_the_reason(
-    run: Run, engine: Engine, reason: str
-) -> None:
+def test_a_lost_job_reaches_the_handlers_scope_with_its_reason(run: Run, engine: Engine, reason: str) -> None:
     async def main() -> None:
         seen: list[str] = []
         running, stopped = anyio.Event(), anyio.Event()
@@ -249,7 +245,7 @@ def test_a_result_too_large_for_the_stream_goes_by_itself(run: Run, engine: Engi
     run(main)
 
 
-def test_an_engine_that_turns_it_away_is_told_of_once_and_never_called_open(
+def test_an_engine_that_refuses_streams_is_told_once(
     run: Run, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -299,7 +295,7 @@ def test_results_are_sent_in_messages_of_bounded_size(run: Run, engine: Engine) 
     run(main)
 
 
-def test_an_engine_that_dispatches_otherwise_ends_the_worker_with_its_reason(run: Run, engine: Engine) -> None:
+def test_an_engine_dispatching_otherwise_ends_the_worker_with_its_reason(run: Run, engine: Engine) -> None:
     def gone(call: ScriptedCall) -> None:
         if call.messages(w.WorkRequest):
             refuse(9, "jobs go through Kafka", penstock_error="gone")(_ended(call))
@@ -389,7 +385,7 @@ def test_credit_follows_the_limits_of_types_and_of_the_worker(run: Run) -> None:
     run(main)
 
 
-def test_a_type_that_alone_has_jobs_gets_all_the_room_in_a_few_steps(run: Run) -> None:
+def test_the_only_type_with_jobs_soon_gets_all_room(run: Run) -> None:
     async def main() -> None:
         desk, book = desk_with(32, (["a", "b", "c"], 32)), CreditBook()
         steps = 0
@@ -418,7 +414,7 @@ def test_a_draining_worker_takes_all_credit_back(run: Run) -> None:
     run(main)
 
 
-async def test_a_worker_cancelled_at_any_step_ends_and_leaves_no_job_behind(engine: Engine) -> None:
+async def test_a_worker_cancelled_anywhere_leaves_no_job_behind(engine: Engine) -> None:
     class CancelAt(trio.abc.Instrument):
         def __init__(self, scope: trio.CancelScope, step: int) -> None:
             self._scope, self.left = scope, step

@@ -84,7 +84,7 @@ def test_it_asks_for_no_more_jobs_than_it_can_run(run: Run) -> None:
     run(main)
 
 
-def test_a_type_with_its_own_limit_does_not_hold_up_the_others(run: Run) -> None:
+def test_a_limited_type_does_not_hold_up_the_others(run: Run) -> None:
     async def main() -> None:
         transport, narrow, wide = ScriptedTransport(), Gate(), Gate()
         worker = Worker(transport, concurrency=5)
@@ -184,9 +184,7 @@ def test_results_that_come_together_are_delivered_together(run: Run) -> None:
 @pytest.mark.parametrize(
     ("error", "reason"), [(LeaseLost("too late"), "lease-lost"), (JobCancelled("ended"), "cancelled")]
 )
-def test_a_job_that_is_lost_stops_its_handler_with_the_reason_and_reports_nothing(
-    run: Run, error: Exception, reason: str
-) -> None:
+def test_a_lost_job_stops_its_handler_and_reports_nothing(run: Run, error: Exception, reason: str) -> None:
     def extend(ref: JobRef) -> None:
         if ref.job_id == "lost":
             raise error
@@ -210,7 +208,7 @@ def test_a_job_that_is_lost_stops_its_handler_with_the_reason_and_reports_nothin
     run(main)
 
 
-def test_a_report_of_progress_stops_the_handler_of_a_lost_job(run: Run) -> None:
+def test_reporting_progress_stops_a_lost_jobs_handler(run: Run) -> None:
     def extend(_ref: JobRef) -> None:
         raise LeaseLost("too late")
 
@@ -282,7 +280,7 @@ def test_a_heartbeat_that_fails_is_tried_again_within_the_lease(run_at_once: Run
     run_at_once(main)
 
 
-def test_of_two_attempts_at_one_job_only_the_lost_one_is_stopped(run_at_once: Run) -> None:
+def test_of_two_attempts_only_the_lost_one_is_stopped(run_at_once: Run) -> None:
     def extend(ref: JobRef) -> None:
         if ref.attempt == 1:
             raise LeaseLost("the job is held by another")
@@ -312,7 +310,7 @@ def test_of_two_attempts_at_one_job_only_the_lost_one_is_stopped(run_at_once: Ru
     run_at_once(main)
 
 
-def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run_at_once: Run) -> None:
+def test_results_and_leases_outlast_an_outage_and_arrive_once(run_at_once: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         away = True
@@ -338,7 +336,7 @@ def test_results_wait_out_an_outage_with_their_leases_kept_and_arrive_once(run_a
     run_at_once(main)
 
 
-def test_no_new_jobs_are_taken_on_while_too_many_results_wait(run: Run) -> None:
+def test_too_many_waiting_results_stop_new_jobs(run: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         away = True
@@ -395,7 +393,7 @@ def test_items_that_were_unavailable_are_sent_again_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("error", [PayloadTooLarge("too large"), BadRequest("bad"), InternalError("oops")])
-def test_one_result_that_the_engine_stumbles_over_stops_no_other_and_fails_its_job(
+def test_one_bad_result_stops_no_other_and_fails_its_job(
     run: Run, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.worker.reporter.MAX_INTERNAL_ERRORS_PER_ITEM", 2)
@@ -463,7 +461,7 @@ def test_it_polls_on_through_an_outage(run: Run) -> None:
     run(main)
 
 
-def test_an_engine_that_dispatches_otherwise_ends_the_worker_with_its_reason(run: Run) -> None:
+def test_an_engine_dispatching_otherwise_ends_the_worker_with_its_reason(run: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
 
@@ -507,7 +505,7 @@ async def run_worker(worker: Worker, *, task_status: Any) -> None:
     await worker.run(task_status=task_status)
 
 
-def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -> None:
+def test_waiting_jobs_are_released_as_soon_as_it_stops(run: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         worker = Worker(transport, concurrency=1)
@@ -531,7 +529,7 @@ def test_jobs_that_have_not_begun_are_given_back_as_soon_as_it_stops(run: Run) -
     run(main)
 
 
-def test_what_does_not_finish_within_the_grace_is_cancelled_and_given_back(run_at_once: Run) -> None:
+def test_what_outlasts_the_grace_is_cancelled_and_released(run_at_once: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         worker = Worker(transport, drain_grace_s=0.1)
@@ -562,7 +560,7 @@ def test_a_second_stop_ends_the_grace(run: Run) -> None:
     run(main)
 
 
-def test_an_error_beside_the_worker_goes_out_as_it_is_and_the_jobs_are_given_back(run: Run) -> None:
+def test_a_foreign_error_leaves_unchanged_and_releases_the_jobs(run: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         worker = Worker(transport, drain_grace_s=600)
@@ -610,7 +608,7 @@ def test_cancelling_the_worker_gives_its_jobs_back(run: Run) -> None:
     run(main)
 
 
-def test_an_engine_that_is_away_does_not_hold_up_the_end(run_at_once: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_engine_does_not_hold_up_the_end(run_at_once: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.worker.session.LAST_CALLS_S", 0.1)
 
     def complete(_results: Sequence[Completion]) -> None:
@@ -630,9 +628,7 @@ def test_an_engine_that_is_away_does_not_hold_up_the_end(run_at_once: Run, monke
     run_at_once(main)
 
 
-def test_a_thread_that_goes_on_after_the_grace_has_its_job_given_back_first(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_outlasting_the_grace_releases_its_job_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.worker.session.CLEAN_UP_S", 0.05)
     started, go_on = threading.Event(), threading.Event()
 
@@ -657,7 +653,7 @@ def test_a_thread_that_goes_on_after_the_grace_has_its_job_given_back_first(
     run(main)
 
 
-def test_it_can_be_run_again_after_it_has_stopped_but_not_twice_at_once(run: Run) -> None:
+def test_a_worker_runs_again_after_its_stop_but_not_twice(run: Run) -> None:
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()
         gate.open.set()
@@ -682,7 +678,7 @@ def test_a_worker_without_handlers_says_so(run: Run) -> None:
     run(main)
 
 
-def test_a_signal_when_nothing_listens_any_more_ends_the_program_without_a_trace(
+def test_a_late_signal_ends_the_program_without_a_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

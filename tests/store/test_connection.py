@@ -56,7 +56,7 @@ async def test_it_goes_on_to_the_next_host_when_one_refuses(empty_database_dsn: 
         assert await connection.fetch("SELECT 1") == [(1,)]
 
 
-async def test_when_no_host_answers_the_error_tells_of_all_of_them() -> None:
+async def test_the_error_tells_of_all_hosts_when_none_answers() -> None:
     with pytest.raises(psycopg.OperationalError, match="/nonexistent2") as raised:
         await TrioConnection.connect("host=/nonexistent1,/nonexistent2")
     assert "/nonexistent1" in raised.value.__notes__[0]
@@ -132,7 +132,7 @@ async def test_without_a_threshold_nothing_is_prepared(empty_database_dsn: str) 
 # ---------------------------------------------------------------------------------------------------- what psycopg can
 
 
-async def test_a_transaction_commits_at_its_end_and_rolls_back_on_an_error(
+async def test_a_transaction_commits_at_its_end_or_rolls_back(
     connection: TrioConnection, other: TrioConnection
 ) -> None:
     await connection.fetch("CREATE TABLE t (n int)")
@@ -306,9 +306,7 @@ async def test_closing_under_a_waiter_wakes_it_with_an_operational_error(
     assert connection.closed
 
 
-async def test_a_killed_backend_is_an_operational_error_and_a_closed_connection(
-    connection: TrioConnection, other: TrioConnection
-) -> None:
+async def test_a_killed_backend_is_an_operational_error(connection: TrioConnection, other: TrioConnection) -> None:
     await other.fetch("SELECT pg_terminate_backend($1, 10000)", (connection.pgconn.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
         await connection.fetch("SELECT 1")
@@ -317,7 +315,7 @@ async def test_a_killed_backend_is_an_operational_error_and_a_closed_connection(
         await connection.fetch("SELECT 1")
 
 
-async def test_a_backend_killed_within_a_transaction_does_not_hang_its_exit(
+async def test_a_killed_backend_does_not_hang_a_transactions_exit(
     connection: TrioConnection, other: TrioConnection
 ) -> None:
     with pytest.raises(psycopg.OperationalError):
@@ -327,7 +325,7 @@ async def test_a_backend_killed_within_a_transaction_does_not_hang_its_exit(
     assert connection.closed
 
 
-async def test_a_connection_whose_block_cannot_be_left_in_order_is_closed(empty_database_dsn: str) -> None:
+async def test_a_connection_whose_block_is_left_in_disorder_is_closed(empty_database_dsn: str) -> None:
     connection = await TrioConnection.connect(empty_database_dsn)
     with pytest.raises(psycopg.OperationalError, match="in progress"):
         async with connection:
@@ -335,7 +333,7 @@ async def test_a_connection_whose_block_cannot_be_left_in_order_is_closed(empty_
     assert connection.closed
 
 
-async def test_a_commit_without_an_answer_is_an_error_of_unknown_outcome(proxy: Proxy, mock_clock: MockClock) -> None:
+async def test_a_commit_without_an_answer_has_an_unknown_outcome(proxy: Proxy, mock_clock: MockClock) -> None:
     async with await TrioConnection.connect(proxy.dsn) as connection:
         link = await proxy.wait_link(0)
         errors: list[psycopg.OperationalError] = []

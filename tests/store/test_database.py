@@ -21,7 +21,7 @@ from penstock.store.database import with_defaults
         "host=h password=opal ruby=1",
     ],
 )
-def test_a_dsn_that_cannot_be_read_is_refused_without_showing_its_password(dsn: str) -> None:
+def test_an_unreadable_dsn_is_refused_without_showing_its_password(dsn: str) -> None:
     with pytest.raises(psycopg.ProgrammingError, match="the DSN ") as refused:
         with_defaults(dsn)
     assert "opal" not in str(refused.value)

@@ -60,7 +60,7 @@ class User:
 
 
 @pytest.mark.parametrize("first_leaves_first", [True, False])
-async def test_a_second_program_attaches_and_the_last_one_stops_the_server(data_dir: Path, first_leaves_first: bool):
+async def test_a_second_program_attaches_and_the_last_stops_the_server(data_dir: Path, first_leaves_first: bool):
     async with trio.open_nursery() as nursery:
         first, second = User(nursery, data_dir), User(nursery, data_dir)
         started, found = await first.enter(), await second.enter()
@@ -74,7 +74,7 @@ async def test_a_second_program_attaches_and_the_last_one_stops_the_server(data_
     assert not runs(data_dir)
 
 
-async def test_an_engine_and_a_program_share_the_server_in_either_order(data_dir: Path):
+async def test_engine_and_program_share_the_server_in_either_order(data_dir: Path):
     for engine_first in (True, False):
         async with trio.open_nursery() as nursery:
             first = User(nursery, data_dir, shared=not engine_first)

@@ -78,7 +78,7 @@ async def test_who_waits_longest_is_served_first(empty_database_dsn: str) -> Non
     assert order == list(range(10))
 
 
-async def test_a_newcomer_does_not_overtake_a_waiter_that_was_just_promised_a_connection(
+async def test_a_newcomer_overtakes_no_waiter_with_a_promised_connection(
     empty_database_dsn: str,
 ) -> None:
     order: list[str] = []
@@ -168,7 +168,7 @@ async def test_a_transaction_is_rolled_back_though_its_task_is_cancelled(proxy: 
     assert await other.fetch("SELECT n FROM t") == []
 
 
-async def test_a_connection_given_back_in_the_middle_of_something_is_closed(empty_database_dsn: str) -> None:
+async def test_a_connection_returned_in_the_middle_is_closed(empty_database_dsn: str) -> None:
     async with Pool(empty_database_dsn, max_size=1) as pool:
         async with pool.connection() as connection:
             connection.pgconn.send_query(b"SELECT 1")
@@ -266,7 +266,7 @@ async def test_what_connecting_raises_is_raised_and_the_place_given_back(empty_d
     assert pool.statistics().busy == 0
 
 
-async def test_a_connection_that_cannot_be_configured_is_closed_and_the_place_given_back(
+async def test_an_unconfigurable_connection_is_closed_and_its_place_freed(
     empty_database_dsn: str,
 ) -> None:
     made: list[TrioConnection] = []

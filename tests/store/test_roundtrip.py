@@ -61,7 +61,7 @@ async def test_without_begin_it_is_one_transaction_of_its_own(
     assert connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
 
-async def test_the_first_error_is_raised_and_nothing_after_it_is_executed(
+async def test_nothing_after_the_first_error_is_executed(
     connection: TrioConnection, other: TrioConnection, table: None
 ) -> None:
     with pytest.raises(pg_errors.DivisionByZero):
@@ -89,9 +89,7 @@ async def test_a_commit_that_rolled_back_is_an_error(connection: TrioConnection,
     assert await connection.roundtrip([("ROLLBACK", ())]) == [[]]
 
 
-async def test_a_statement_that_an_error_kept_from_being_prepared_can_be_used_afterwards(
-    connection: TrioConnection, table: None
-) -> None:
+async def test_a_statement_not_prepared_after_an_error_works_later(connection: TrioConnection, table: None) -> None:
     statement = ("INSERT INTO t VALUES ($1) RETURNING n", (7,))
     with pytest.raises(pg_errors.DivisionByZero):
         await connection.roundtrip([("SELECT 1/0", ()), statement, statement])
@@ -99,7 +97,7 @@ async def test_a_statement_that_an_error_kept_from_being_prepared_can_be_used_af
     assert await connection.fetch("INSERT INTO t VALUES ($1) RETURNING n", (8,)) == [(8,)]
 
 
-async def test_a_bad_parameter_sends_nothing_and_leaves_all_as_it_was(connection: TrioConnection, table: None) -> None:
+async def test_a_bad_parameter_sends_and_changes_nothing(connection: TrioConnection, table: None) -> None:
     statement = ("INSERT INTO t VALUES ($1) RETURNING n", (7,))
     with pytest.raises(psycopg.DataError, match="NUL"):
         await connection.roundtrip([statement, ("SELECT $1::text", ("a\0b",))])

@@ -137,7 +137,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_burst_after_a_drained_queue_costs_what_it_costs_always(drained_dsn: str, name: str) -> None:
+def test_a_burst_after_a_drained_queue_costs_the_same(drained_dsn: str, name: str) -> None:
     """Claims took 10 to 40 s there, in 4 of 4 runs: each job was looked for in the whole index of tokens."""
 
     async def run() -> None:

@@ -111,7 +111,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.slow
-def test_it_works_under_every_plugin_for_asynchronous_tests_and_over_xdist(tmp_path: Path) -> None:
+def test_it_works_under_every_asynchronous_plugin_and_xdist(tmp_path: Path) -> None:
     for name, text in {"theirs": THEIRS, "test_anyio": ANYIO, "test_trio": TRIO, "test_plain": PLAIN}.items():
         (tmp_path / f"{name}.py").write_text(text)
     result = run_pytest(tmp_path, "-n", "2")

@@ -193,14 +193,14 @@ def test_texts_and_layouts_have_a_longest_length():
     assert failure("duration(s)", {"s": "1" * 65}).reason == "a duration is longer than 64 characters"
 
 
-def test_what_now_is_comes_from_outside_and_is_shown_in_utc():
+def test_now_comes_from_outside_and_is_shown_in_utc():
     east = datetime(2031, 1, 1, 3, tzinfo=timezone(timedelta(hours=5)))
     assert parse("now()").evaluate({}, east) == "2030-12-31T22:00:00Z"
     assert parse("now()").evaluate({}, datetime(2031, 1, 1, tzinfo=UTC)) == "2031-01-01T00:00:00Z"
     assert parse("now()").evaluate({}, NOW) == parse("now()").evaluate({}, NOW)
 
 
-def test_a_time_without_an_offset_is_a_mistake_of_the_caller():
+def test_a_time_without_an_offset_is_the_callers_mistake():
     with pytest.raises(AssertionError):
         parse("1").evaluate({}, datetime(2031, 1, 1))  # noqa: DTZ001
 

@@ -59,7 +59,7 @@ def test_variables_may_be_any_mapping():
     assert parse("$env.b").evaluate(layers, NOW) == 2
 
 
-def test_the_first_name_that_is_not_defined_is_told_with_its_place():
+def test_the_first_undefined_name_is_told_with_its_place():
     with pytest.raises(ExpressionError) as caught:
         parse("a + b + c + b").evaluate({"a": 1}, NOW)
     assert (caught.value.reason, caught.value.column) == ("b is not defined", 5)

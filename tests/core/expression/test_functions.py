@@ -245,7 +245,7 @@ def test_a_function_refuses(source, reason):
     assert error.reason == reason if reason else error.reason.startswith("not JSON: ")
 
 
-def test_an_error_in_a_function_is_located_at_its_innermost_call():
+def test_an_error_is_located_at_the_innermost_call():
     assert failure("1 + len(upper(abs(t)))", VARIABLES).column == 15
 
 

@@ -347,7 +347,7 @@ def test_work_of_an_ordinary_size_is_within_the_limits(source):
     value(source, VARIABLES)
 
 
-def test_the_limits_of_the_evaluation_may_differ_from_those_of_the_parse():
+def test_limits_of_evaluation_may_differ_from_those_of_parsing():
     expression = parse("map(1..10, #)")
     assert expression.evaluate({}, NOW) == list(range(1, 11))
     with pytest.raises(ExpressionError, match="over the limit of 5"):
@@ -386,7 +386,7 @@ DEEP_SOURCES = [
 
 
 @pytest.mark.parametrize("source", DEEP_SOURCES)
-def test_the_deepest_expression_needs_less_than_the_stack_that_is_left_to_it(source):
+def test_the_deepest_expression_fits_into_the_stack_that_is_left(source):
     """A request is some 100 calls deep in Trio when it gets here; 250 leave room."""
     assert sys.getrecursionlimit() == 1_000
     here = len(stack())
@@ -415,7 +415,7 @@ def test_values_that_are_deeper_are_an_error(source):
     assert "nested more than 100 levels deep" in failure(source, variables).reason
 
 
-def test_a_caller_without_stack_gets_an_error_of_the_expression_too():
+def test_a_caller_without_stack_gets_an_expression_error_too():
     source = "any([1], " * 60 + "true" + ")" * 60
     expression = parse(source)
     left = 1_000 - len(stack()) - 30
@@ -424,7 +424,7 @@ def test_a_caller_without_stack_gets_an_error_of_the_expression_too():
             at_depth(left, call)
 
 
-def test_a_result_that_json_or_the_store_cannot_hold_is_an_error():
+def test_a_result_beyond_json_or_the_store_is_an_error():
     assert failure("x", {"x": float("inf")}).reason == "JSON has no infinite number"
     assert failure("[x]", {"x": float("nan")}).reason == "JSON has no infinite number"
     assert failure("x", {"x": "a\0b"}).reason == "the result holds a NUL character"
@@ -438,7 +438,7 @@ def test_a_result_that_json_or_the_store_cannot_hold_is_an_error():
     "held",
     ["", "plain", "é", "\n\t", '"', "\\", "😀", "\x01", [], {}, [1, 2], {"k": "v"}, 12345, -1, 0.5, None, True, [[]]],
 )
-def test_the_size_of_a_result_is_that_of_its_json_text(held):
+def test_the_size_of_a_result_is_its_json_texts(held):
     size = len(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode())
     assert value("x", {"x": held}, Limits(result_bytes=size + 8)) == held
     if size > 10:
@@ -456,7 +456,7 @@ def test_a_result_is_refused_when_it_is_just_too_large(held):
 
 @pytest.mark.parametrize("sign", ["", "-"])
 @pytest.mark.parametrize("inside", ["{}", "[1, {}]", '{{"deep": [{}]}}'])
-def test_a_result_holds_no_whole_number_that_no_client_may_give_back(sign: str, inside: str) -> None:
+def test_a_result_has_no_whole_number_that_clients_cannot_return(sign: str, inside: str) -> None:
     largest = f"({sign}({10**1000} - 1))"
     assert str(10**1000 - 1) in json.dumps(value(inside.format(largest)))
     too_long = failure(inside.format(f"({sign}{10**1000})")).reason

@@ -50,20 +50,20 @@ def test_a_pattern_is_found(text, pattern, found):
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", "*", "(?P<n", r"(a)\1", "(?=a)", "(?<!a)b", "a{1001}", r"\q"])
-def test_a_bad_pattern_that_stands_in_the_expression_is_refused_with_it(pattern):
+def test_a_bad_literal_pattern_is_refused_with_the_expression(pattern):
     quoted = pattern.replace("\\", "\\\\")
     error = refusal(f"'x' matches '{quoted}'")
     assert error.reason.startswith("bad regular expression: ")
     assert error.column == 13
 
 
-def test_a_bad_pattern_in_a_variable_is_an_error_of_the_evaluation():
+def test_a_bad_pattern_in_a_variable_fails_the_evaluation():
     error = failure("'x' matches p", {"p": "("})
     assert error.reason.startswith("bad regular expression: ")
     assert error.column == 5
 
 
-def test_a_pattern_that_is_no_string_is_refused_with_the_expression():
+def test_a_pattern_other_than_a_string_is_refused_when_parsed():
     assert refusal("'x' matches 1").reason == "the right side of matches must be a string, not a number"
     assert failure("'x' matches p", {"p": 1}).reason == "the right side of matches must be a string, not a number"
 
@@ -118,7 +118,7 @@ def test_text_times_pattern_is_paid_for_in_steps():
     assert reason == "the evaluation takes more than 100000 steps"
 
 
-def test_a_text_of_any_allowed_length_is_searched_with_a_plain_pattern():
+def test_any_allowed_text_is_searched_with_a_plain_pattern():
     assert value("t matches 'needle'", {"t": "x" * 200_000 + "needle"}) is True
 
 

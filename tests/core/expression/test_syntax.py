@@ -148,7 +148,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("source", "column", "reason"), REFUSALS)
-def test_what_is_no_expression_is_refused_where_it_stops_making_sense(source, column, reason):
+def test_what_is_no_expression_is_refused_where_it_breaks(source, column, reason):
     error = refusal(source)
     assert error.reason == reason
     assert error.position == (0 if "\n" in source else column - 1)
@@ -190,7 +190,7 @@ def test_older_spellings_mean_the_same(rewritten, plain):
     assert same(value(rewritten, VARIABLES), value(plain, VARIABLES))
 
 
-def test_contains_as_a_call_looks_into_strings_as_the_operator_does():
+def test_contains_as_a_call_searches_strings_like_the_operator():
     assert value("contains(text, 'bc')", VARIABLES) is True
     assert value("contains(text, 'cb')", VARIABLES) is False
     assert failure("contains(text, 1)", VARIABLES).reason == "the right side of contains must be a string, not a number"
@@ -222,13 +222,13 @@ def test_the_names_of_an_expression_are_its_free_variables(source, names):
     assert parse(source).names == frozenset(names)
 
 
-def test_a_line_and_a_column_are_given_for_text_of_many_lines():
+def test_text_of_many_lines_gives_line_and_column():
     error = refusal("a +\n  b +\n  * c")
     assert (error.line, error.column, error.position) == (3, 3, 12)
     assert str(error) == "unexpected * (line 3, column 3 of `a +   b +   * c`)"
 
 
-def test_an_error_is_one_line_that_shows_cause_position_and_expression():
+def test_an_error_shows_cause_position_and_expression_in_one_line():
     assert str(refusal("amount >")) == "unexpected the end of the expression (line 1, column 9 of `amount >`)"
     assert str(failure("a / 0", VARIABLES)) == "division by zero (line 1, column 3 of `a / 0`)"
 
@@ -241,7 +241,7 @@ def test_a_long_expression_is_shown_around_the_position():
     assert str(error).count("…") == 2
 
 
-def test_an_error_can_be_stored_and_sent_whatever_the_source_holds():
+def test_an_error_can_be_stored_whatever_the_source_holds():
     for source in ("'\0' + 1", "'\ud800' + 1", "'\x07' matches '('", "@\0\ud800", "1 +\t\0"):
         error = refusal(source) if source[0] != "'" or "matches" in source else failure(source)
         str(error).encode()
