@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import threading
 import time
@@ -106,6 +107,15 @@ def large_bodies(target: Target) -> str:
     return _many(8, lambda: str(target.call("POST", "/v1/instances", body)[0]))
 
 
+def sealed_bodies(target: Target) -> str:
+    """4 starts at once with 4 MB each in 200,000 values, which are encrypted one by one; then all are read"""
+    target.upload(definition(service("s", "end"), end(), definition_id="plain"))
+    values = ",".join(f'"k{i:06}":"abcdefgh"' for i in range(190_000))
+    body = f'{{"definitionId":"plain","variables":{{{values}}}}}'.encode()
+    started = _many(4, lambda: str(target.call("POST", "/v1/instances", body)[0]))
+    return f"{started}; read: {target.call('GET', '/v1/instances?pageSize=4')[0]}"
+
+
 def slow_heads(target: Target) -> str:
     """3,000 connections whose heads never end, all out of time at once"""
     streams = []
@@ -124,9 +134,13 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         grpc_halves, grpc_fields, grpc_crowd, start_compute, start_crowd, poison_timer, definition_regexes,
-        definition_uploads, definition_reload, rest_numbers, large_bodies, slow_heads,
+        definition_uploads, definition_reload, rest_numbers, large_bodies, sealed_bodies, slow_heads,
     )
 }  # fmt: skip
+
+
+SETTINGS = {"sealed-bodies": {"WE_ENCRYPTION_KEYS": f"k1={base64.b64encode(bytes(32)).decode()}"}}
+"""What the engine needs besides, by attack."""
 
 
 def _length(body: bytes) -> bytes:

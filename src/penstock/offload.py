@@ -37,9 +37,10 @@ async def run_long(compute: Callable[[*Ts], T], *args: *Ts, line: str = "") -> T
         return await trio.to_thread.run_sync(compute, *args, limiter=turn)
 
 
-async def run_sized(size_bytes: int, read: Callable[[], T]) -> T:
-    """``read()``, which takes as long as what a client sent is large: away from the loop unless it is small."""
-    return read() if size_bytes <= INLINE_MAX_BYTES else await run_long(read, line="requests")
+async def run_sized(size_bytes: int, compute: Callable[[], T], *, line: str = "requests") -> T:
+    """``compute()``, which takes as long as what it is given is large, such as what a client sent: away from the loop
+    unless it is small."""
+    return compute() if size_bytes <= INLINE_MAX_BYTES else await run_long(compute, line=line)
 
 
 async def take_turn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from threading import get_ident
 from typing import Any
 
 import msgspec
@@ -12,7 +13,9 @@ import trio
 
 from penstock.engine.polls import UNREADABLE_PAUSE_S
 from penstock.errors import Unavailable
+from penstock.offload import INLINE_MAX_BYTES
 from penstock.settings import Secret
+from penstock.store.vault import Vault
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Heartbeat
 from tests.engine.conftest import MakeDriver
@@ -86,6 +89,45 @@ async def test_no_kind_of_step_leaves_a_payload_in_clear(driver: Driver) -> None
                       answer=MARK, early=MARK, last=MARK)  # fmt: skip
     assert await driver.variables(instance) == expected
     assert_sealed(driver)
+
+
+async def test_large_payloads_are_encrypted_and_decrypted_away_from_the_loop(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = "x" * (2 * INLINE_MAX_BYTES)
+    loop, places = get_ident(), set[tuple[str, bool]]()
+
+    def watch(name: str) -> None:
+        call = getattr(Vault, name)
+
+        def noted(vault: Vault, value: Any, *names: str) -> Any:
+            if len(value) > INLINE_MAX_BYTES:
+                places.add((name, get_ident() == loop))
+            return call(vault, value, *names)
+
+        monkeypatch.setattr(Vault, name, noted)
+
+    verbs = ("seal", "seal_value", "open", "open_value")
+    for verb in verbs:
+        watch(verb)
+    instance = await driver.run(EVERYTHING, secret(price=100, large=large))
+    await driver.signal(instance, "parked", {"early": large}, buffer=True)
+    assert len(await driver.engine.tasks.buffered(instance)) == 1
+    await driver.complete(await driver.one("first"), {"tax": 7, "first": large})
+    await driver.complete(await driver.one("second"), {"second": large})
+    await driver.finish_task(instance, "ask", {"answer": large})
+    last = await driver.one("last")
+    beat = {"checkpoint": json.dumps(large).encode(), "progress": json.dumps(large).encode()}
+    await driver.engine.jobs.heartbeat(Heartbeat(job_id=last.id, worker_id="w1", **beat))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
+    await driver.fail(last)
+    again = await driver.one("last")
+    assert json.loads(bytes(again.checkpoint or b"")) == large
+    await driver.complete(again, {"last": large})
+    assert (await driver.variables(instance))["early"] == large
+    await driver.upload(linear(1))
+    first, repeated = [await driver.start("linear", {"large": large}, idempotency_key="once") for _ in range(2)]
+    assert repeated.id == first.id
+    assert places == {(verb, False) for verb in verbs}
 
 
 async def test_names_and_keys_stay_readable(driver: Driver) -> None:

@@ -6,6 +6,8 @@ import base64
 import builtins
 import json
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -44,6 +46,20 @@ def test_after_so_many_values_a_new_salt_begins(monkeypatch):
     salts = [base64.b64decode(text)[:16] for text in sealed]
     assert [salts.index(salt) for salt in salts] == [0, 0, 0, 3, 3, 3, 6]
     assert [base64.b64decode(text)[16:28] for text in sealed[3:6]] == [n.to_bytes(12, "big") for n in range(3)]
+
+
+def test_threads_that_seal_at_once_never_share_a_nonce(monkeypatch):
+    monkeypatch.setattr(vault_module, "VALUES_PER_SALT", 50)
+    vault = Vault({"k1": OLD})
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            runs = list(threads.map(lambda _: [vault.seal_value(b"1", "a") for _ in range(2_000)], range(4)))
+    finally:
+        sys.setswitchinterval(before)
+    used = [base64.b64decode(json.loads(each)["$enc"].partition(":")[2])[:28] for run in runs for each in run]
+    assert len(set(used)) == len(used) == 8_000
 
 
 def test_the_first_key_seals_and_all_open():

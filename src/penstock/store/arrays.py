@@ -6,10 +6,10 @@ docs/performance.md). Relies on the types of the columns being right; text is es
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from penstock.store.vault import Vault
+from penstock.store.vault import Sealing, Vault
 
 
 def ints(column: Iterable[int | None]) -> str:
@@ -42,16 +42,20 @@ def documents(column: Iterable[bytes | None]) -> str:
     return texts(None if value is None else value.decode() for value in column)
 
 
-def sealed(column: Iterable[bytes | None], vault: Vault | None) -> str:
+def sealed(column: Iterable[bytes | None], vault: Vault | None) -> str | Sealing:
     """As `documents`, for variables: encrypted where there are keys."""
-    return documents(column if vault is None else (None if value is None else vault.seal(value) for value in column))
+    return documents(column) if vault is None else _sealing(column, vault.seal)
 
 
-def sealed_values(column: Iterable[bytes | None], vault: Vault | None, name: str) -> str:
+def sealed_values(column: Iterable[bytes | None], vault: Vault | None, name: str) -> str | Sealing:
     """As `sealed`, for values that are no variables."""
-    if vault is None:
-        return documents(column)
-    return documents(None if value is None else vault.seal_value(value, name) for value in column)
+    return documents(column) if vault is None else _sealing(column, lambda value: vault.seal_value(value, name))
+
+
+def _sealing(column: Iterable[bytes | None], seal: Callable[[bytes], bytes]) -> Sealing:
+    values = list(column)
+    size_bytes = sum(len(value) for value in values if value is not None)
+    return Sealing(size_bytes, lambda: documents(None if value is None else seal(value) for value in values))
 
 
 def times(column: Iterable[datetime | None]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
-from penstock.store.vault import PAYLOAD
+from penstock.store.vault import PAYLOAD, Sealing, offloaded
 
 BEYOND_ALL: Final = 2**63 - 1
 KEPT_MAX: Final = 1_000
@@ -68,10 +68,10 @@ class BulkRow(NamedTuple):
 
 async def create(connection: TrioConnection, new: NewBulk) -> int:
     """Its id."""
-    output = new.output
-    if output is not None and connection.vault is not None:
-        output = connection.vault.seal_value(output, PAYLOAD)
-    text = None if output is None else output.decode()
+    output, vault = new.output, connection.vault
+    text: str | Sealing | None = None if output is None else output.decode()
+    if output is not None and vault is not None:
+        text = Sealing(len(output), lambda: vault.seal_value(output, PAYLOAD).decode())
     params = (new.action, new.filter.decode(), new.step, text, *new[4:])
     return cast(int, (await connection.fetch(SQL["create_bulk"], params))[0][0])
 
@@ -81,9 +81,9 @@ async def claim(connection: TrioConnection, engine: int, lease_s: float) -> Bulk
     rows = cast(Any, await connection.fetch(SQL["claim_bulk"], (engine, lease_s)))
     if not rows:
         return None
-    id, action, chosen, step, output, *rest = rows[0]
-    if output is not None and connection.vault is not None:
-        output = connection.vault.open_value(output, PAYLOAD)
+    vault, (id, action, chosen, step, output, *rest) = connection.vault, rows[0]
+    if output is not None and vault is not None:
+        output = await offloaded(len(output), lambda: vault.open_value(output, PAYLOAD))
     return BulkWork(id, action, chosen.encode(), step, None if output is None else output.encode(), *rest)
 
 

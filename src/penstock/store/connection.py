@@ -37,7 +37,7 @@ from psycopg.rows import TupleRow, tuple_row
 from penstock.store.cursor import OneFlushPipeline, TrioCursor, TrioServerCursor
 from penstock.store.outcome import InDoubt, is_rolled_back, is_unreplicated
 from penstock.store.parameters import UNTYPED_ADAPTERS
-from penstock.store.vault import Vault
+from penstock.store.vault import Sealing, Vault, offloaded
 from penstock.store.wait import CLEANUP_TIMEOUT_S, ConnectionLock, Drive, drive_connecting
 
 if TYPE_CHECKING:
@@ -310,6 +310,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
 
     async def fetch(self, sql: Sql, params: Sequence[object] = ()) -> list[TupleRow]:
         """Execute one statement and return all its rows (none if it returns none). SELECT 1 takes 35–55 µs of CPU."""
+        if self.vault is not None:
+            params = await _sealed(params)
         cursor = TrioCursor(self)
         try:
             await cursor.execute(sql, params)
@@ -331,6 +333,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         """
         if not self._autocommit:
             raise psycopg.ProgrammingError("roundtrip() needs autocommit: put BEGIN and COMMIT into the statements")
+        if self.vault is not None:
+            statements = [(sql, await _sealed(params)) for sql, params in statements]
         async with self.lock:
             cursors = await self.wait(self._roundtrip_gen(statements))
         if any(cursor.committed_nothing() for cursor in cursors):
@@ -360,3 +364,10 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.pgconn.exit_pipeline_mode()
         yield from self._prepared.maintain_gen(self)
         return cursors
+
+
+async def _sealed(params: Sequence[object]) -> Sequence[object]:
+    """The parameters of a statement, with those encrypted that have to be. A checkpoint only for large ones."""
+    if not any(isinstance(each, Sealing) for each in params):
+        return params
+    return [await offloaded(each.size_bytes, each.seal) if isinstance(each, Sealing) else each for each in params]

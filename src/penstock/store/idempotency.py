@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import ANSWER
+from penstock.store.vault import ANSWER, Sealing, offloaded
 
 
 async def claim(connection: TrioConnection, scope: str, key: str, request_hash: bytes, instance: int) -> bool:
@@ -20,7 +20,9 @@ async def find(connection: TrioConnection, scope: str, key: str) -> tuple[bytes,
     if not rows or connection.vault is None or rows[0][2] is None:
         return rows[0] if rows else None
     request_hash, instance, answer = rows[0]
-    return request_hash, instance, connection.vault.open_value(bytes(answer).decode(), ANSWER).encode()
+    text, vault = bytes(answer), connection.vault
+    clear = await offloaded(len(text), lambda: vault.open_value(text.decode(), ANSWER).encode())
+    return request_hash, instance, clear
 
 
 def use(scope: str, key: str, request_hash: bytes, instance: int) -> Statement:
@@ -30,7 +32,8 @@ def use(scope: str, key: str, request_hash: bytes, instance: int) -> Statement:
 
 def keep_answer(connection: TrioConnection, scope: str, key: str, answer: bytes) -> Statement:
     """Keeps the first answer of an idempotency key."""
-    kept = answer if connection.vault is None else connection.vault.seal_value(answer, ANSWER)
+    vault = connection.vault
+    kept = answer if vault is None else Sealing(len(answer), lambda: vault.seal_value(answer, ANSWER))
     return SQL["answer_idempotency"], (scope, key, kept)
 
 

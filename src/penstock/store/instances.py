@@ -17,7 +17,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
-from penstock.store.vault import PROGRESS, Vault
+from penstock.store.vault import PROGRESS, Vault, offloaded
 
 BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
@@ -129,8 +129,10 @@ async def view(
     have no more than ``variables_max_bytes`` together, None for none of them."""
     rows = await connection.fetch(SQL["view"], (arrays.ints(ids), variables_max_bytes))
     found = [InstanceRow(*cast(Any, row)) for row in rows]
-    if connection.vault is not None:
-        found = [_opened(row, connection.vault) for row in found]
+    vault = connection.vault
+    if vault is not None:
+        size_bytes = sum(len(row.variables or "") + len(row.progress or "") for row in found)
+        found = await offloaded(size_bytes, lambda: [_opened(row, vault) for row in found])
     connection.note_read(max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0))
     return found
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
+
+import trio
 
 from penstock.core.fencing import ExecutionState
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
@@ -15,7 +18,7 @@ from penstock.store.instances import BEYOND_ALL
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES, opened
-from penstock.store.vault import CHECKPOINT, PROGRESS, Vault
+from penstock.store.vault import CHECKPOINT, PROGRESS, Vault, offloaded
 
 
 class FastItem(NamedTuple):
@@ -235,7 +238,12 @@ async def claim(
         INLINE_VARIABLES_MAX_BYTES,
         *_from(floors, columns[0]),
     )
-    return _claimed(await connection.fetch(SQL["claim"], params), connection.vault)
+    found, vault = [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)], connection.vault
+    if vault is not None:
+        size_bytes = sum(len(row.variables or "") + len(row.checkpoint or "") for row in found)
+        with trio.CancelScope(shield=True):  # they are claimed
+            found = await offloaded(size_bytes, partial(_opened, found, vault))
+    return found
 
 
 def doubtful(doubt: InDoubt) -> list[Claimed]:
@@ -243,10 +251,7 @@ def doubtful(doubt: InDoubt) -> list[Claimed]:
     return [Claimed(*cast(Any, row)) for row in doubt.rows]
 
 
-def _claimed(rows: Sequence[Any], vault: Vault | None) -> list[Claimed]:
-    found = [Claimed(*row) for row in rows]
-    if vault is None:
-        return found
+def _opened(found: Sequence[Claimed], vault: Vault) -> list[Claimed]:
     return [
         row._replace(
             variables=None if row.variables is None else opened(vault, row.variables, row.instance),
@@ -352,7 +357,10 @@ async def checkpoints(connection: TrioConnection, tokens: Sequence[int]) -> dict
     vault = connection.vault
     if vault is None:
         return {(token, seq): checkpoint for token, seq, checkpoint in rows}
-    clear = {(token, seq): opened(vault, checkpoint, token, CHECKPOINT) for token, seq, checkpoint in rows}
+    clear = await offloaded(
+        sum(len(row[2]) for row in rows),
+        lambda: {(token, seq): opened(vault, checkpoint, token, CHECKPOINT) for token, seq, checkpoint in rows},
+    )
     return {key: checkpoint for key, checkpoint in clear.items() if checkpoint is not None}
 
 

@@ -14,7 +14,7 @@ from psycopg import errors
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
-from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Vault
+from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Sealing, Vault, offloaded
 
 PAGE_MAX_ROWS: Final = 5_000
 PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -213,7 +213,7 @@ def _signed(digest: int | None) -> int | None:
     return None if digest is None else (digest + _SIGN) % _UNSIGNED - _SIGN
 
 
-def _seal(payloads: Sequence[str | None], vault: Vault | None) -> str:
+def _seal(payloads: Sequence[str | None], vault: Vault | None) -> str | Sealing:
     if vault is None:
         return arrays.texts(payloads)
     return arrays.sealed_values([None if text is None else text.encode() for text in payloads], vault, PAYLOAD)
@@ -288,7 +288,10 @@ async def read(
         ),
     )
     connection.note_read(max((len(row[5]) for row in rows if row[5] is not None), default=0))
-    found = [_record(row[:-1], connection.vault) for row in rows[:max_rows]]
+    found = await offloaded(
+        0 if connection.vault is None else sum(len(row[5]) for row in rows if row[5] is not None),
+        lambda: [_record(row[:-1], connection.vault) for row in rows[:max_rows]],
+    )
     more = bool(rows) and rows[0][-1] > len(found)
     return found, marks[0][1] if marks else None, more
 
@@ -420,9 +423,12 @@ async def about(connection: TrioConnection, instance: int) -> RunAbout | None:
     vault = connection.vault
     if found is None or vault is None:
         return found
-    return found._replace(
-        branches=None if found.branches is None else vault.open_value(found.branches, CHECKPOINT),
-        view=None if found.view is None else vault.open_value(found.view, PROGRESS),
+    return await offloaded(
+        len(found.branches or "") + len(found.view or ""),
+        lambda: found._replace(
+            branches=None if found.branches is None else vault.open_value(found.branches, CHECKPOINT),
+            view=None if found.view is None else vault.open_value(found.view, PROGRESS),
+        ),
     )
 
 

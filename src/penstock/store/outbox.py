@@ -15,6 +15,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import TryAgain
 from penstock.store.statements import SQL
 from penstock.store.variables import opened
+from penstock.store.vault import Vault, offloaded
 
 Statement = tuple[bytes, tuple[object, ...]]
 
@@ -82,18 +83,23 @@ async def take(
     settled: Counter[int] = Counter()
     for what, job_type, *rest in rows:
         if what == _TAKEN:
-            row = Outgoing(job_type, *rest)
-            if connection.vault is not None and row.variables is not None:
-                row = row._replace(variables=opened(connection.vault, row.variables, row.instance))
-            outgoing.append(row)
+            outgoing.append(Outgoing(job_type, *rest))
             settled[job_type] += 1
         elif what == _VOID:
             settled[job_type] += rest[0]
         else:
             looked[job_type] = rest[0]
+    vault = connection.vault
+    if vault is not None:
+        size_bytes = sum(len(row.variables or "") for row in outgoing)
+        outgoing = await offloaded(size_bytes, lambda: [_opened(row, vault) for row in outgoing])
     outgoing.sort(key=lambda row: row.id)
     held = {job_type: count - settled[job_type] for job_type, count in looked.items() if count > settled[job_type]}
     return Look(outgoing, looked, held)
+
+
+def _opened(row: Outgoing, vault: Vault) -> Outgoing:
+    return row if row.variables is None else row._replace(variables=opened(vault, row.variables, row.instance))
 
 
 async def delete_published(connection: TrioConnection, published: Sequence[Published], *, audit: bool) -> None:

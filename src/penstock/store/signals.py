@@ -11,7 +11,7 @@ from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing, Vault
+from penstock.store.vault import KeyMissing, Sealing, Vault, offloaded
 
 READ_COUNT = SIGNALS_PER_ADVANCE_MAX + 1
 """Kept signals read of an instance, or of each WAIT of one that has many: an advance sees that there are more."""
@@ -39,16 +39,24 @@ class KeptSignals:
 async def kept(connection: TrioConnection, rows: Sequence[Any]) -> defaultdict[int, KeptSignals]:
     """Of each instance, from what `read_signals` gave. Those that have more are looked at again."""
     kept: defaultdict[int, KeptSignals] = defaultdict(KeptSignals)
-    for id, instance, step, output in rows:
-        kept[instance].add(id, step, output, connection.vault)
+    vault = connection.vault
+
+    async def add(rows: Sequence[Any]) -> None:
+        def note() -> None:
+            for id, instance, step, output, *_ in rows:
+                kept[instance].add(id, step, output, vault)
+
+        await offloaded(0 if vault is None else sum(len(row[3]) for row in rows), note)
+
+    await add(rows)
     many = [instance for instance, about in kept.items() if about.count == READ_COUNT]
     if many:
         for instance in many:
             del kept[instance]
         found = await connection.fetch(SQL["read_many_signals"], (arrays.ints(many), READ_COUNT))
         counts: dict[int, tuple[int, int]] = {}
-        for id, instance, step, output, count, size in cast(Any, found):
-            kept[instance].add(id, step, output, connection.vault)
+        await add(found)
+        for _, instance, _, _, count, size in cast(Any, found):
             counts[instance] = count, int(size)
         for instance, (count, size) in counts.items():
             kept[instance].count, kept[instance].bytes = count, size
@@ -65,7 +73,12 @@ async def of_instance(connection: TrioConnection, instance: int) -> list[tuple[i
     """(id, step, received at, variables) of kept signals, oldest first. Raises KeyMissing."""
     rows = cast(Any, await connection.fetch(SQL["signals_of"], (instance,)))
     vault = connection.vault
-    return [(id, step, at, text if vault is None else vault.open(text)) for id, step, at, text in rows]
+    if vault is None:
+        return list(rows)
+    return await offloaded(
+        sum(len(row[-1]) for row in rows),
+        lambda: [(id, step, at, vault.open(text)) for id, step, at, text in rows],
+    )
 
 
 def keep(
@@ -79,7 +92,7 @@ def keep(
     id: str | None,
 ) -> Statement:
     """Keeps a signal for a wait that is not open yet."""
-    text = (output if vault is None else vault.seal(output)).decode()
+    text = output.decode() if vault is None else Sealing(len(output), lambda: vault.seal(output).decode())
     return SQL["insert_signal"], (instance, step, text, audit, actor, id)
 
 

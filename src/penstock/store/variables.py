@@ -10,7 +10,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing, Vault
+from penstock.store.vault import KeyMissing, Vault, offloaded
 
 _unreadable = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
@@ -36,8 +36,12 @@ async def read_within(
     rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances), max_bytes)))
     connection.note_read(max((size for _, size, text in rows if text is not None), default=0))
     found = {id: text for id, _, text in rows if text is not None}
-    if connection.vault is not None:
-        clear = {id: opened(connection.vault, text, id) for id, text in found.items()}
+    vault = connection.vault
+    if vault is not None:
+        clear = await offloaded(
+            sum(map(len, found.values())),
+            lambda: {id: opened(vault, text, id) for id, text in found.items()},
+        )
         found = {id: text for id, text in clear.items() if text is not None}
     return found, {id: size for id, size, text in rows if text is None}
 
