@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.polls import UNREADABLE_PAUSE_S
+from penstock.engine.lanes.releases import UNREADABLE_PAUSE_S
 from penstock.errors import Unavailable
 from penstock.offload import INLINE_MAX_BYTES
 from penstock.settings import Secret
@@ -226,7 +226,9 @@ async def test_an_unreadable_job_is_not_claimed_again_and_again(make_driver: Mak
     assert await other.poll("work", wait=2) == []
     claims = keyed.rows("SELECT attempt FROM token")[0][0]
     assert claims == 1
-    other.engine.polls.return_unreadable(trio.current_time() + UNREADABLE_PAUSE_S)  # as the sweeper does in time
+    other.engine.polls.releases.return_unreadable(
+        trio.current_time() + UNREADABLE_PAUSE_S
+    )  # as the sweeper does in time
     await other.engine.polls.releases.wait_flushed()
     assert (await keyed.one("work")).instance_id == sealed
 

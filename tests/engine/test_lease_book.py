@@ -10,8 +10,8 @@ import trio
 
 from penstock.engine import ids
 from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
-from penstock.engine.poll_items import ReleaseItem
 from penstock.errors import Conflict
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store import jobs as store

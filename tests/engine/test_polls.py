@@ -296,7 +296,7 @@ async def test_variables_of_many_jobs_are_read_in_pieces(
 async def test_polls_for_very_many_types_need_several_looks(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.poll_items.CLAIM_TYPES_MAX_COUNT", 3)
+    monkeypatch.setattr("penstock.engine.lanes.claims.CLAIM_TYPES_MAX_COUNT", 3)
     driver = make_driver()
     await driver.upload(linear(1))
     for _ in range(5):

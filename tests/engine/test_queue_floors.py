@@ -95,7 +95,7 @@ async def test_dead_rows_of_a_held_snapshot_are_skipped(driver: Driver, monkeypa
         for _ in range(2):
             await driver.start("linear")
         await driver.one("work")
-        floors, _ = driver.engine.polls.floors.current()
+        floors, _ = driver.engine.polls.claims.floors.current()
         assert await blocks_of_a_claim(driver, {}) > 200
         assert await blocks_of_a_claim(driver, dict(floors)) < 50
 
@@ -108,6 +108,6 @@ async def test_the_next_whole_look_finds_jobs_below_the_floor(make_driver: MakeD
     late = (await driver.start("linear")).id
     driver.rows("UPDATE token SET queued = 7 WHERE id = %s RETURNING 1", number(late))
     driver.rows("UPDATE ready SET seq = 7 RETURNING 1")
-    driver.engine.polls.floors.note_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
+    driver.engine.polls.claims.floors.note_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
     assert await driver.poll("work") == []
     assert (await driver.one("work", wait=10)).instance_id == late

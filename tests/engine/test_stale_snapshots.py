@@ -67,7 +67,7 @@ async def test_a_claim_leaves_jobs_that_came_back_since_it_began(driver: Driver)
             claimed.extend(await store.claim(connection, [store.Slot(job_type, 1, "late", 30)]))
 
     async def claimed_and_returned() -> None:
-        driver.engine.polls.give_back([await driver.one("work", worker="quick")])
+        driver.engine.polls.releases.give_back([await driver.one("work", worker="quick")])
 
         async def is_back() -> bool:
             return driver.rows("SELECT state FROM token") == [(0,)]

@@ -166,10 +166,10 @@ class Code:
         try:
             marks = await self._marks([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
-            self._polls.give_back(jobs)
+            self._polls.releases.give_back(jobs)
             raise Unavailable(f"the database is away: {first_line(error)}") from error
         except BaseException:
-            self._polls.give_back(jobs)
+            self._polls.releases.give_back(jobs)
             raise
         return [_taken(job, marks) for job in jobs]
 

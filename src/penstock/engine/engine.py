@@ -135,7 +135,7 @@ class Engine:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""
         self._stopping = True
         self.polls.draining = True
-        self.polls.return_unreadable(math.inf)
+        self.polls.releases.return_unreadable(math.inf)
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
 

@@ -15,12 +15,11 @@ from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_ex
 from penstock.engine.lanes.commands import CompleteCommand, FailCommand
 from penstock.engine.lanes.fast_path import FastCompletion, FastPath
 from penstock.engine.lanes.full_path import FullPath
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
-from penstock.engine.lease_book import GrantedLease
+from penstock.engine.lanes.heartbeats import HeartbeatCall, Heartbeats
+from penstock.engine.lanes.lookups import Lookup, Lookups
+from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
-from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import MANY_TYPES, Polls
 from penstock.engine.vocabulary import DeadJobPage, DeadJobSlice, ItemOutcome, PollRequest
 from penstock.engine.waiters import Waiter
@@ -44,37 +43,9 @@ from penstock.wire.model import Completion, FailedJob, Failure, Heartbeat, Job, 
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
-BEAT_TRIES_MAX = 20
-"""A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
-
 A = TypeVar("A", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 _ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
-
-
-class Lookup(Item[ExecutionInfo]):
-    """A question for the facts about one job."""
-
-    __slots__ = ("job", "worker")
-
-    def __init__(self, job: JobKey, worker: str) -> None:
-        super().__init__()
-        self.job = job
-        self.worker = worker
-
-
-class HeartbeatCall(Item["Verdict | Lease"]):
-    """A heartbeat. Applied, ``row`` tells more than the answer."""
-
-    __slots__ = ("call", "extension", "job", "row", "tries")
-
-    def __init__(self, job: JobKey, call: FenceRequest, extension: store.Extension) -> None:
-        super().__init__()
-        self.job = job
-        self.call = call
-        self.extension = extension
-        self.row: store.Extended | None = None
-        self.tries = 0
 
 
 class Jobs:
@@ -97,17 +68,8 @@ class Jobs:
         self._polls = polls
         self._fast_path = fast_path
         self._full_path = full_path
-        self.looks: Lane[Lookup] = Lane("look-up", database, settings, metrics, self._look_batch)
-        self.beats: Lane[HeartbeatCall] = Lane(
-            "heartbeat",
-            database,
-            settings,
-            metrics,
-            self._beat_batch,
-            find_held=self._find_held,
-            key=lambda item: item.job.token,
-            label="heartbeat",
-        )
+        self.looks = Lookups(database, settings, metrics)
+        self.beats = Heartbeats(database, settings, metrics, polls.leases)
 
     async def poll(self, request: PollRequest) -> list[Job]:
         """Jobs of the wanted types under lease, oldest first; waits for up to ``wait_seconds`` when there is none.
@@ -414,52 +376,6 @@ class Jobs:
         except PenstockError as error:
             return _failed(request.job_id, error)
         return ItemOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
-
-    # -- their statements
-
-    async def _look_batch(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
-        found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
-        for item, known in zip(items, found, strict=True):
-            item.answer(known)
-
-    def _watch(self, row: store.Extended, ends_at: float) -> None:
-        """Also leases that another engine granted, or that had ended here: who extended it last watches it."""
-        if self._polls.leases.find(row.token, row.seq) is None:
-            lease = GrantedLease(row.instance, row.token, row.seq, row.attempt, row.step, None, "", ends_at)
-            self._polls.leases.grant(lease)
-        else:
-            self._polls.leases.extend(row.token, row.seq, row.attempt, ends_at)
-
-    async def _find_held(self, connection: TrioConnection, items: list[HeartbeatCall]) -> list[HeartbeatCall]:
-        held = await store.held_tokens(connection, [item.job.token for item in items])
-        return [item for item in items if item.job.token in held]
-
-    async def _beat_batch(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
-        items.sort(key=lambda item: item.job.lock_order)
-        rows = await store.extend(connection, [item.extension for item in items])
-        extended = {(row.token, row.seq): row for row in rows}
-        refused: list[HeartbeatCall] = []
-        for item in items:
-            row = extended.get((item.job.token, item.job.seq))
-            if row is None:
-                refused.append(item)
-                continue
-            self._watch(row, trio.current_time() + row.left_s)
-            item.row = row
-            item.answer(Lease(lock_expires_at=row.lease_until))
-        if refused:
-            found = await store.facts(
-                connection, [item.job for item in refused], [item.call.worker for item in refused]
-            )
-            for item, known in zip(refused, found, strict=True):
-                verdict = judge(item.call, known.execution)
-                if known.execution.state is None:  # closed, through another engine maybe
-                    self._polls.leases.forget(item.job.token, item.job.seq)
-                item.tries += 1
-                if verdict is not Verdict.APPLY:
-                    item.answer(verdict)
-                elif item.tries > BEAT_TRIES_MAX:
-                    item.answer(Verdict.LEASE_LOST)
 
 
 async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list[R]:

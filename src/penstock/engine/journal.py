@@ -14,7 +14,7 @@ import trio
 
 from penstock.core.fencing import CallKind, FenceRequest
 from penstock.core.state import InstanceStatus
-from penstock.engine.jobs import HeartbeatCall, Jobs
+from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import (
     AppendAnswer,
     Extended,
@@ -34,10 +34,11 @@ from penstock.engine.journal_lanes import (
     TellItem,
     WakeItem,
 )
+from penstock.engine.lanes.heartbeats import HeartbeatCall
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S, Lane
+from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
-from penstock.engine.poll_items import ReleaseItem
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
 from penstock.errors import BadRequest, LeaseLost, PayloadTooLarge, TooManyRequests, Unavailable

@@ -21,12 +21,12 @@ from penstock.engine import ids
 from penstock.engine.advancer import Case, LongItem
 from penstock.engine.answers import COPIES, SMALL_BYTES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.deliveries import Delivery
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.full_path import POSITIONS_PER_ITEM, FullPath
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.post_commit import PostCommit
-from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.views import view_instances
 from penstock.engine.vocabulary import StartRequest, raw
@@ -231,7 +231,9 @@ class Starts:
 
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
         if deliveries:
-            await self._polls.deliver_all(connection, deliveries, {item.id: item.request.variables for item in items})
+            await self._polls.deliveries.deliver_all(
+                connection, deliveries, {item.id: item.request.variables for item in items}
+            )
 
     def _begun(self, item: StartItem, row: store.Begun, deliveries: list[Delivery]) -> None:
         loaded, request = item.loaded, item.request

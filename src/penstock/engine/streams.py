@@ -18,10 +18,11 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import refuse_executors
 from penstock.engine.engine import Engine
-from penstock.engine.jobs import JOB_TYPES_MAX, Lookup
+from penstock.engine.jobs import JOB_TYPES_MAX
+from penstock.engine.lanes.claims import ClaimItem
+from penstock.engine.lanes.lookups import Lookup
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
-from penstock.engine.poll_items import ClaimItem
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
 from penstock.store import jobs as store
@@ -240,7 +241,7 @@ class JobStream:
             if slots.parked:
                 slots.parked = False
                 self._polls.waiters.unpark(slots)
-            self._polls.give_back(slots.jobs)
+            self._polls.releases.give_back(slots.jobs)
             slots.max_jobs = 0
             slots.take(len(slots.jobs))
         self._filled.clear()
@@ -251,7 +252,7 @@ class JobStream:
         self.stop()
         for job_id, attempt in (*self._held.items(), *self._reported):
             key = ids.read_job(job_id)
-            self._polls.release_nowait(key, store.Lease(key.token, key.seq, attempt, self.worker))
+            self._polls.releases.release_nowait(key, store.Lease(key.token, key.seq, attempt, self.worker))
         self._held.clear()
         self._reported.clear()
 

@@ -51,7 +51,7 @@ class LeaseSweeper:
             await self.return_held()
         if trio.current_time() >= self._next_scan_at:
             await self.scan_once()
-        self._engine.polls.return_unreadable(trio.current_time())
+        self._engine.polls.releases.return_unreadable(trio.current_time())
         await self.run_once(trio.current_time())
         await trio.sleep(TICK_S)
 

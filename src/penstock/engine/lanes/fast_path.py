@@ -13,9 +13,10 @@ from datetime import datetime
 from penstock.core.fast_path import FastPlan
 from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.deliveries import Delivery
+from penstock.engine.lanes.held import find_held_jobs
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
-from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
@@ -72,7 +73,7 @@ class FastPath:
             settings,
             metrics,
             self._batch,
-            find_held=self._find_held,
+            find_held=find_held_jobs,
             key=lambda item: item.job.token,
             label="narrow",
             finish=self._batch_over,
@@ -80,10 +81,6 @@ class FastPath:
 
     def _batch_over(self, items: list[FastCompletion]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
-
-    async def _find_held(self, connection: TrioConnection, items: list[FastCompletion]) -> list[FastCompletion]:
-        held = await store.held_tokens(connection, [item.job.token for item in items])
-        return [item for item in items if item.job.token in held]
 
     async def _batch(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
@@ -118,7 +115,7 @@ class FastPath:
                 self._moved(item, row, deliveries, known)
         # before anything else that can fail: only here is it known who is to get these jobs
         if deliveries:
-            await self._polls.deliver_all(connection, deliveries, known)
+            await self._polls.deliveries.deliver_all(connection, deliveries, known)
         if refused and again:  # the earlier try may have been committed just now: ours waited for its row locks
             await self._find_lost(connection, refused)
             refused = [item for item in refused if not item.settled]
@@ -214,7 +211,7 @@ class FastPath:
                 row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0)
                 self._moved(item, row, deliveries, known)
         if deliveries:
-            await self._polls.deliver_all(connection, deliveries, known)
+            await self._polls.deliveries.deliver_all(connection, deliveries, known)
 
 
 def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime) -> Delivery:

@@ -16,6 +16,7 @@ from penstock.core.state import TAKEN_KINDS, InstanceStatus, Trigger, move
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.deliveries import Delivery
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.failed import FailedInstances
@@ -23,7 +24,6 @@ from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.losses import Loss
-from penstock.engine.poll_items import Delivery
 from penstock.engine.polls import Polls
 from penstock.engine.vocabulary import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
@@ -382,7 +382,7 @@ class FullPath:
             self._timer_armed(first, now or first)  # how long it has is not known then: that is looked up at once
         deliveries, post_commit.deliveries = post_commit.deliveries, []
         if deliveries:
-            await self._polls.deliver_all(connection, deliveries, {})
+            await self._polls.deliveries.deliver_all(connection, deliveries, {})
 
     def _note(self, change: Change, loaded: LoadedDefinition) -> None:
         out, metrics = change.effects, self._metrics

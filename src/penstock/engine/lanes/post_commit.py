@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.poll_items import Delivery
+from penstock.engine.deliveries import Delivery
 from penstock.engine.variables import FOLD_MIN_DELTAS
 from penstock.store.full_path import Change
 

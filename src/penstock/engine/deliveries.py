@@ -1,0 +1,172 @@
+"""Jobs on their way to the polls they were leased to: committed, so each is delivered or goes back to the queue.
+
+Whoever made or claimed such jobs calls `deliver_all` once, after the commit. Must not decide who gets what: that stands
+in the rows already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import trio
+
+from penstock.engine import ids
+from penstock.engine.answers import COPIES, AnswerMemory
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.job_sizes import JobSizes
+from penstock.engine.lanes.releases import Releases
+from penstock.engine.lease_book import GrantedLease, LeaseBook
+from penstock.engine.variables import VariablesCache
+from penstock.engine.vocabulary import raw
+from penstock.engine.waiters import Waiter, Waiters
+from penstock.metrics import Metrics
+from penstock.store import jobs as store
+from penstock.store.connection import TrioConnection
+from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
+from penstock.wire.model import Job
+
+COPIED_AT_ONCE_BYTES = 262_144
+"""Variables that are made into bytes without a turn of the loop between."""
+
+
+class Delivery(NamedTuple):
+    """A job that was committed under a waiter's lease and is to be delivered."""
+
+    waiter: Waiter
+    loaded: LoadedDefinition
+    instance: int
+    token: int
+    seq: int
+    entry: int
+    step: int
+    attempt: int
+    failures: int
+    entered_at: datetime
+    claimed_at: datetime
+    lease_until: datetime
+
+    def job(self, variables: bytes, checkpoint: str | None) -> Job:
+        """As workers see it."""
+        step = self.loaded.definition.steps[self.step]
+        id = ids.show_job(self.instance, self.token, self.seq)
+        return Job(
+            id=id,
+            job_type=step.job_type or "",
+            instance_id=ids.show_instance(self.instance),
+            step_id=step.id,
+            step_execution_id=id,
+            retries_remaining=max(0, step.retry_count - self.failures),
+            variables=raw(variables),
+            lock_expires_at=self.lease_until,
+            status="LOCKED",
+            worker_id=self.waiter.worker,
+            locked_at=self.claimed_at,
+            created_at=self.entered_at,
+            attempt=self.attempt,
+            idempotency_key=id if self.entry == self.seq else ids.show_job(self.instance, self.token, self.entry),
+            checkpoint=None if checkpoint is None else raw(checkpoint),
+        )
+
+
+class Deliveries:
+    """What is committed under the lease of a parked poll, and its way there."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        cache: VariablesCache,
+        memory: AnswerMemory,
+        waiters: Waiters,
+        leases: LeaseBook,
+        sizes: JobSizes,
+        releases: Releases,
+    ) -> None:
+        self._metrics = metrics
+        self._cache = cache
+        self._memory = memory
+        self._waiters = waiters
+        self._leases = leases
+        self._sizes = sizes
+        self._releases = releases
+
+    def deliver(self, over: Delivery, variables: bytes, checkpoint: str | None = None) -> None:
+        """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
+        waited_s = (over.claimed_at - over.entered_at).total_seconds()
+        self._metrics.job_pickup_seconds.observe(waited_s)
+        if over.attempt == 1:
+            self._metrics.first_lock_seconds.observe(waited_s)
+        job = over.job(variables, checkpoint)
+        self._sizes.note(job.job_type, len(variables))
+        if over.loaded.definition.single_token:
+            self._cache.put(over.token, over.seq, variables)
+        left_s = (over.lease_until - over.claimed_at).total_seconds()
+        self._leases.grant(
+            GrantedLease(
+                over.instance,
+                over.token,
+                over.seq,
+                over.attempt,
+                over.step,
+                over.loaded,
+                over.waiter.worker,
+                trio.current_time() + left_s,
+            )
+        )
+        if not self._waiters.deliver(over.waiter, job):
+            self._releases.give_back([job])
+
+    async def deliver_all(
+        self,
+        connection: TrioConnection,
+        deliveries: Sequence[Delivery],
+        known: dict[int, bytes],
+        checkpoints: dict[tuple[int, int], str] | None = None,
+    ) -> None:
+        """Deliver committed jobs; variables not in ``known`` (by token) and ``checkpoints`` (None) are read."""
+        missing = sorted({over.instance for over in deliveries if over.token not in known})
+        retried = [over.token for over in deliveries if over.attempt > 1] if checkpoints is None else []
+        try:
+            if checkpoints is None:
+                checkpoints = await store.checkpoints(connection, retried) if retried else {}
+            read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
+        except BaseException:  # committed, but nobody can be given them: back to the queue
+            for over in deliveries:
+                self._return(over)
+            raise
+        copied_bytes = 0
+        for over in deliveries:
+            if copied_bytes > COPIED_AT_ONCE_BYTES:
+                copied_bytes = 0
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            variables = known.get(over.token)
+            if variables is None and (text := read.get(over.instance)) is not None:
+                variables = text.encode()
+                copied_bytes += len(variables)
+            size_bytes = left_out.get(over.instance, 0) if variables is None else len(variables)
+            if variables is None and not left_out:
+                self._return_later(over)
+            elif variables is None or (
+                size_bytes > INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
+            ):  # no room for them: back to the queue, and the next claim knows better
+                self._sizes.note(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
+                self._return(over)
+            else:
+                self.deliver(over, variables, checkpoints.get((over.token, over.seq)))
+
+    def _return(self, over: Delivery) -> None:
+        """The job goes back to the queue, and its slot with it."""
+        self._waiters.give_up(over.waiter)
+        self._releases.release_nowait(*_lease_of(over))
+
+    def _return_later(self, over: Delivery) -> None:
+        """The job can't be read here. Others may have the key, so it goes back, though not at once."""
+        self._waiters.give_up(over.waiter)
+        left_s = (over.lease_until - over.claimed_at).total_seconds()
+        self._releases.release_unreadable(*_lease_of(over), left_s)
+
+
+def _lease_of(over: Delivery) -> tuple[store.JobKey, store.Lease]:
+    lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
+    return store.JobKey(over.instance, over.token, over.seq), lease

@@ -1,0 +1,231 @@
+"""The lane of claims: polls that look into the queue, together, and lease what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from penstock.engine.answers import AnswerMemory
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.deliveries import Deliveries, Delivery
+from penstock.engine.job_sizes import JobSizes
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.releases import Releases
+from penstock.engine.queue_counts import QueueCounts
+from penstock.engine.queue_floors import QueueFloors
+from penstock.engine.variables import VariablesCache
+from penstock.engine.waiters import Waiter, Waiters
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.outcome import InDoubt
+
+CLAIM_TYPES_MAX_COUNT: Final = 2_000
+"""Job types of one look at the queue; more polls than that take several."""
+
+
+class ClaimItem(Item[None]):
+    """A poll that looks into the queue; its jobs are delivered to the waiter."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        super().__init__()
+        self.waiter = waiter
+
+
+class ClaimPlan:
+    """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
+    ``room_bytes``: what there is for more of them."""
+
+    __slots__ = ("holders", "reserved", "room_bytes", "slots")
+
+    def __init__(self, room_bytes: int) -> None:
+        self.slots: list[store.Slot] = []
+        self.holders: dict[tuple[int, int], Waiter] = {}
+        self.reserved: dict[str, int] = {}
+        self.room_bytes = room_bytes
+
+
+class Claims(Lane[ClaimItem]):
+    """Claims jobs for polls; what it claims is delivered to them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        cache: VariablesCache,
+        memory: AnswerMemory,
+        sizes: JobSizes,
+        waiters: Waiters,
+        counts: QueueCounts,
+        deliveries: Deliveries,
+        releases: Releases,
+    ) -> None:
+        super().__init__("poll", database, settings, metrics, self._claim, divide=groups_by_types, label="claim")
+        self._settings = settings
+        self._definitions = definitions
+        self._cache = cache
+        self._memory = memory
+        self._sizes = sizes
+        self._waiters = waiters
+        self._counts = counts
+        self._deliveries = deliveries
+        self._releases = releases
+        self.floors = QueueFloors(trio.current_time)
+        self._turn = 0
+
+    async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
+        waiters = [item.waiter for item in items]
+        types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
+        if not await self._claim_for(connection, waiters, types, self._counts.waiting(types)):
+            await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], types, {})
+        for item in items:
+            item.answer(None)
+
+    async def _claim_for(
+        self, connection: TrioConnection, waiters: Sequence[Waiter], types: Sequence[str], counts: dict[str, int]
+    ) -> bool:
+        """Claim for polls, after a probe unless ``counts`` is enough for all of them. False: what was counted is gone,
+        and somebody got nothing."""
+        plan = ClaimPlan(self._memory.room_bytes)
+        try:
+            for waiter in waiters:
+                self._reserve(waiter, counts, plan)
+            probed = any(waiter.room > 0 for waiter in waiters)
+            if probed:
+                counts = await self.probe(connection, types)
+                for name, number in plan.reserved.items():
+                    counts[name] = counts.get(name, 0) - number
+                for waiter in waiters:
+                    self._reserve(waiter, counts, plan)
+            if plan.slots:
+                floors, dropped = self.floors.current()
+                try:
+                    with self._metrics.db_transaction_seconds["claim"].time():
+                        claimed = await store.claim(connection, plan.slots, floors)
+                except InDoubt as doubt:
+                    self._return_doubtful(doubt, plan)
+                    raise
+                self.floors.note_taken(dropped, claimed)
+                for name, number in plan.reserved.items():
+                    self._counts.note_claimed(name, number)
+                await self._deliver_claimed(connection, plan, claimed)
+        finally:
+            for waiter in plan.holders.values():
+                self._waiters.give_up(waiter)
+        return probed or all(waiter.jobs for waiter in waiters)
+
+    def _return_doubtful(self, doubt: InDoubt, plan: ClaimPlan) -> None:
+        """Give back what a claim may have leased, as nobody will get it. Of a claim whose answer did not come at all
+        nothing is known: its jobs come back with the end of their leases."""
+        self._return_claimed(store.doubtful(doubt), plan)
+
+    def _return_claimed(self, rows: Sequence[store.Claimed], plan: ClaimPlan) -> None:
+        for row in rows:
+            worker = plan.holders[row.job_type, row.ordinal].worker
+            lease = store.Lease(row.token, row.seq, row.attempt, worker, row.claimed_at)
+            self._releases.release_nowait(store.JobKey(row.instance, row.token, row.seq), lease)
+
+    def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: ClaimPlan) -> None:
+        # from another type each time: with one that never runs dry the others would starve
+        first = self._turn % len(waiter.types)
+        self._turn += 1
+        for name in (*waiter.types[first:], *waiter.types[:first]):
+            id = self._definitions.job_type_ids.get(name)
+            wanted = min(waiter.room, counts.get(name, 0))
+            if id is None or wanted <= 0:
+                continue
+            job_bytes = self._sizes.job_bytes(name)
+            if wanted * job_bytes > plan.room_bytes:
+                alone = not plan.slots and self._memory.fits(job_bytes)
+                wanted = max(plan.room_bytes // job_bytes, int(alone))
+                if wanted <= 0:
+                    continue
+            plan.room_bytes -= wanted * job_bytes
+            counts[name] -= wanted
+            before = plan.reserved.get(name, 0)
+            for ordinal in range(before + 1, before + wanted + 1):
+                plan.slots.append(store.Slot(id, ordinal, waiter.worker, waiter.lease_s))
+                plan.holders[id, ordinal] = waiter
+            plan.reserved[name] = before + wanted
+            waiter.reserved += wanted
+
+    async def _deliver_claimed(
+        self, connection: TrioConnection, plan: ClaimPlan, claimed: Sequence[store.Claimed]
+    ) -> None:
+        deliveries: list[Delivery] = []
+        known: dict[int, bytes] = {}
+        checkpoints: dict[tuple[int, int], str] = {}
+        loaded_by_key: dict[int, LoadedDefinition] = {}
+        try:
+            for key in {row.definition for row in claimed}:
+                loaded_by_key[key] = await self._definitions.by_key(connection, key)
+        except BaseException:  # committed, but nobody can be given them: back to the queue
+            self._return_claimed(claimed, plan)
+            raise
+        for row in claimed:
+            waiter, loaded = plan.holders[row.job_type, row.ordinal], loaded_by_key[row.definition]
+            deliveries.append(
+                Delivery(
+                    waiter,
+                    loaded,
+                    row.instance,
+                    row.token,
+                    row.seq,
+                    row.entry,
+                    row.step,
+                    row.attempt,
+                    row.failures,
+                    row.entered_at,
+                    row.claimed_at,
+                    row.lease_until,
+                )
+            )
+            found = self._cache.find(row.token, row.seq) if row.variables is None else row.variables.encode()
+            if found is not None:
+                known[row.token] = found
+            if row.checkpoint is not None:
+                checkpoints[row.token, row.seq] = row.checkpoint
+        for row in claimed:  # from here on `deliver_all` answers for them
+            del plan.holders[row.job_type, row.ordinal]
+        await self._deliveries.deliver_all(connection, deliveries, known, checkpoints)
+
+    async def probe(self, connection: TrioConnection, types: Sequence[str]) -> dict[str, int]:
+        """How many jobs of each type wait, as far as a batch takes them."""
+        versions = {name: self._counts.version(name) for name in types}
+        await self._definitions.resolve_job_types(connection, list(types))
+        names = {self._definitions.job_type_ids[name]: name for name in types if name in self._definitions.job_type_ids}
+        whole, started = self.floors.drop_if_due(), trio.current_time()
+        floors, _ = self.floors.current()
+        limit = self._settings.batch_max_items
+        found = await store.probe_ready(connection, list(names), limit, floors) if names else {}
+        if whole:
+            self.floors.note_whole(trio.current_time() - started)
+        counts = {names[id]: count for id, count in found.items()}
+        self._counts.note_probed(versions, counts)
+        return counts
+
+
+def groups_by_types(items: list[ClaimItem]) -> list[list[ClaimItem]]:
+    """The polls of one batch in their order, so that one look at the queue is for no more job types than the loop can
+    deal with at once."""
+    if sum(len(item.waiter.types) for item in items) <= CLAIM_TYPES_MAX_COUNT:
+        return [items]
+    groups: list[list[ClaimItem]] = []
+    room = 0
+    for item in items:
+        count = len(item.waiter.types)
+        if count > room:
+            groups.append([])
+            room = max(CLAIM_TYPES_MAX_COUNT, count)
+        groups[-1].append(item)
+        room -= count
+    return groups

@@ -1,0 +1,89 @@
+"""The lane of heartbeats: leases that their holders extend, together in one statement."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from penstock.core.fencing import FenceRequest, Verdict, judge
+from penstock.engine.lanes.held import find_held_jobs
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
+from penstock.engine.lease_book import GrantedLease, LeaseBook
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.jobs import JobKey
+from penstock.wire.model import Lease
+
+BEAT_TRIES_MAX: Final = 20
+"""A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
+
+
+class HeartbeatCall(Item["Verdict | Lease"]):
+    """A heartbeat. Applied, ``row`` tells more than the answer."""
+
+    __slots__ = ("call", "extension", "job", "row", "tries")
+
+    def __init__(self, job: JobKey, call: FenceRequest, extension: store.Extension) -> None:
+        super().__init__()
+        self.job = job
+        self.call = call
+        self.extension = extension
+        self.row: store.Extended | None = None
+        self.tries = 0
+
+
+class Heartbeats(Lane[HeartbeatCall]):
+    """Extends leases, and keeps what their holders know of them in the lease book."""
+
+    def __init__(self, database: Database, settings: Settings, metrics: Metrics, leases: LeaseBook) -> None:
+        super().__init__(
+            "heartbeat",
+            database,
+            settings,
+            metrics,
+            self._extend,
+            find_held=find_held_jobs,
+            key=lambda item: item.job.token,
+            label="heartbeat",
+        )
+        self._leases = leases
+
+    def _watch(self, row: store.Extended, ends_at: float) -> None:
+        """Also leases that another engine granted, or that had ended here: who extended it last watches it."""
+        if self._leases.find(row.token, row.seq) is None:
+            lease = GrantedLease(row.instance, row.token, row.seq, row.attempt, row.step, None, "", ends_at)
+            self._leases.grant(lease)
+        else:
+            self._leases.extend(row.token, row.seq, row.attempt, ends_at)
+
+    async def _extend(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
+        items.sort(key=lambda item: item.job.lock_order)
+        rows = await store.extend(connection, [item.extension for item in items])
+        extended = {(row.token, row.seq): row for row in rows}
+        refused: list[HeartbeatCall] = []
+        for item in items:
+            row = extended.get((item.job.token, item.job.seq))
+            if row is None:
+                refused.append(item)
+                continue
+            self._watch(row, trio.current_time() + row.left_s)
+            item.row = row
+            item.answer(Lease(lock_expires_at=row.lease_until))
+        if refused:
+            found = await store.facts(
+                connection, [item.job for item in refused], [item.call.worker for item in refused]
+            )
+            for item, known in zip(refused, found, strict=True):
+                verdict = judge(item.call, known.execution)
+                if known.execution.state is None:  # closed, through another engine maybe
+                    self._leases.forget(item.job.token, item.job.seq)
+                item.tries += 1
+                if verdict is not Verdict.APPLY:
+                    item.answer(verdict)
+                elif item.tries > BEAT_TRIES_MAX:
+                    item.answer(Verdict.LEASE_LOST)

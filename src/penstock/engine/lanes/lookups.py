@@ -1,0 +1,35 @@
+"""The lane of look-ups: what is known of jobs that this engine did not lease out itself."""
+
+from __future__ import annotations
+
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import Lane
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import jobs as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.jobs import ExecutionInfo, JobKey
+
+
+class Lookup(Item[ExecutionInfo]):
+    """A question for the facts about one job."""
+
+    __slots__ = ("job", "worker")
+
+    def __init__(self, job: JobKey, worker: str) -> None:
+        super().__init__()
+        self.job = job
+        self.worker = worker
+
+
+class Lookups(Lane[Lookup]):
+    """Reads, together, what is asked about jobs. Takes no locks."""
+
+    def __init__(self, database: Database, settings: Settings, metrics: Metrics) -> None:
+        super().__init__("look-up", database, settings, metrics, self._look)
+
+    async def _look(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
+        found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
+        for item, known in zip(items, found, strict=True):
+            item.answer(known)
