@@ -34,8 +34,8 @@ ISSUER = "https://issuer.example/realm"
 
 
 def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
-    kinds = {rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm, ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm}
-    algorithm = next((found for kind, found in kinds.items() if isinstance(key, kind)), jwt.algorithms.OKPAlgorithm)
+    kinds = {rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm, ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm}  # pyright: ignore[reportAttributeAccessIssue] - untyped there
+    algorithm = next((found for kind, found in kinds.items() if isinstance(key, kind)), jwt.algorithms.OKPAlgorithm)  # pyright: ignore[reportAttributeAccessIssue] - untyped there
     named = {} if kid is None else {"kid": kid}
     return {**json.loads(algorithm.to_jwk(key.public_key())), **named, **more}
 
@@ -44,7 +44,7 @@ KEYS = {"keys": [jwk(RSA, "r", use="sig", alg="RS256"), jwk(EC, "e"), jwk(ED, "d
 
 
 def settings(path: Path, **more: Any) -> Settings:
-    fixed = {"oidc_issuer": ISSUER, "oidc_audience": ("penstock", "spare"), "oidc_jwks": str(path)}
+    fixed: dict[str, Any] = {"oidc_issuer": ISSUER, "oidc_audience": ("penstock", "spare"), "oidc_jwks": str(path)}
     return Settings(authentication=True, api_tokens=lines(), **{**fixed, **more})
 
 
@@ -123,7 +123,7 @@ async def test_a_claim_that_is_wrong_is_told(jwks: Path, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("changes", [{"aud": ["a", "spare"]}, {"exp": later(-20)}, {"nbf": later(20)}])
-async def test_one_of_several_audiences_and_clocks_a_little_apart_are_fine(jwks: Path, changes: Any) -> None:
+async def test_one_of_several_audiences_and_slightly_wrong_clocks_are_accepted(jwks: Path, changes: Any) -> None:
     assert (await who(await ready(jwks), token(**changes))).name == "oidc:u1"
 
 
@@ -226,9 +226,7 @@ async def test_roles_and_name_may_stand_in_other_claims(jwks: Path) -> None:
 # -- keys that change
 
 
-async def test_a_new_key_counts_when_a_token_names_it_and_the_old_one_no_longer(
-    jwks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_counts_once_named_and_the_old_one_ends(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_module, "LOOK_AGAIN_S", 0.0)
     gate = await ready(jwks)
     old = token()
@@ -239,9 +237,7 @@ async def test_a_new_key_counts_when_a_token_names_it_and_the_old_one_no_longer(
         await who(gate, old)
 
 
-async def test_made_up_keys_don_t_make_the_engine_ask_again_and_again(
-    jwks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_made_up_keys_do_not_make_the_engine_ask_often(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = await ready(jwks)
     assert gate.issuer is not None
     asked = 0
@@ -258,7 +254,7 @@ async def test_made_up_keys_don_t_make_the_engine_ask_again_and_again(
     assert asked == 0  # it was asked just before
 
 
-async def test_an_issuer_that_is_away_leaves_the_keys_that_there_are(jwks: Path) -> None:
+async def test_an_issuer_that_is_away_leaves_its_keys_valid(jwks: Path) -> None:
     gate = await ready(jwks)
     assert gate.issuer is not None
     for broken in (
@@ -274,13 +270,13 @@ async def test_an_issuer_that_is_away_leaves_the_keys_that_there_are(jwks: Path)
         assert (await who(gate, token())).name == "oidc:u1"
 
 
-async def test_before_any_keys_were_read_nobody_is_told_that_the_token_is_wrong(tmp_path: Path) -> None:
+async def test_no_token_is_called_wrong_before_keys_were_read(tmp_path: Path) -> None:
     gate = Gate(settings(tmp_path / "nowhere.json"))
     with pytest.raises(Unavailable, match="keys could not be read yet"):
         await who(gate, token())
 
 
-async def test_keys_come_from_a_url_that_the_issuer_s_document_names() -> None:
+async def test_keys_come_from_the_url_in_the_issuers_document() -> None:
     import http.server
     import threading
 
@@ -289,7 +285,7 @@ async def test_keys_come_from_a_url_that_the_issuer_s_document_names() -> None:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            address = f"http://127.0.0.1:{self.server.server_address[1]}"
+            address = f"http://127.0.0.1:{self.server.server_address[1]}"  # pyright: ignore[reportIndexIssue] - host and port
             documents = {
                 "/realm/.well-known/openid-configuration": {
                     "issuer": f"{address}/realm",
@@ -308,7 +304,7 @@ async def test_keys_come_from_a_url_that_the_issuer_s_document_names() -> None:
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - silent
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

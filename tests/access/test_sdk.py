@@ -59,7 +59,7 @@ async def test_a_client_proves_who_it_is(url: str, given: Callable[[str], Any]) 
             await client.upload_definition(linear(1))
 
 
-async def test_a_client_without_a_token_or_with_a_wrong_one_is_told_at_once(url: str) -> None:
+async def test_a_client_with_no_or_wrong_token_fails_at_once(url: str) -> None:
     for token in (None, "wrong"):
         async with Client(url, token=token) as client:
             assert await client.is_ready()
@@ -79,7 +79,7 @@ async def test_a_function_that_fails_is_asked_again(url: str) -> None:
     async with Client(url, token=token) as client:
         await client.list_definitions()
         assert len(asked) == 3
-    async with Client(url, token=lambda: 1 / 0, timeout_s=0.1) as client:  # type: ignore[arg-type, return-value]  # on purpose
+    async with Client(url, token=lambda: 1 / 0, timeout_s=0.1) as client:  # type: ignore[arg-type, return-value]  # on purpose  # pyright: ignore[reportArgumentType] - on purpose
         with pytest.raises(Unavailable, match="token function failed: ZeroDivisionError"):
             await client.list_definitions()
 
@@ -90,7 +90,7 @@ def test_a_blocking_client_proves_who_it_is(engine: EngineProcess) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a b", "pst_x\n", "ü"])
-def test_what_can_t_be_a_token_is_refused_without_showing_it(token: str) -> None:
+def test_what_can_be_no_token_is_refused_without_showing_it(token: str) -> None:
     for make in (Client, Worker):
         with pytest.raises(ValueError, match=r"^token: printable ASCII") as caught:
             make("http://127.0.0.1:1", token=token)
@@ -102,7 +102,7 @@ def test_a_token_goes_with_a_url() -> None:
     for make in (
         lambda: Client(client.transport, token="x"),
         lambda: Worker(client, token="x"),
-        lambda: KafkaWork.connect(client, ["127.0.0.1:1"], token="x")(None),  # type: ignore[arg-type]  # not reached
+        lambda: KafkaWork.connect(client, ["127.0.0.1:1"], token="x")(None),  # type: ignore[arg-type]  # not reached  # pyright: ignore[reportArgumentType] - on purpose
     ):
         with pytest.raises(ValueError, match="token and ssl_context go with an engine's URL"):
             make()

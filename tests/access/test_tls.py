@@ -59,7 +59,7 @@ def start_engine(postgres_server: postgres.Server) -> Generator[StartEngine]:
     running: list[EngineProcess] = []
     with postgres_server.database(postgres.apply_schema) as dsn:
 
-        def start(*arguments: str, **settings: object) -> EngineProcess:
+        def start(*arguments: str, **settings: Any) -> EngineProcess:
             running.append(EngineProcess(dsn, *arguments, **settings))
             return running[-1]
 
@@ -122,7 +122,7 @@ async def test_all_listeners_speak_tls(
             assert (await client.get_instance(started.id)).variables == {"large": large}
 
 
-async def test_a_worker_over_tls_with_a_certificate_in_place_of_a_token(
+async def test_a_certificate_takes_the_place_of_a_workers_token(
     authority: trustme.CA, files: Files, start_engine: StartEngine
 ) -> None:
     engine = start_engine(

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -34,7 +34,7 @@ def answer_of(status: int, body: bytes = b"") -> bytes:
 
 
 @contextmanager
-def server(answer: Answer) -> Iterator[tuple[str, int]]:
+def server(answer: Answer) -> Generator[tuple[str, int]]:
     """Answers every request with ``answer(request)``, sent byte by byte in two pieces."""
 
     def serve(connection: socket.socket) -> None:
@@ -129,7 +129,7 @@ def test_workers_complete_every_job_with_a_call_of_its_own():
     assert bodies <= {b'{"workerId":"bench-%d","variables":{"r":1}}' % worker for worker in range(3)}
 
 
-def test_batch_workers_complete_all_jobs_of_a_poll_with_one_call():
+def test_batch_workers_complete_a_polls_jobs_with_one_call():
     engine = Engine(jobs=40)
     plan = WorkPlan(workers=1, job_types=("t",), outputs={"t": b'{"r":1}'}, max_jobs=10, batch=True)
     with server(engine) as address:
@@ -147,7 +147,7 @@ def test_a_refused_completion_is_an_error_and_no_completed_job():
     assert problems == ['completion of 1: 409 {"error":"lease-lost"}']
 
 
-def test_a_counting_worker_sets_its_variable_to_the_number_of_jobs():
+def test_a_counting_worker_sets_its_variable_to_the_jobs_count():
     engine = Engine(jobs=3)
     plan = WorkPlan(workers=1, job_types=("t",), outputs={"t": b"{}"}, counter="n")
     with server(engine) as address:
@@ -181,26 +181,26 @@ def test_no_more_instances_are_open_than_may_be_in_flight():
             asked.append(self)
 
     quota, starter = Quota(10, in_flight=3), Starting()
-    assert [quota.take(1, starter) for _ in range(4)] == [1, 1, 1, 0]
+    assert [quota.take(1, starter) for _ in range(4)] == [1, 1, 1, 0]  # pyright: ignore[reportArgumentType] - a stand-in with what is used
     quota.ended()
     assert asked == [starter]
-    assert [quota.take(1, starter) for _ in range(2)] == [1, 0]
+    assert [quota.take(1, starter) for _ in range(2)] == [1, 0]  # pyright: ignore[reportArgumentType] - a stand-in with what is used
 
 
-def test_the_last_instances_are_given_out_when_none_are_to_come():
+def test_the_last_instances_are_given_out_when_none_follow():
     class Starting:
         def go(self) -> None:
             pass
 
     quota = Quota(5)
-    assert [quota.take(3, Starting()) for _ in range(3)] == [3, 2, 0]
+    assert [quota.take(3, Starting()) for _ in range(3)] == [3, 2, 0]  # pyright: ignore[reportArgumentType] - a stand-in with what is used
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_shares_of_a_plan_add_up(of):
     shares = [StartPlan(connections=4, instances=100, body=b"").share(index, of) for index in range(of)]
-    assert sum(share.instances for share in shares) == 100
-    assert sum(share.connections for share in shares) == 4
+    assert sum(share.instances for share in shares) == 100  # pyright: ignore[reportAttributeAccessIssue] - a stand-in with what is used
+    assert sum(share.connections for share in shares) == 4  # pyright: ignore[reportAttributeAccessIssue] - a stand-in with what is used
     assert sum(part(32, index, of) for index in range(of)) == 32
 
 
@@ -252,7 +252,7 @@ def test_nobody_listening_is_told():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and kept, so that nobody else listens there
         address = silent.getsockname()[:2]
-        with pytest.raises(GeneratorFailed, match="Connection"), generators(*address, [WORK]):
+        with pytest.raises(GeneratorFailed, match="Connection"), generators(*address, [WORK]):  # pyright: ignore[reportCallIssue] - a stand-in with what is used
             pass
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,11 +44,11 @@ def parent():
         process.communicate()
 
 
-def test_the_cpu_of_a_tree_holds_what_its_ended_children_used(parent):
+def test_the_cpu_of_a_tree_includes_its_ended_children(parent):
     assert 0.25 < tree_cpu_s(all_processes(), parent.pid) < 2
 
 
-def test_a_tree_is_seen_from_its_root_and_without_a_part(parent):
+def test_a_process_tree_is_measured_whole_and_without_a_part(parent):
     processes = all_processes()
     assert parent.pid in tree(processes, os.getpid())
     assert parent.pid not in tree(processes, os.getpid(), without=parent.pid)
@@ -77,7 +78,7 @@ def test_an_engine_is_not_given_a_directory_in_memory():
 # -- metrics page
 
 
-def test_batch_sizes_and_cpu_are_read_from_the_page_that_the_engine_writes():
+def test_batch_sizes_and_cpu_come_from_the_metrics_page():
     from prometheus_client import generate_latest
 
     metrics = Metrics("1")
@@ -97,14 +98,14 @@ def snapshot(**changes) -> Snapshot:
     counts = [0] * len(Count)
     counts[Count.COMPLETED] = changes.pop("completed", 0)
     counts[Count.CALLS] = changes.pop("calls", 0)
-    given = {
+    given: dict[str, Any] = {
         "engine_cpu_s": 0.0,
         "postgres_cpu_s": None,
         "generator_cpu_s": 0.0,
         "harness_cpu_s": 0.0,
         "database": None,
     }
-    return Snapshot(**{"at": 0.0, "counts": counts, "lanes": {}, **given, **changes})
+    return Snapshot(**{"at": 0.0, "counts": counts, "lanes": {}, **given, **changes})  # pyright: ignore[reportArgumentType] - figures as they come
 
 
 def counters(**changes: int) -> DatabaseCounters:

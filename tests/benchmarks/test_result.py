@@ -84,7 +84,7 @@ def test_medians_are_values_that_were_measured():
     assert result.medians(runs) == {"jobs_per_s": 3.0}
 
 
-def test_a_figure_that_one_run_lacks_keeps_the_median_of_the_others():
+def test_a_figure_missing_in_one_run_keeps_the_others_median():
     runs = [Run(figures={"jobs_per_s": 1.0}, seconds=1), Run(figures={"jobs_per_s": 3.0, "mean_batch": 7.0}, seconds=1)]
     assert result.medians(runs) == {"jobs_per_s": 1.0, "mean_batch": 7.0}
 
@@ -149,13 +149,13 @@ def test_the_comparison_tells_whether_something_got_worse(after, fine):
     console = Console(file=io.StringIO(), width=160)
     old = a_result(scenario_result(engine_cpu_s_per_1000=0.2))
     assert print_comparison(console, old, a_result(scenario_result(engine_cpu_s_per_1000=after))) is fine
-    assert "engine CPU" in console.file.getvalue()
+    assert "engine CPU" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue] - a StringIO
 
 
 # -- what people read
 
 
-def test_the_page_holds_the_figures_with_what_they_have_to_reach():
+def test_the_page_holds_the_figures_with_their_targets():
     page = report.markdown(a_result(scenario_result(jobs_per_s=2_000.0, wal_bytes_per_item=644.0)))
     assert "| jobs | 2,000/s |  | ≥ 3,000/s | **no** |" in page
     assert "| WAL | 644 B each |  |  |  |" in page
@@ -167,7 +167,7 @@ def test_the_terminal_shows_problems():
     scenario.runs[0].problems.append("poll: 503 away")
     console = Console(file=io.StringIO(), width=160)
     report.print_scenario(console, scenario)
-    assert "poll: 503 away" in console.file.getvalue()
+    assert "poll: 503 away" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue] - a StringIO
 
 
 def test_the_plot_is_well_formed_and_shows_every_scenario(tmp_path):

@@ -41,7 +41,7 @@ def start_engine(postgres_server: postgres.Server) -> Generator[StartEngine]:
     running: list[EngineProcess] = []
     with postgres_server.database(postgres.apply_schema) as dsn:
 
-        def start(**settings: object) -> EngineProcess:
+        def start(**settings: Any) -> EngineProcess:
             running.append(EngineProcess(dsn, **settings))
             return running[-1].wait_ready()
 
@@ -83,7 +83,7 @@ def test_a_foreign_page_uploads_nothing_and_reads_nothing(
     assert "evil" not in definitions(engine)
 
 
-def test_a_name_that_was_bent_to_this_machine_is_not_answered(page: Any, engine: EngineProcess) -> None:
+def test_a_name_rebound_to_this_machine_is_not_answered(page: Any, engine: EngineProcess) -> None:
     """DNS rebinding: for the browser the engine is of the page's own origin."""
     answer = page.goto(f"http://evil.test:{engine.port}/healthz")
     assert answer.status == 403
@@ -103,9 +103,7 @@ def test_the_engines_own_pages_work(page: Any, engine: EngineProcess, host: str)
     assert fetch(page, "/v1/definitions")[0] == 200
 
 
-def test_a_page_that_was_listed_works_and_its_neighbour_does_not(
-    page: Any, start_engine: StartEngine, web_port: int
-) -> None:
+def test_an_allowed_page_works_and_its_neighbour_does_not(page: Any, start_engine: StartEngine, web_port: int) -> None:
     """The line that lets an existing modeller in."""
     engine = start_engine(cors_origins=f"http://modeller.test:{web_port}")
     api = f"http://localhost:{engine.port}/v1/definitions"
@@ -118,7 +116,7 @@ def test_a_page_that_was_listed_works_and_its_neighbour_does_not(
     assert fetch(page, api)[0] == "blocked"
 
 
-def test_with_authentication_a_page_needs_a_token_wherever_its_browser_is(
+def test_with_authentication_a_page_needs_a_token_from_any_browser(
     page: Any, start_engine: StartEngine, web_port: int
 ) -> None:
     settings = {"authentication": True, "api_tokens": ",".join(lines()), "trusted_networks": "127.0.0.0/8=admin"}

@@ -39,7 +39,7 @@ class Played:
         """Do all jobs there are, until there are none."""
         while jobs := await self.driver.poll(*job_types, worker="w", n=50):
             for job in jobs:
-                seen = {name: value for name, value in msgspec.json.decode(job.variables).items() if name != "number"}
+                seen = {name: value for name, value in msgspec.json.decode(job.variables).items() if name != "number"}  # pyright: ignore[reportArgumentType] - text in the engine
                 about = {"worker": "w", "job": job.id, "attempt": job.attempt}
                 self.journal.note(
                     "effect", instance=job.instance_id, step=job.step_id, seen=seen, waited_s=0.0, **about
@@ -121,7 +121,7 @@ async def test_what_a_journal_knows_better_is_found(played: Played, name: str) -
     assert any(expected in sentence for sentence in played.judge()), played.judge()
 
 
-async def test_a_job_of_an_instance_that_had_been_cancelled_is_found(played: Played) -> None:
+async def test_a_job_of_a_cancelled_instance_is_found(played: Played) -> None:
     (cancelled,) = (event for event in read_journals(played.directory) if event["event"] == "cancelled")
     played.change("effect", instance=cancelled["instance"], at=cancelled["at"] + 1)
     assert any("after its instance was cancelled" in sentence for sentence in played.judge())

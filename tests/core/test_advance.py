@@ -46,7 +46,7 @@ def test_entering(case: str) -> None:
     assert machine.status is ACTIVE
 
 
-def test_entering_a_gateway_opens_its_branches_and_no_step_of_its_own() -> None:
+def test_entering_a_gateway_opens_its_branches_only() -> None:
     machine = Machine(parallel(task("a", "join"), user("b", "join"), wait("c", "join")))
     assert machine.open == ["a", "b", "c"]
     root = machine.tokens[INSTANCE]
@@ -155,7 +155,7 @@ def test_a_dispatched_job_is_completed_without_a_holder() -> None:
 
 
 @pytest.mark.parametrize("last", [task("x", None), user("x", None)], ids=lambda s: s["type"])
-def test_a_task_without_a_next_step_ends_its_token_and_not_the_instance(last: Json) -> None:
+def test_a_task_without_a_next_step_ends_only_its_token(last: Json) -> None:
     machine = Machine(definition(last | {"boundaryEvents": [timer("end")]}, end()))
     outcome = give(machine, "x", None)
     assert machine.open == []
@@ -173,7 +173,7 @@ def test_an_instance_in_a_dead_end_can_still_be_cancelled() -> None:
     assert (machine.status, machine.failure) == (CANCELLED, "enough")
 
 
-def test_a_side_token_goes_on_after_the_root_came_to_a_dead_end() -> None:
+def test_a_side_token_goes_on_after_the_roots_dead_end() -> None:
     machine = Machine(definition(task("x", None, boundaryEvents=[timer("later")]), user("later"), end()))
     machine.fire("x")
     outcome = machine.complete("x")
@@ -187,7 +187,7 @@ def test_a_side_token_goes_on_after_the_root_came_to_a_dead_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["SERVICE_TASK", "USER_TASK", "WAIT"])
-def test_conditions_take_precedence_over_the_next_step_and_see_the_result(kind: str) -> None:
+def test_conditions_precede_the_next_step_and_see_the_result(kind: str) -> None:
     first = step(
         "x",
         kind,
@@ -209,9 +209,7 @@ def test_conditions_take_precedence_over_the_next_step_and_see_the_result(kind: 
     ("condition", "reason"),
     [("n == 1", "DecisionNoBranchMatched"), ("n", "not true or false"), ("ghost", "ghost"), ("n + 'a'", "+")],
 )
-def test_when_no_condition_can_be_met_the_instance_fails_and_the_step_stays_done_with_its_result(
-    kind: str, condition: str, reason: str
-) -> None:
+def test_without_a_true_condition_the_instance_fails_after_its_step(kind: str, condition: str, reason: str) -> None:
     first = step("x", kind, jobType="x", nextStep="end", conditionalNextSteps={condition: "end"})
     machine = Machine(definition(first, end()), {"n": 0})
     give(machine, "x", {"a": 1})
@@ -224,7 +222,7 @@ def test_when_no_condition_can_be_met_the_instance_fails_and_the_step_stays_done
     assert machine.variables == {"n": 0, "a": 1}
 
 
-def test_conditions_with_neither_match_nor_next_step_do_not_fall_through() -> None:
+def test_conditions_without_match_or_next_step_do_not_fall_through() -> None:
     first = step("x", "USER_TASK", conditionalNextSteps={"false": "end"})
     machine = Machine(definition(first, end()))
     machine.finish("x")
@@ -234,7 +232,7 @@ def test_conditions_with_neither_match_nor_next_step_do_not_fall_through() -> No
 # -- decisions
 
 
-def test_the_first_true_condition_wins_in_the_order_of_the_object() -> None:
+def test_the_first_true_condition_in_object_order_wins() -> None:
     arms = {"n > 1": "a", "n > 0": "b", "true": "c"}
     for n, target in [(2, "a"), (1, "b"), (0, "c")]:
         steps = [task("a"), task("b"), task("c")]
@@ -385,9 +383,9 @@ def test_a_kept_signal_is_taken_when_its_wait_opens() -> None:
     assert machine.timers == {}
 
 
-def test_kept_signals_are_taken_in_order_one_by_each_wait_that_opens() -> None:
+def test_each_opened_wait_takes_the_oldest_kept_signal() -> None:
     body = definition(task("x", "w"), wait("w", "w2"), wait("w2", "w"), task("never"), end())
-    body["steps"][1]["boundaryEvents"] = [timer("never", "PT1H")]  # type: ignore[index]
+    body["steps"][1]["boundaryEvents"] = [timer("never", "PT1H")]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     machine = Machine(body)
     for n in range(3):
         machine.buffer("w", {"w": n})
@@ -402,7 +400,7 @@ def fan_in(count: int, **fields: Any) -> Machine:
     """A loop through a wait, for which so many signals are kept, until one says that it is the last."""
     loop = choose("again", {"last": "done", "true": "w"})
     body = definition(task("x", "w"), wait("w", "again", **fields), loop, user("done", None), end("late"))
-    body["steps"][0]["boundaryEvents"] = [timer("late", interrupting=True)]  # type: ignore[index]
+    body["steps"][0]["boundaryEvents"] = [timer("late", interrupting=True)]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     machine = Machine(body, {"last": False}, max_automatic_steps=10)
     for n in range(count):
         machine.buffer("w", {"n": n, "last": n == count - 1})
@@ -423,7 +421,7 @@ def test_a_loop_fed_by_kept_signals_takes_them_in_slices() -> None:
     assert machine.timers == {}
 
 
-def test_what_follows_a_kept_signal_may_take_as_many_steps_as_after_one_that_comes() -> None:
+def test_a_kept_signal_and_a_new_one_allow_equal_steps() -> None:
     steps = [assign(f"t{n}", {"n": n}, f"t{n + 1}" if n < 9 else "w") for n in range(10)]
     body = definition(wait("w", "t0", boundaryEvents=[timer("end")]), *steps, end())
     machine = Machine(body, max_automatic_steps=10)
@@ -437,7 +435,7 @@ def test_what_follows_a_kept_signal_may_take_as_many_steps_as_after_one_that_com
 
 
 @pytest.mark.parametrize("index", [WAIT_TIMER, 0, 1])
-def test_signals_that_were_kept_go_before_the_timers_of_their_wait(index: int) -> None:
+def test_kept_signals_go_before_the_timers_of_their_wait(index: int) -> None:
     """An engine that was away for a day finds the slice and the end of the wait due at once."""
     machine = fan_in(
         7, duration="PT1H", boundaryEvents=[timer("late", "PT1H", interrupting=True), timer("done", "PT1H")]
@@ -470,7 +468,7 @@ def test_a_slice_that_another_token_took_leaves_its_wait_open() -> None:
 # -- failures and retries
 
 
-def test_a_failure_with_retries_left_returns_the_job_to_the_queue() -> None:
+def test_a_failure_with_retries_left_queues_the_job_again() -> None:
     machine = Machine(after(task("x", "second", retryCount=2)))
     seq = machine.at("x").seq
     outcome = machine.fail("x", "first")
@@ -503,7 +501,7 @@ def test_without_a_retry_count_the_first_failure_is_the_last() -> None:
     assert machine.status is FAILED
 
 
-def test_a_late_failure_takes_the_job_out_of_the_queue_and_puts_it_back() -> None:
+def test_a_late_failure_queues_the_waiting_job_anew() -> None:
     machine = Machine(after(task("x", "second", retryCount=1)))
     machine.claim("x")
     machine.expire("x")
@@ -545,7 +543,7 @@ def test_the_workers_own_wish_replaces_the_back_off() -> None:
     assert machine.at("x").state is TokenState.READY
 
 
-def test_boundary_timers_keep_running_through_retries_and_are_disarmed_at_the_end() -> None:
+def test_boundary_timers_run_through_retries_until_the_end() -> None:
     first = task("x", "second", retryCount=5, retryBackoff=BACKOFF, boundaryEvents=[timer("second", interrupting=True)])
     machine = Machine(after(first))
     (boundary,) = machine.timers.values()
@@ -618,7 +616,7 @@ def test_an_end_closes_every_open_step_once_whatever_its_state(ending: str) -> N
     assert machine.ready == set()
 
 
-def test_an_end_leaves_no_trace_of_what_the_same_advance_queued() -> None:
+def test_an_end_leaves_nothing_queued_by_the_same_advance() -> None:
     machine = Machine(parallel(task("a", "join"), wait("b", "join", duration="PT1H"), end("stop"), user("c", "join")))
     assert machine.status is COMPLETED
     assert machine.last.queued == machine.last.armed == machine.last.inserted == []
@@ -691,7 +689,7 @@ def test_a_loop_of_gateways_is_bounded_too() -> None:
 
 
 def test_a_transformation_that_writes_too_much_fails_the_instance() -> None:
-    doubled = dict.fromkeys(("a", "b", "c", "d"), "${s + s}")  # 202 bytes of JSON each
+    doubled: Json = dict.fromkeys(("a", "b", "c", "d"), "${s + s}")  # 202 bytes of JSON each
     body = definition(assign("t", doubled, "x"), task("x"), end())
     assert Machine(body, {"s": "y" * 100}, max_written_bytes=808).open == ["x"]
     machine = Machine(body, {"s": "y" * 100}, max_written_bytes=807)
@@ -701,7 +699,7 @@ def test_a_transformation_that_writes_too_much_fails_the_instance() -> None:
 
 
 def test_what_a_loop_of_transformations_writes_is_added_up() -> None:
-    written = {"n": "${n + 1}", "literal": "y" * 98}  # 1 and 100 bytes
+    written: Json = {"n": "${n + 1}", "literal": "y" * 98}  # 1 and 100 bytes
     body = definition(assign("t", written, "d"), choose("d", {"n < 5": "t", "true": "x"}), task("x"), end())
     assert Machine(body, {"n": 0}, max_written_bytes=505).open == ["x"]
     assert Machine(body, {"n": 0}, max_written_bytes=504).status is FAILED
@@ -729,7 +727,7 @@ def test_an_unknown_next_workflow_fails_the_instance_at_its_end() -> None:
     assert machine.path == [("x", "COMPLETED"), ("end", "COMPLETED")]
 
 
-def test_a_missing_next_workflow_is_looked_for_again_by_a_retry() -> None:
+def test_a_retry_looks_for_a_missing_next_workflow_again() -> None:
     machine = Machine(CHAINED)
     machine.inputs["next_known"] = False
     machine.complete("x")
@@ -738,7 +736,7 @@ def test_a_missing_next_workflow_is_looked_for_again_by_a_retry() -> None:
     assert (machine.status, machine.chained) == (COMPLETED, "next")
 
 
-def test_a_chain_that_is_too_long_fails_at_its_last_link() -> None:
+def test_a_chain_too_long_fails_at_its_last_link() -> None:
     machine = Machine(CHAINED)
     machine.inputs["may_chain"] = False
     machine.complete("x")
@@ -755,7 +753,7 @@ def test_only_completion_chains(ending: str) -> None:
     assert machine.chained is None
 
 
-def test_a_next_workflow_that_is_not_started_automatically_is_only_a_name() -> None:
+def test_a_next_workflow_without_automatic_start_is_only_a_name() -> None:
     machine = Machine(definition(task("x"), end(), nextWorkflowId="next"))
     machine.complete("x")
     assert (machine.status, machine.chained) == (COMPLETED, None)
@@ -764,7 +762,7 @@ def test_a_next_workflow_that_is_not_started_automatically_is_only_a_name() -> N
 # -- pure
 
 
-def test_the_same_inputs_give_the_same_outcome_and_change_nothing_of_the_callers() -> None:
+def test_the_same_inputs_give_the_same_outcome_and_stay_unchanged() -> None:
     def outcome() -> bytes:
         machine = everywhere()
         before = msgspec.json.encode(machine.tokens)

@@ -115,16 +115,16 @@ def test_what_is_absent_has_its_default() -> None:
     )  # fmt: skip
     assert parsed.steps == (a_step(index=0, id="end", name="End", type=StepType.END),)
     body = definition(service("a", "end", boundaryEvents=[timer("end")], retryBackoff={"initial": "PT2H"}), end())
-    del body["steps"][0]["boundaryEvents"][0]["interrupting"]  # type: ignore[index]
+    del body["steps"][0]["boundaryEvents"][0]["interrupting"]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     first = parse_definition(body).steps[0]
     assert (first.retry_count, first.delegate_class, first.timeout_s) == (0, None, None)
     assert first.boundaries[0].interrupting is False
     assert first.backoff == Backoff(initial_s=7_200.0, multiplier=2.0, max_s=7_200.0, jitter=0.0)
-    body["steps"][0]["retryBackoff"] = {"initial": "PT1S"}  # type: ignore[index]
+    body["steps"][0]["retryBackoff"] = {"initial": "PT1S"}  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     assert parse_definition(body).steps[0].backoff == Backoff(1.0, 2.0, 3_600.0, 0.0)
 
 
-def test_fields_that_the_type_does_not_use_are_kept_in_the_content_only() -> None:
+def test_unused_fields_are_kept_in_the_content_only() -> None:
     body = definition(
         service("a", "end", transformations={"x": 1}, parallelNextSteps=["ghost"], joinStep="ghost", duration="never",
                 buffer=True),
@@ -184,22 +184,22 @@ def test_inside_holds_the_steps_of_a_block() -> None:
         (definition(step("end", "END", boundaryEvents=[timer("x")])), True),
     ],
 )  # fmt: skip
-def test_a_definition_knows_whether_two_steps_can_be_open_at_once(body: Json, single: bool) -> None:
+def test_a_definition_knows_whether_two_steps_may_be_open(body: Json, single: bool) -> None:
     assert parse_definition(body).single_token is single
 
 
 def test_a_definition_cannot_be_changed() -> None:
     parsed = parse_definition(linear())
     with pytest.raises(AttributeError):
-        parsed.name = "other"  # type: ignore[misc]
+        parsed.name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue] - on purpose, or JSON of its own making
     with pytest.raises(AttributeError):
-        parsed.steps[0].retry_count = 3  # type: ignore[misc]
+        parsed.steps[0].retry_count = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue] - on purpose, or JSON of its own making
 
 
 # ---------------------------------------------------------------------------------- the canonical content
 
 
-def test_content_has_the_given_fields_in_a_fixed_order_without_nulls_empty_texts_and_version() -> None:
+def test_content_has_the_fields_in_order_without_empty_ones() -> None:
     body = b"""{
       "version": 7, "steps": [
         {"nextStep": "z", "retryCount": 0, "jobType": "w", "type": "SERVICE_TASK", "name": "A", "id": "a",
@@ -218,7 +218,7 @@ def test_content_has_the_given_fields_in_a_fixed_order_without_nulls_empty_texts
     )
 
 
-def test_the_order_of_fields_white_space_and_escapes_are_not_content() -> None:
+def test_order_white_space_and_escapes_are_not_content() -> None:
     one = b'{"id":"a","name":"\\u0041","steps":[{"id":"e","name":"E","type":"END"}]}'
     other = (
         b'\xef\xbb\xbf\n{ "version": 3, "steps" : [{"type":"END","name":"E","id":"e","description":""}],\n'
@@ -268,7 +268,7 @@ _json_values = st.recursive(
 
 
 @given(body=definitions(), metadata=st.dictionaries(st.text("xyö", max_size=3), _json_values, max_size=4))
-def test_the_content_of_any_valid_definition_parses_to_an_equal_one(body: Json, metadata: Json) -> None:
+def test_any_valid_definitions_content_parses_to_an_equal_one(body: Json, metadata: Json) -> None:
     body = {**body, "metadata": metadata}
     parsed = parse_definition(body)
     assert parse_definition(parsed.content.encode()) == parsed
@@ -276,7 +276,7 @@ def test_the_content_of_any_valid_definition_parses_to_an_equal_one(body: Json, 
     assert parsed.metadata == metadata
     # Nothing of what was given is missing.
     assert json.loads(parsed.content) == body
-    assert [one.id for one in parsed.steps] == [one["id"] for one in body["steps"]]  # type: ignore[attr-defined]
+    assert [one.id for one in parsed.steps] == [one["id"] for one in body["steps"]]  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues] - on purpose, or JSON of its own making
 
 
 # ------------------------------------------------------------------------------------------- reading text
@@ -304,7 +304,7 @@ def test_the_content_of_any_valid_definition_parses_to_an_equal_one(body: Json, 
         (b"17", "a definition must be an object, not a number"),
     ],
 )
-def test_text_that_is_no_json_object_is_one_problem_with_its_position(body: bytes, reason: str) -> None:
+def test_text_without_a_json_object_is_one_located_problem(body: bytes, reason: str) -> None:
     assert problems_of(body) == [("", reason)]
 
 
@@ -342,7 +342,7 @@ def test_values_that_json_or_the_database_cannot_hold_are_refused(
         assert problems_of(text_with(member)) == [(path, reason)]
 
 
-def test_the_same_condition_twice_is_refused_because_one_would_be_lost() -> None:
+def test_the_same_condition_twice_is_refused() -> None:
     body = json.dumps(definition(step("d", "DECISION", conditionalNextSteps={"x": "a", "y": "b"}), end("a"), end("b")))
     assert problems_of(body.replace('"y"', '"x"').encode())[0] == (
         "steps[0].conditionalNextSteps",
@@ -376,7 +376,7 @@ def test_a_body_over_the_limit_is_too_large() -> None:
         parse_definition(body, limits=DefinitionLimits(body_max_bytes=len(body) - 1))
 
 
-def test_numbers_that_grow_in_the_canonical_text_count_against_the_limit() -> None:
+def test_numbers_that_grow_in_canonical_text_count_for_the_limit() -> None:
     # 1e15 is written as 1000000000000000.0: what is taken must be readable again.
     body = text_with('"metadata": {"a": [' + ",".join(["1e15"] * 100) + "]}")
     limits = DefinitionLimits(body_max_bytes=len(body))
@@ -442,7 +442,7 @@ def test_ten_thousand_steps_are_taken_and_one_more_is_not() -> None:
 
 
 def test_ten_thousand_wrong_steps_get_a_bounded_answer() -> None:
-    body = definition(*({"id": f"s{number}", "extra": [{}]} for number in range(10_000)))
+    body = definition(*({"id": f"s{number}", "extra": [{}]} for number in range(10_000)))  # pyright: ignore[reportArgumentType] - on purpose, or JSON of its own making
     found = problems_of(body)
     assert len(found) == 1_001
     assert found[-1][1].endswith(" more problems")

@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
     "an unknown field that is no name": (with_top(**{"a.b": 1}), [('["a.b"]', "unknown field")]),
     # every step
     "a step that is null": (
-        definition(service("a", "end"), None, end()),
+        definition(service("a", "end"), None, end()),  # pyright: ignore[reportArgumentType] - on purpose
         [("steps[1]", "must be an object, not null")],  # type: ignore[arg-type]
     ),
     "a step without id": (with_first(id=...), [("steps[0].id", "required")]),
@@ -367,7 +367,7 @@ def test_a_broken_rule_is_refused_with_its_path_and_reason(name: str) -> None:
         (with_wait(until="${now(}"), "steps[0].until"),
     ],
 )
-def test_an_expression_that_does_not_parse_is_refused_with_its_path(body: Json, path: str) -> None:
+def test_an_unparsable_expression_is_refused_with_its_path(body: Json, path: str) -> None:
     [(found, reason)] = problems_of(body)
     assert found == path
     assert "column" in reason  # the parser's own words, with the position

@@ -38,7 +38,7 @@ async def test_cancel_closes_steps_in_every_state(driver: Driver) -> None:
     skipped = {step for step, status in await driver.path(instance) if status == "SKIPPED"}
     assert skipped == {"ready", "held", "resting", "asked", "asleep", "parked"}
     with pytest.raises(JobCancelled):
-        await driver.heartbeat(held)  # type: ignore[arg-type]
+        await driver.heartbeat(held)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a job
 
 
 async def test_nothing_of_a_cancelled_instance_happens_any_more(driver: Driver) -> None:
@@ -49,7 +49,7 @@ async def test_nothing_of_a_cancelled_instance_happens_any_more(driver: Driver) 
     assert await driver.poll("ready", "held", "resting", n=100) == []
     assert await driver.due(7200) == 0
     assert await driver.expire() == 0
-    await driver.complete(held)  # type: ignore[arg-type]
+    await driver.complete(held)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a job
     for refused in (driver.finish_task, driver.signal):
         with pytest.raises(Conflict):
             await refused(instance, "asked" if refused == driver.finish_task else "parked")
@@ -88,7 +88,7 @@ async def test_a_reason_that_can_not_be_kept_is_refused(driver: Driver, reason: 
     assert driver.snapshot() == before
 
 
-async def test_an_instance_with_a_token_that_ended_and_one_that_runs(driver: Driver) -> None:
+async def test_a_cancel_closes_running_tokens_beside_ended_ones(driver: Driver) -> None:
     body = definition(user("u", None, boundaryEvents=[timer("side")]), task("side"), end())
     instance = await driver.run(body)
     await driver.due(3601)
@@ -104,7 +104,7 @@ async def test_a_cancelled_instances_jobs_are_not_handed_over_at_birth(make_driv
         assert await driver.poll("work", wait=5) == []
 
 
-async def test_instances_of_a_definition_that_can_not_run_end_and_do_not_circle(driver: Driver) -> None:
+async def test_instances_of_a_broken_definition_end_without_circling(driver: Driver) -> None:
     """The trap: valid, fails at run time, and every completion answers 500 while the job comes again and again."""
     instance = await driver.run(definition(task("x", "d"), choose("d", {"n.a.b > 1": "end"}), end()), {"n": 1})
     job = await driver.one("x")

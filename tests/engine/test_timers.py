@@ -39,7 +39,7 @@ def pass_time(driver: Driver, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["USER_TASK", "SERVICE_TASK", "WAIT"])
-async def test_an_interrupting_timer_closes_the_step_and_goes_to_its_target(timed: Driver, kind: str) -> None:
+async def test_an_interrupting_timer_closes_its_step_for_its_target(timed: Driver, kind: str) -> None:
     await timed.upload(review(timer("escalate", "PT1H", interrupting=True), kind=kind))
     view = await timed.start("test")
     job = await timed.one("review") if kind == "SERVICE_TASK" else None
@@ -68,6 +68,7 @@ async def test_a_timer_fires_within_100_ms_of_its_time(timed: Driver) -> None:
         items = await timed.engine.instances.history(view.id)
         ended_at, started_at = items[0].ended_at, items[0].started_at
         assert ended_at is not None
+        assert started_at is not None
         took_s.append((ended_at - started_at).total_seconds())
     assert armed_s == [pytest.approx(0.5)] * len(took_s)
     assert min(took_s) >= 0.5
@@ -129,7 +130,7 @@ async def test_a_retry_waits_for_its_back_off(timed: Driver) -> None:
     assert (job.attempt, job.retries_remaining) == (2, 1)
 
 
-async def test_an_earlier_timer_is_not_missed_while_asleep_for_a_later_one(timed: Driver) -> None:
+async def test_sleeping_for_a_later_timer_misses_no_earlier_one(timed: Driver) -> None:
     await timed.upload(review(timer("escalate", "PT1H", interrupting=True)))
     await timed.start("test")
     await timed.upload(
@@ -145,7 +146,7 @@ async def test_an_earlier_timer_is_not_missed_while_asleep_for_a_later_one(timed
     await wait_until(there)
 
 
-async def test_timers_that_can_not_be_fired_hide_no_others_and_are_tried_again(
+async def test_unfireable_timers_hide_no_others_and_are_retried(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
     monkeypatch.setattr(timers, "DUE_MAX", 2)

@@ -42,7 +42,7 @@ def problems(**arguments) -> list[str]:
     return caught.value.problems
 
 
-def test_without_any_source_all_settings_have_the_defaults_of_the_contract():
+def test_without_sources_settings_have_the_contracts_defaults():
     settings = load_settings(environ={}, default_config_path=NOWHERE)
     assert settings == Settings()
     assert (settings.rest_port, settings.grpc_port, settings.metrics_port) == (8080, 9090, 9091)
@@ -89,7 +89,7 @@ def test_every_variable_of_the_contract_sets_its_setting(tmp_path):
         dispatch_mode=DispatchMode.KAFKA_OUTBOX,
         kafka_seed_brokers=("a:9092", "b:9093"),
         kafka_transport=KafkaTransport.SASL_SCRAM_TLS,
-        kafka_sasl_mechanism="SCRAM-SHA-256",
+        kafka_sasl_mechanism="SCRAM-SHA-256",  # pyright: ignore[reportArgumentType] - as its text has it
         kafka_sasl_username="user",
         kafka_sasl_password=Secret("pw"),
         kafka_tls_ca_path="/ca.pem",
@@ -109,7 +109,7 @@ def test_options_win_over_environment_over_file_over_defaults(yaml_file):
     assert (settings.rest_port, settings.grpc_port, settings.metrics_port) == (3, 2001, 1002)
 
 
-def test_the_file_in_etc_is_read_only_when_no_other_is_named(yaml_file, tmp_path):
+def test_the_file_in_etc_is_read_by_default_only(yaml_file, tmp_path):
     default = tmp_path / "default.yaml"
     default.write_text("rest_port: 5")
     assert load_settings(environ={}, default_config_path=default).rest_port == 5
@@ -150,13 +150,13 @@ def test_every_problem_is_told_at_once_with_its_source(yaml_file):
         ("- rest_port\n", None, "mapping"),
     ],
 )
-def test_a_file_that_is_no_mapping_is_refused_with_its_line(yaml_file, text, line, said):
+def test_a_file_without_a_mapping_is_refused_with_its_line(yaml_file, text, line, said):
     [problem] = problems(config_path=yaml_file(text))
     assert said in problem
     assert line is None or f":{line}: " in problem
 
 
-def test_a_value_that_yaml_itself_stumbles_over_is_told_with_its_line(yaml_file):
+def test_a_value_that_breaks_yaml_is_told_with_its_line(yaml_file):
     [problem] = problems(config_path=yaml_file("rest_port: 1\ngrpc_port: 2026-13-01\n"))
     assert ":2: grpc_port: month must be in 1..12" in problem
 
@@ -212,7 +212,7 @@ def test_port_0_may_be_given_three_times():
     assert load_settings(environ=environ, default_config_path=NOWHERE).metrics_port == 0
 
 
-def test_a_secret_comes_from_a_mounted_file_without_its_line_end(tmp_path, yaml_file):
+def test_a_secret_from_a_file_has_no_line_end(tmp_path, yaml_file):
     secret = tmp_path / "dsn"
     secret.write_text("postgresql://u:pw@db/x\n")
     from_variable = load_settings(environ={"WE_POSTGRES_DSN_FILE": str(secret)}, default_config_path=NOWHERE)
@@ -229,7 +229,7 @@ def test_a_mounted_file_that_is_missing_or_empty_is_refused(tmp_path):
     ]
 
 
-def test_a_mounted_file_too_large_for_a_secret_is_refused_not_cut(tmp_path):
+def test_a_secret_file_that_is_too_large_is_refused(tmp_path):
     large = tmp_path / "large"
     large.write_text("x" * (SECRET_FILE_MAX_BYTES + 1))
     [problem] = problems(environ={"WE_KAFKA_SASL_PASSWORD_FILE": str(large)})
@@ -252,7 +252,7 @@ def test_a_secret_given_twice_is_refused(tmp_path):
         "kafka_sasl_password: hunter2",
     ],
 )
-def test_a_password_in_the_yaml_file_is_refused_without_showing_it(yaml_file, line):
+def test_a_password_in_yaml_is_refused_without_showing_it(yaml_file, line):
     [problem] = problems(config_path=yaml_file(line))
     assert "a secret; set WE_" in problem
     assert "hunter2" not in problem
@@ -391,7 +391,7 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
         assert info.type not in (int, float) or info.name.endswith(units), info.name
 
 
-def test_every_type_can_be_read_from_what_a_child_process_is_told():
+def test_child_processes_read_values_of_every_type():
     """msgspec finds out only then that a bound does not go with a type."""
     settings, sockets = decode_config(encode_config(Settings(), "dbname=x", {}))
     assert (settings.postgres_dsn, settings.retention_days, sockets) == (Secret("dbname=x"), None, {})

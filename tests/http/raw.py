@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -21,7 +22,7 @@ class Answer:
         assert len(found) <= 1, f"{name} stands {len(found)} times"
         return found[0] if found else None
 
-    def json(self) -> object:
+    def json(self) -> Any:
         return json.loads(self.body)
 
 

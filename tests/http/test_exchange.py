@@ -91,7 +91,7 @@ async def test_a_body_that_waits_for_100_continue_is_asked_for(serve_either: Ser
     assert (reply.status, reply.json()["body"]) == (200, "late")
 
 
-async def test_an_h2c_offer_with_a_body_is_answered_over_http_1_1(serve_either: Serve) -> None:
+async def test_an_h2c_offer_with_body_is_answered_over_http1(serve_either: Serve) -> None:
     async with serve_either(echo) as http, http.client() as client:
         replies = [await client.ask(h2c_offer("/x", b'{"n": %d}' % n)) for n in range(3)]
     assert [reply.version for reply in replies] == ["HTTP/1.1"] * 3

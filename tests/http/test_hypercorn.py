@@ -37,7 +37,7 @@ def quart_app() -> QuartTrio:
 
     @app.post("/echo")
     async def echo_body() -> bytes:
-        return await request.get_data()
+        return await request.get_data()  # pyright: ignore[reportReturnType] - as quart has it
 
     return app
 
@@ -118,16 +118,16 @@ async def closes_idle_connections(app: App, clock: trio.testing.MockClock) -> bo
     return ended
 
 
-async def test_the_cure_for_quarts_idle_connections_is_needed_and_is_the_guard(
+async def test_the_cure_for_quarts_idle_connections_is_the_guard(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     """When the first line fails, quart-trio or hypercorn was repaired and the shield in `guard.py` may go."""
-    assert not await closes_idle_connections(quart_app(), mock_clock)
+    assert not await closes_idle_connections(quart_app(), mock_clock)  # pyright: ignore[reportArgumentType] - as quart has it
     app = quart_app()
-    guard = Guard(app, Shared(Limits()))
+    guard = Guard(app, Shared(Limits()))  # pyright: ignore[reportArgumentType] - as quart has it
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        await (guard if scope["type"] == "http" else app)(scope, receive, send)
+        await (guard if scope["type"] == "http" else app)(scope, receive, send)  # pyright: ignore[reportArgumentType] - as quart has it
 
     assert await closes_idle_connections(guarded, mock_clock)
 
@@ -186,7 +186,7 @@ async def test_an_http_2_drain_answers_what_runs(tls: Tls, trust: ssl.SSLContext
         assert replies[0].text == "released"
 
 
-async def test_an_http_2_request_that_comes_during_the_drain_is_refused(tls: Tls, trust: ssl.SSLContext) -> None:
+async def test_an_http2_request_during_the_drain_is_refused(tls: Tls, trust: ssl.SSLContext) -> None:
     app = Parked()
     async with (
         running(HypercornServer(tls=tls), app) as http,
@@ -209,9 +209,7 @@ async def test_an_http_2_request_that_comes_during_the_drain_is_refused(tls: Tls
         assert replies[0].text == "released"
 
 
-async def test_an_http_2_body_over_the_limit_is_a_413_and_harms_no_other_stream(
-    tls: Tls, trust: ssl.SSLContext
-) -> None:
+async def test_too_large_an_http2_body_is_413_for_one_stream(tls: Tls, trust: ssl.SSLContext) -> None:
     app = Parked()
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,7 +234,7 @@ async def test_an_http_2_body_over_the_limit_is_a_413_and_harms_no_other_stream(
     assert replies[0].text == "released"
 
 
-async def test_an_http_2_client_that_leaves_in_the_middle_frees_its_connection(tls: Tls, trust: ssl.SSLContext) -> None:
+async def test_a_leaving_http2_client_frees_its_connection(tls: Tls, trust: ssl.SSLContext) -> None:
     async with running(HypercornServer(tls=tls), write_lots) as http:
         async with (
             httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
@@ -246,7 +244,7 @@ async def test_an_http_2_client_that_leaves_in_the_middle_frees_its_connection(t
         await http.until(lambda now: now.requests_total == 1 and now.connections == 0)
 
 
-async def test_a_failure_of_the_application_is_a_500_over_http_2(tls: Tls, trust: ssl.SSLContext) -> None:
+async def test_an_applications_failure_is_a_500_over_http2(tls: Tls, trust: ssl.SSLContext) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("secret")
 
@@ -277,7 +275,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
         await http.until(lambda now: now.requests_total == 1 and now.connections == 0)
 
 
-async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
+async def test_a_client_that_does_not_read_delays_no_stop() -> None:
     async with running(HypercornServer(), write_lots) as http, http.client() as client:
         await client.send(get("/x"))
         await http.until(lambda now: now.requests_total == 1)
@@ -300,7 +298,7 @@ async def test_what_hypercorn_fails_over_ends_only_its_connection(data: bytes) -
         assert (await other.ask(get("/after"))).status == 200
 
 
-async def test_http_2_data_for_an_answered_stream_ends_only_its_connection() -> None:
+async def test_http2_data_for_an_answered_stream_ends_one_connection() -> None:
     """hypercorn 0.18 raises KeyError for it."""
     protocol = H2Connection()
     protocol.initiate_connection()
@@ -336,7 +334,7 @@ async def test_a_head_that_does_not_end_is_a_408() -> None:
         assert server.statistics().timed_out_total == 1
 
 
-async def test_a_request_that_takes_longer_than_a_head_may_is_answered() -> None:
+async def test_a_request_slower_than_its_head_may_be_is_answered() -> None:
     app = Parked()
     async with running(HypercornServer(Limits(header_timeout_seconds=0.05)), app) as http, http.client() as client:
         await client.send(post("/poll"))

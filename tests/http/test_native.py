@@ -50,7 +50,7 @@ async def test_a_pipelined_request_waits_for_the_one_before_it() -> None:
         assert (await client.read()).body == b"released"
 
 
-async def test_what_comes_while_the_application_waits_is_kept_for_the_next_request() -> None:
+async def test_bytes_during_an_answer_are_kept_for_the_next_request() -> None:
     app = Parked()
     async with in_memory(app) as (_, client, _ended):
         await client.send(post("/first"))
@@ -248,7 +248,7 @@ async def test_thousands_of_slow_heads_end_in_slices(autojump_clock: trio.testin
     turns = Turns()
     connections = [Slow() for _ in range(1_000)]
     async with in_memory(echo) as (server, _client, _ended):
-        server._connections.update(connections)  # type: ignore[arg-type] - all that the watchdog needs
+        server._connections.update(connections)  # type: ignore[arg-type] - all that the watchdog needs  # pyright: ignore[reportArgumentType] - a memory stream
         trio.lowlevel.add_instrument(turns)
         await trio.sleep(10)
         server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
@@ -286,11 +286,11 @@ async def test_clients_that_leave_together_are_let_go_in_slices() -> None:
     assert 0 < gone.most <= CLOSED_PER_TURN
 
 
-async def test_headers_that_go_on_just_when_they_time_out_get_one_time_out_more(
+async def test_headers_at_their_time_out_get_one_more(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with in_memory(echo, header_timeout_seconds=10) as (server, client, _ended):
-        deliver = client.stream.send_stream.send_all_hook
+        deliver = client.stream.send_stream.send_all_hook  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
 
         async def deliver_and_expire() -> None:
             await deliver()
@@ -299,14 +299,14 @@ async def test_headers_that_go_on_just_when_they_time_out_get_one_time_out_more(
 
         await client.send(b"GET /x HTTP/1.1\r\n")
         await trio.testing.wait_all_tasks_blocked()
-        client.stream.send_stream.send_all_hook = deliver_and_expire
+        client.stream.send_stream.send_all_hook = deliver_and_expire  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
         await client.send(b"Host: a\r\n")
         began = trio.current_time()
         assert (await client.read()).status == 408
         assert trio.current_time() - began < 12
 
 
-async def test_a_slow_body_has_as_much_time_as_its_size_earns(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_bodys_time_grows_with_its_size(autojump_clock: trio.testing.MockClock) -> None:
     limits = {"body_timeout_seconds": 10, "min_body_bytes_per_second": 100}
     body = b"z" * 4_000
     async with in_memory(echo, **limits) as (_, client, _ended):
@@ -331,7 +331,7 @@ async def test_a_slow_body_has_as_much_time_as_its_size_earns(autojump_clock: tr
         assert trio.current_time() - began < 35
 
 
-async def test_a_body_that_stops_times_out_however_much_it_had_earned(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stopped_body_times_out_whatever_it_had_earned(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory(echo, body_timeout_seconds=10, min_body_bytes_per_second=100) as (_, client, _ended):
         await client.send(post("/x", b"z" * 100_000)[:-1])
         began = trio.current_time()
@@ -443,7 +443,7 @@ async def test_a_failure_after_the_answer_leaves_the_connection_alone() -> None:
         assert server.statistics().failed_total == 2
 
 
-async def test_a_failure_in_a_nursery_of_the_application_is_a_500() -> None:
+async def test_a_nursery_failure_of_the_application_is_a_500() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -454,7 +454,7 @@ async def test_a_failure_in_a_nursery_of_the_application_is_a_500() -> None:
         assert (await client.ask(get("/x"))).status == 500
 
 
-async def test_a_failure_while_the_server_is_cancelled_does_not_come_out_of_it() -> None:
+async def test_a_failure_during_cancellation_does_not_leave_the_server() -> None:
     entered = trio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -477,7 +477,7 @@ async def test_a_failure_while_the_server_is_cancelled_does_not_come_out_of_it()
     assert server.statistics().failed_total == 1
 
 
-async def test_an_answer_to_http_1_0_of_unknown_length_ends_with_the_connection() -> None:
+async def test_an_http10_answer_of_unknown_length_closes_the_connection() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"one ", "more_body": True})
@@ -504,13 +504,13 @@ async def test_every_answer_carries_one_date(serve_native: Serve) -> None:
         reply = await client.ask(get("/x"))
     assert reply.header(
         "date",
-    ).endswith(" GMT")
+    ).endswith(" GMT")  # pyright: ignore[reportOptionalMemberAccess] - it is there
 
 
 # -- draining and room
 
 
-async def test_a_request_on_its_way_when_the_drain_begins_is_answered(serve_native: Serve) -> None:
+async def test_a_request_under_way_when_draining_begins_is_answered(serve_native: Serve) -> None:
     async with serve_native(echo, drain_quiet_seconds=0.3) as http, http.client() as known, http.client() as silent:
         await known.ask(get("/x"))
         late = socket.create_connection(("127.0.0.1", http.port))  # connected, not accepted yet: nobody else ran
@@ -571,7 +571,7 @@ async def test_the_longest_idle_connection_makes_room(serve_either: Serve) -> No
         assert http.server.statistics().connections == 2
 
 
-async def test_nobody_is_evicted_for_a_newcomer_who_carries_a_request_or_was_idle_for_a_moment_only(
+async def test_busy_or_briefly_idle_connections_are_not_evicted(
     serve_either: Serve,
 ) -> None:
     app = Parked()
@@ -594,13 +594,13 @@ async def test_nobody_is_evicted_for_a_newcomer_who_carries_a_request_or_was_idl
             assert (await parked.read()).body == b"released"
 
 
-async def test_an_idle_close_that_meets_the_clients_bytes_loses_no_request() -> None:
+async def test_an_idle_close_meeting_client_bytes_loses_no_request() -> None:
     async with in_memory(echo) as (server, client, _ended):
         assert (await client.ask(get("/x"))).status == 200
         await trio.testing.wait_all_tasks_blocked()
         (connection,) = server._connections
 
-        deliver = client.stream.send_stream.send_all_hook
+        deliver = client.stream.send_stream.send_all_hook  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
 
         async def deliver_and_close() -> None:
             await deliver()
@@ -611,17 +611,17 @@ async def test_an_idle_close_that_meets_the_clients_bytes_loses_no_request() -> 
             await connection.expire()
 
         data = post("/raced", b"body")
-        client.stream.send_stream.send_all_hook = deliver_and_close
+        client.stream.send_stream.send_all_hook = deliver_and_close  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
         await client.send(data[:10])
         await trio.testing.wait_all_tasks_blocked()
-        client.stream.send_stream.send_all_hook = deliver_and_expire
+        client.stream.send_stream.send_all_hook = deliver_and_expire  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
         await client.send(data[10:])
-        client.stream.send_stream.send_all_hook = deliver
+        client.stream.send_stream.send_all_hook = deliver  # pyright: ignore[reportAttributeAccessIssue] - a memory stream
         assert (await client.read()).json()["path"] == "/raced"
         assert (await client.ask(get("/after"))).json()["path"] == "/after"
 
 
-async def test_a_reset_while_an_answer_is_written_is_the_end_of_that_connection_only(serve_native: Serve) -> None:
+async def test_a_reset_during_an_answer_ends_one_connection_only(serve_native: Serve) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await answer(send, 200, b"x" * 20_000_000)
 

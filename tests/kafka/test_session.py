@@ -39,13 +39,13 @@ class ScriptedClient:
 def publish(topics: list[str], timeout_s: float = 0.5, **ends: object):
     async def run():
         settings = Settings(kafka_publish_timeout_seconds=timeout_s)
-        session = Session(ScriptedClient(**ends), settings, {}, {})  # type: ignore[arg-type]
+        session = Session(ScriptedClient(**ends), settings, {}, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a scripted one
         return await session.publish([Record(topic, b"k", b"v", ()) for topic in topics])
 
     return in_thread(run)
 
 
-async def test_a_topic_that_gets_no_acknowledgement_holds_up_the_others_for_a_while_only(monkeypatch):
+async def test_a_topic_without_acknowledgements_delays_others_only_briefly(monkeypatch):
     monkeypatch.setattr(module, "STRAGGLER_S", 0.05)
     published = await publish(["stuck", "good", "stuck"], timeout_s=60, stuck=None, good=1)
     stuck, good, also_stuck = published.results
@@ -55,7 +55,7 @@ async def test_a_topic_that_gets_no_acknowledgement_holds_up_the_others_for_a_wh
     assert published.spent
 
 
-async def test_with_no_acknowledgement_at_all_the_whole_time_out_is_waited_and_all_is_unknown(monkeypatch):
+async def test_without_acknowledgements_all_is_unknown_after_the_time_out(monkeypatch):
     monkeypatch.setattr(module, "STRAGGLER_S", 0.01)
     published = await publish(["a", "b"], timeout_s=0.1, a=None, b=None)
     assert [result.outcome for result in published.results] == [Outcome.UNKNOWN] * 2

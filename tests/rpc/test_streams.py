@@ -19,7 +19,7 @@ def completion(n: int) -> bytes:
     return framed(encode_message(w.WorkRequest(completions=[w.Completion(job_id=f"j{n}", attempt=1)])))
 
 
-async def test_answers_come_in_the_order_of_the_requests_until_the_half_close(run: Running) -> None:
+async def test_answers_keep_the_requests_order_until_the_half_close(run: Running) -> None:
     async with run.client() as client:
         stream_id = await client.open(WORK)
         for n in range(50):
@@ -62,7 +62,7 @@ async def test_a_bad_message_ends_the_stream_with_invalid_argument(run: Running)
         assert (await client.call(COMPLETE)).status == 0
 
 
-async def test_a_client_that_does_not_read_makes_the_handler_wait_and_nothing_grow() -> None:
+async def test_a_client_that_does_not_read_makes_the_handler_wait() -> None:
     with trio.fail_after(30):
         async with running() as run, run.client(reads=False) as client:
             stream_id = await client.open(WORK)
@@ -98,7 +98,7 @@ async def test_a_client_that_never_reads_is_told_resource_exhausted(autojump_clo
     await run.until_quiet()
 
 
-async def test_a_client_that_sends_faster_than_the_handler_reads_is_held_back(run_small: Running) -> None:
+async def test_a_client_faster_than_the_handler_is_held_back(run_small: Running) -> None:
     """The window closes; what is held is bounded by it; all of it is worked off once the handler reads."""
     run = run_small
     async with run.client() as client, trio.open_nursery() as nursery:
@@ -134,7 +134,7 @@ async def test_a_message_larger_than_the_window_comes_through(run_small: Running
     assert found.variables == variables
 
 
-async def test_the_connection_window_is_given_back_whatever_becomes_of_the_calls(run_small: Running) -> None:
+async def test_the_connection_window_is_given_back_by_all_calls(run_small: Running) -> None:
     """Refused, failed, reset and finished calls in turn, each with data: the connection never stalls."""
     body = framed(encode_message(m.StartInstanceRequest(business_key="k" * 20_000)))
     async with run_small.client() as client:
@@ -172,7 +172,7 @@ async def test_all_servers_bytes_together_are_bounded() -> None:
         await run.until_quiet()
 
 
-async def test_a_stream_on_which_an_answer_was_cut_off_takes_no_more() -> None:
+async def test_a_stream_with_a_cut_answer_takes_no_more() -> None:
     """Half a message followed by another would be read as nonsense."""
     from grpclib.const import Handler
 
@@ -188,7 +188,7 @@ async def test_a_stream_on_which_an_answer_was_cut_off_takes_no_more() -> None:
         async def serve(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
             async for _ in call:
                 with sending:
-                    await call.send_message(w.WorkResponse(jobs=[w.Job(variables=b"x" * 200_000)]))
+                    await call.send_message(w.WorkResponse(jobs=[w.Job(variables=b"x" * 200_000)]))  # pyright: ignore[reportArgumentType] - text in the engine
                 try:
                     await call.send_message(w.WorkResponse())
                 except trio.BrokenResourceError as error:

@@ -24,7 +24,7 @@ async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -
         answer = await client.call(POLL, encode_message(m.PollJobsRequest("w1", ["charge"], 2)))
     jobs = decode_message(answer.messages[0], m.PollJobsResponse).jobs
     assert answer.status == 0
-    assert [(job.job_type, json.loads(job.variables)) for job in jobs] == [("charge", {"worker": "w1", "n": 3})] * 2
+    assert [(job.job_type, json.loads(job.variables)) for job in jobs] == [("charge", {"worker": "w1", "n": 3})] * 2  # pyright: ignore[reportArgumentType] - text in the engine
 
 
 async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:
@@ -167,7 +167,7 @@ async def test_a_dropped_connection_cancels_its_handlers(run: Running) -> None:
     assert run.engine.cancelled == 5
 
 
-async def test_every_call_is_told_to_the_metrics_with_a_bounded_set_of_names(run: Running) -> None:
+async def test_metrics_see_every_call_under_bounded_names(run: Running) -> None:
     async with run.client() as client:
         await client.call(COMPLETE)
         await client.call(FAIL, encode_message(m.FailJobRequest(error_message="LeaseLost:x")))
@@ -211,7 +211,7 @@ class Odd:
         return m.FailJobRequest(job_id=str(call.deadline - trio.current_time()), worker_id=str(call.peer))
 
 
-async def test_a_unary_handler_without_an_answer_or_with_two_is_an_internal_error() -> None:
+async def test_no_answer_or_two_are_an_internal_error() -> None:
     async with running(more=[Odd()]) as run, run.client() as client:
         assert (await client.call("/t.T/Silent")).status == 13
         assert (await client.call("/t.T/Twice")).status == 13

@@ -69,7 +69,7 @@ def health(port: int) -> tuple[int, int] | None:
         return None
 
 
-def test_a_server_that_is_not_there_is_tried_for_the_outage_wait(start_engine: StartEngine) -> None:
+def test_a_missing_server_is_tried_for_the_outage_wait(start_engine: StartEngine) -> None:
     engine = start_engine(dsn="host=127.0.0.1 port=1 user=x dbname=x", WE_OUTAGE_WAIT_SECONDS="0.5")
     assert engine.process.wait(30) == 1
     said = engine.said("the engine could not start") or engine.said("the engine could not go on")
@@ -101,13 +101,13 @@ def make_pool(database_dsn: str) -> Generator[MakePool]:
             account = pwd.getpwnam("postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name)
             identity = {"user": account.pw_uid, "group": account.pw_gid} if os.geteuid() == 0 else {}
             processes.append(
-                subprocess.Popen(
+                subprocess.Popen(  # pyright: ignore[reportCallIssue] - user and group
                     [PGBOUNCER, str(ini)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     cwd="/",
-                    **identity,
+                    **identity,  # pyright: ignore[reportArgumentType] - user and group
                 )
             )
             dsn = f"host=127.0.0.1 port={port} user={target['user']} dbname={target['dbname']}"

@@ -71,7 +71,8 @@ def test_callers_of_two_engines_see_no_failure_when_one_stops(
     start_engine: StartEngine, google: Google, database_dsn: str
 ) -> None:
     leaver, stayer = start_engine(), start_engine()
-    leaver.wait_ready(), stayer.wait_ready()
+    for engine in (leaver, stayer):
+        engine.wait_ready()
     assert leaver.call("POST", "/v1/definitions", linear(STEPS))[0] == 201
     m = google.workflow
     stop = threading.Event()
@@ -159,11 +160,12 @@ class Streams:
         return code
 
 
-def test_work_streams_hand_in_everything_and_go_on_with_the_other_engine(
+def test_work_streams_report_all_and_continue_with_the_other_engine(
     start_engine: StartEngine, google: Google, database_dsn: str
 ) -> None:
     leaver, stayer = start_engine(), start_engine()
-    leaver.wait_ready(), stayer.wait_ready()
+    for engine in (leaver, stayer):
+        engine.wait_ready()
     assert leaver.call("POST", "/v1/definitions", linear(STEPS))[0] == 201
     instances = 0
 

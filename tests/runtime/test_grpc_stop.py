@@ -64,7 +64,7 @@ def test_tls_from_the_settings(start_engine: StartEngine, google: Google, certif
     assert engine.stop() == 0
 
 
-def test_tls_files_that_can_not_be_used_are_a_start_up_error(start_engine: StartEngine) -> None:
+def test_unusable_tls_files_are_a_start_up_error(start_engine: StartEngine) -> None:
     engine = start_engine(grpc_tls_cert_path="/nowhere.pem", grpc_tls_key_path="/nowhere.key")
     assert engine.process.wait(20) == 1
     assert any("certificate /nowhere.pem" in str(line.get("error")) for line in engine.lines)
@@ -211,7 +211,7 @@ def test_a_killed_stream_client_loses_its_jobs_at_once(
     engine = start_engine().wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
     program = f"""
-import sys; sys.path[:0] = {[str(Path(google.penstock.__file__).parent)]!r}
+import sys; sys.path[:0] = {[str(Path(str(google.penstock.__file__)).parent)]!r}
 import grpc, queue, penstock_v1_worker_pb2 as p, penstock_v1_worker_pb2_grpc as g
 q = queue.SimpleQueue()
 q.put(p.WorkRequest(worker_id="dies", lease_seconds=3600, credits=[p.Credit(job_type="work", jobs=5)]))

@@ -47,7 +47,7 @@ async def test_a_lease_is_returned_within_a_second_of_its_end(start_local: Start
         asked_at = trio.current_time()
         job = await engine.one("work", lease=1)
         answered_at = trio.current_time()
-        lease_s = (job.lock_expires_at - job.locked_at).total_seconds()
+        lease_s = (job.lock_expires_at - job.locked_at).total_seconds()  # pyright: ignore[reportOperatorIssue] - they are there
         again = await engine.one("work", worker="next", wait=15)
         back_at = trio.current_time()
         assert back_at - (asked_at + lease_s) > -0.05
@@ -70,7 +70,7 @@ async def test_the_last_holder_may_still_complete_a_returned_job(start_local: St
     assert engine.rows("SELECT count(*) FROM ready") == [(0,)]
 
 
-async def test_a_lease_that_ended_here_and_not_in_the_database_is_looked_at_again(start_local: StartLocal) -> None:
+async def test_a_lease_ended_only_here_is_looked_at_again(start_local: StartLocal) -> None:
     engine = await start_local(services=False)
     await engine.run(linear(1))
     await engine.one("work")
@@ -83,7 +83,7 @@ async def test_a_lease_that_ended_here_and_not_in_the_database_is_looked_at_agai
     assert len(book) == 0
 
 
-async def test_a_lease_that_never_ends_in_the_database_is_left_to_the_scan(start_local: StartLocal) -> None:
+async def test_a_lease_without_end_is_left_to_the_scan(start_local: StartLocal) -> None:
     engine = await start_local(services=False)
     await engine.run(linear(1))
     await engine.one("work")
@@ -139,7 +139,7 @@ def batches(engine: LocalEngine) -> float:
     return engine.engine.metrics.registry.get_sample_value(name, {"tx_type": "wide"}) or 0
 
 
-async def test_a_dead_letter_refused_in_an_outage_is_found_by_the_scan(
+async def test_the_scan_finds_a_dead_letter_refused_in_an_outage(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await start_local(services=False, lease_expiry_limit=1)
@@ -186,7 +186,7 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
     assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
 
 
-async def test_a_dead_letter_that_fails_after_it_stood_aside_is_told_too(
+async def test_a_dead_letter_failing_after_it_stood_aside_is_told(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its instance is held by another transaction when the lease ends; nobody waits for it any more."""
@@ -242,7 +242,7 @@ async def test_the_scan_finds_leases_of_an_engine_that_died(start_local: StartLo
     assert (await engine.one("work")).id == job.id
 
 
-async def test_the_scan_passes_over_leases_that_end_after_the_next_scan(start_local: StartLocal) -> None:
+async def test_the_scan_skips_leases_that_end_after_the_next(start_local: StartLocal) -> None:
     dead = await start_local(services=False)
     await dead.run(linear(1))
     await dead.one("work", lease=600)
@@ -252,7 +252,7 @@ async def test_the_scan_passes_over_leases_that_end_after_the_next_scan(start_lo
     assert len(engine.engine.polls.leases) == 0
 
 
-async def test_a_scan_comes_at_once_when_an_engine_is_gone_else_by_its_interval(start_local: StartLocal) -> None:
+async def test_a_lost_engine_brings_the_scan_at_once(start_local: StartLocal) -> None:
     engine = await start_local(services=False, lease_scan_interval_seconds=60)
     scans = 0
 
@@ -286,7 +286,7 @@ async def test_many_leases_that_end_at_once_are_returned_in_batches(
     assert_invariants(database_dsn)
 
 
-async def test_leases_that_ended_are_found_however_many_others_will_end_soon(start_local: StartLocal) -> None:
+async def test_ended_leases_are_found_however_many_end_soon(start_local: StartLocal) -> None:
     """More than one scan takes: those are watched by whoever granted them."""
     engine = await start_local(services=False)
     engine.clock.stop()
@@ -317,7 +317,7 @@ async def test_a_heartbeat_of_a_later_attempt_is_watched_as_that(start_local: St
     assert states(engine) == [(0, 2)]
 
 
-async def test_an_engine_that_never_met_a_run_ends_leases_of_runs_as_such(start_local: StartLocal) -> None:
+async def test_an_engine_ends_leases_of_runs_it_never_met(start_local: StartLocal) -> None:
     a, b = await start_local(services=False), await start_local(services=False)
     run = await runs.begin(a)
     a.rows("UPDATE token SET expiries = 2 RETURNING 1")

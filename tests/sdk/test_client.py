@@ -84,7 +84,7 @@ def test_start_sends_the_contracts_request_and_reads_a_typed_instance(run: Run, 
 
 
 @pytest.mark.parametrize("first", [Drop(), Cut(), refused(503, "unavailable")])
-def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(
+def test_a_start_whose_answer_was_lost_repeats_its_key(
     run: Run, scripted: ScriptedEngine, first: Drop | Cut | Answer
 ) -> None:
     scripted.on("POST", "/v1/instances", first, Answer(201, INSTANCE))
@@ -99,7 +99,7 @@ def test_a_start_whose_answer_was_lost_is_repeated_with_the_same_key(
     assert len(set(keys)) == 1
 
 
-def test_a_user_task_completion_whose_answer_was_lost_is_not_repeated(run: Run, scripted: ScriptedEngine) -> None:
+def test_a_user_task_completion_without_an_answer_is_not_repeated(run: Run, scripted: ScriptedEngine) -> None:
     path = "/v1/instances/1f/user-tasks/approve/complete"
     scripted.on("POST", path, Drop(), Answer(204))
 
@@ -149,7 +149,7 @@ def test_the_pause_that_an_engine_asks_for_is_kept(still: StillTime, scripted: S
     still.run(main)
 
 
-def test_a_pause_that_outlasts_the_call_leaves_the_error_before_it(
+def test_a_pause_beyond_the_calls_time_leaves_its_error(
     still: StillTime, scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted.on("GET", "/v1/instances/1f", refused(429, "resource-exhausted"))
@@ -190,7 +190,7 @@ async def jump_once_seen(still: StillTime, scripted: ScriptedEngine, seconds: fl
     still.jump(seconds)
 
 
-def test_an_engine_that_does_not_answer_is_given_up_in_time(still: StillTime, scripted: ScriptedEngine) -> None:
+def test_an_engine_that_stays_silent_is_given_up_in_time(still: StillTime, scripted: ScriptedEngine) -> None:
     scripted.on("GET", "/v1/instances/1f", Hang())
 
     async def main() -> None:
@@ -202,9 +202,7 @@ def test_an_engine_that_does_not_answer_is_given_up_in_time(still: StillTime, sc
     still.run(main)
 
 
-def test_one_hanging_exchange_is_repeated_within_the_time_of_the_call(
-    still: StillTime, scripted: ScriptedEngine
-) -> None:
+def test_a_hanging_exchange_is_repeated_within_the_calls_time(still: StillTime, scripted: ScriptedEngine) -> None:
     scripted.on("GET", "/v1/instances/1f", Hang(), instance())
 
     async def main() -> None:
@@ -215,7 +213,7 @@ def test_one_hanging_exchange_is_repeated_within_the_time_of_the_call(
     still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_connection_failure_that_changed_nothing(still: StillTime) -> None:
+def test_a_port_without_an_engine_is_a_harmless_connection_failure(still: StillTime) -> None:
     async def main() -> None:
         async with Client("http://127.0.0.1:1", timeout_s=0.2) as client:
             assert not await client.is_ready()
@@ -276,7 +274,7 @@ def test_a_refused_definition_lists_every_problem(run: Run, scripted: ScriptedEn
 
 
 @pytest.mark.parametrize("steps", [1, 1000])
-def test_a_definition_with_problems_is_refused_with_all_of_them_before_any_call(
+def test_a_definition_is_refused_with_all_problems_before_any_call(
     run: Run, scripted: ScriptedEngine, steps: int
 ) -> None:
     flow = WorkflowBuilder("d")
@@ -311,7 +309,7 @@ def test_the_validator_can_be_run_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "text path", "bytes", "dict", "struct"])
-def test_a_definition_is_uploaded_from_wherever_it_is_with_its_order_of_keys(
+def test_a_definition_is_uploaded_with_its_order_of_keys(
     run: Run, scripted: ScriptedEngine, tmp_path: Path, kind: str
 ) -> None:
     class Document(msgspec.Struct):
@@ -364,7 +362,7 @@ def test_ids_are_percent_encoded_in_paths(run: Run, scripted: ScriptedEngine) ->
     run(main)
 
 
-def test_a_number_that_json_can_not_hold_is_refused_before_anything_is_sent(run: Run, scripted: ScriptedEngine) -> None:
+def test_a_number_beyond_json_is_refused_before_sending(run: Run, scripted: ScriptedEngine) -> None:
     @dataclass
     class Reading:
         values: list[float | None]
@@ -405,9 +403,7 @@ def test_variables_may_be_models_and_null_stays_a_value(run: Run, scripted: Scri
     assert scripted.requests[0].headers["Idempotency-Key"]
 
 
-def test_a_batch_start_repeats_only_what_was_unavailable_and_keeps_the_order(
-    run: Run, scripted: ScriptedEngine
-) -> None:
+def test_a_batch_start_repeats_the_unavailable_and_keeps_order(run: Run, scripted: ScriptedEngine) -> None:
     away = {"error": "unavailable", "reason": "the database is away"}
     scripted.on(
         "POST",
@@ -482,7 +478,7 @@ def test_waiting_for_the_end_tells_of_every_change(still: StillTime, scripted: S
     assert steps == [["pay"], ["ship"], []]
 
 
-def test_waiting_for_the_end_of_an_instance_does_not_outlast_its_time_by_an_engine_that_is_away(run: Run) -> None:
+def test_waiting_for_an_end_keeps_its_time_without_an_engine(run: Run) -> None:
     async def main() -> None:
         async with Client("http://127.0.0.1:1") as client:
             with anyio.fail_after(10), pytest.raises(ConnectionFailed):
@@ -516,7 +512,7 @@ def test_listing_goes_on_as_long_as_there_is_a_next(run: Run, scripted: Scripted
     ]
 
 
-def test_a_poll_is_given_the_time_that_the_engine_holds_it(still: StillTime, scripted: ScriptedEngine) -> None:
+def test_a_poll_has_the_time_that_the_engine_holds_it(still: StillTime, scripted: ScriptedEngine) -> None:
     job = {
         "id": "1-0-1",
         "jobType": "pay",
@@ -552,7 +548,7 @@ def test_a_poll_is_given_the_time_that_the_engine_holds_it(still: StillTime, scr
         async with Client(scripted.url, timeout_s=0.3) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(answer_late)
             (polled,) = await client.poll_jobs("w", ["pay"], max_jobs=5, lease_s=60, wait_s=1)
-        assert (polled.id, polled.attempt, polled.variables) == ("1-0-1", 7, {"n": 2**64})
+        assert (polled.id, polled.attempt, polled.variables) == ("1-0-1", 7, {"n": 2**64})  # pyright: ignore[reportPossiblyUnboundVariable] - bound by the block before
 
     still.run(main)
     assert scripted.requests[0].body == {

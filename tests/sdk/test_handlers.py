@@ -156,7 +156,7 @@ def test_a_handler_returns_a_dict_a_model_or_nothing(run: Run, returned: object)
 
 
 @pytest.mark.parametrize("returned", [[1], "text", 5, {"a": float("nan")}, {"a": object()}])
-def test_a_result_that_can_not_be_variables_fails_the_job_for_good(run: Run, returned: object) -> None:
+def test_a_result_that_cannot_be_variables_fails_for_good(run: Run, returned: object) -> None:
     async def handle() -> object:
         return returned
 
@@ -167,7 +167,7 @@ def test_a_result_that_can_not_be_variables_fails_the_job_for_good(run: Run, ret
 
 
 @pytest.mark.parametrize("function", [takes_struct, takes_dataclass, takes_pydantic, takes_typed_dict])
-def test_variables_that_do_not_fit_fail_the_job_for_good_and_say_why(run: Run, function: Any) -> None:
+def test_unfit_variables_fail_the_job_and_say_why(run: Run, function: Any) -> None:
     report = report_of(run, function, {"order_id": "seven"})
     assert isinstance(report, Failure)
     assert not report.retryable
@@ -203,7 +203,7 @@ def test_an_exception_becomes_a_failure(
     assert report == Failure(job_id="1", attempt=1, retryable=retryable, error_message=message, retry_after_s=after_s)
 
 
-def test_a_handler_past_its_time_limit_is_cancelled_cleans_up_and_may_be_retried(run: Run) -> None:
+def test_a_handler_over_its_time_is_cancelled_and_retried(run: Run) -> None:
     reasons: list[object] = []
 
     async def handle(context: JobContext) -> None:
@@ -218,7 +218,7 @@ def test_a_handler_past_its_time_limit_is_cancelled_cleans_up_and_may_be_retried
     assert reasons == ["deadline"]
 
 
-def test_a_result_that_came_after_the_time_limit_is_still_reported(run: Run) -> None:
+def test_a_result_after_the_time_limit_is_still_reported(run: Run) -> None:
     async def handle() -> dict[str, Any]:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(0.1)
@@ -227,7 +227,7 @@ def test_a_result_that_came_after_the_time_limit_is_still_reported(run: Run) -> 
     assert result_of(report_of(run, handle, timeout_s=0.01)) == {"done": True}
 
 
-def test_a_cancellation_from_inside_the_handler_is_a_failure_and_the_worker_goes_on() -> None:
+def test_a_cancellation_inside_a_handler_fails_only_its_job() -> None:
     async def handle() -> None:
         task = asyncio.ensure_future(asyncio.sleep(60))
         task.cancel()
@@ -250,7 +250,7 @@ def keyword_only(*, order: Order) -> None: ...
 def not_validatable(order: threading.Lock) -> None: ...
 
 
-def unknown_name(order: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - the point of the test
+def unknown_name(order: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - the point of the test  # pyright: ignore[reportUndefinedVariable] - the point of the test
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def unknown_name(order: Missing) -> None: ...  # type: ignore[name-defined]  # n
         (unknown_name, "can't be resolved"),
     ],
 )
-def test_a_signature_that_no_job_could_fit_is_refused_at_registration(function: Any, reason: str) -> None:
+def test_an_impossible_signature_is_refused_at_registration(function: Any, reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
         Worker("http://127.0.0.1:1").handler("t")(function)
 

@@ -136,7 +136,7 @@ def test_a_call_cancelled_while_its_process_starts_leaves_none_behind(
     run(main)
 
 
-def test_an_idle_process_is_used_again_replaced_when_it_died_and_ended_with_the_worker(
+def test_idle_processes_are_reused_replaced_and_ended_with_the_worker(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_an_idle_process_is_used_again_replaced_when_it_died_and_ended_with_the_
                     await opened.processes[0].wait()
                 transport.hand_out(job(str(count), variables={"upto": 3}))
                 await transport.wait_until(lambda count=count: len(transport.completed) == count)
-        first, second, third = (result_of(report)["pid"] for report in transport.completed)  # type: ignore[index]
+        first, second, third = (result_of(report)["pid"] for report in transport.completed)  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
         assert [process.pid for process in opened.processes] == [first, third]
         assert first == second
         assert opened.all_reaped()
@@ -170,8 +170,6 @@ def takes_context(context: JobContext) -> None: ...
         (lambda: None, "local function"),
     ],
 )
-def test_what_can_not_go_to_another_process_is_refused_at_registration(
-    function: Callable[..., Any], reason: str
-) -> None:
+def test_what_cannot_cross_processes_is_refused_at_registration(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
         Worker("http://127.0.0.1:1").handler("t", in_process=True)(function)

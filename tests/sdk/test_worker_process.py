@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def ok(request: Request) -> Answer:
 
 
 @contextmanager
-def running(scripted: ScriptedEngine, backend: str, grace_s: float) -> Iterator[subprocess.Popen[str]]:
+def running(scripted: ScriptedEngine, backend: str, grace_s: float) -> Generator[subprocess.Popen[str]]:
     for path in ("complete", "fail", "release"):
         scripted.on("POST", f"/v1/jobs/{path}", ok)
     for name in ("a", "b"):
@@ -66,7 +66,7 @@ def running(scripted: ScriptedEngine, backend: str, grace_s: float) -> Iterator[
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_it_and_what_is_not_done_in_time_is_released(
+def test_a_signal_drains_the_worker_and_releases_unfinished_jobs(
     scripted: ScriptedEngine, backend: str, number: signal.Signals
 ) -> None:
     scripted.on("POST", "/v1/jobs/poll", offered(a=0.5, b=600), Hang())

@@ -99,7 +99,7 @@ async def by_copy(connection: TrioConnection, n: int) -> None:
 async def by_streaming(connection: TrioConnection, n: int) -> None:
     rows = 0
     sql = "SELECT pg_sleep(0.00001) FROM generate_series(1, $1::int)"
-    async with aclosing(connection.cursor().stream(sql, (50 + n % 7,))) as stream:
+    async with aclosing(connection.cursor().stream(sql, (50 + n % 7,))) as stream:  # pyright: ignore[reportArgumentType] - a generator
         async for _ in stream:
             rows += 1
             await trio.lowlevel.checkpoint()
@@ -211,7 +211,7 @@ async def test_cancelled_at_any_time(operation: Operation, seed: int, empty_data
         await check_sums(pool, operation)
 
 
-async def test_a_running_statement_is_stopped_on_the_server_and_the_connection_kept(
+async def test_a_cancelled_statement_stops_on_the_server_and_connections_survive(
     connection: TrioConnection, other: TrioConnection
 ) -> None:
     pid = connection.pgconn.backend_pid
@@ -229,7 +229,7 @@ async def test_a_wait_for_a_lock_is_stopped_on_the_server(connection: TrioConnec
     async with other.transaction():
         await other.fetch("LOCK TABLE t")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.roundtrip, [("BEGIN", ()), ("INSERT INTO t VALUES (1)", ()), ("COMMIT", ())])
+            nursery.start_soon(connection.roundtrip, [("BEGIN", ()), ("INSERT INTO t VALUES (1)", ()), ("COMMIT", ())])  # pyright: ignore[reportArgumentType] - a list of statements
             await wait_until(lambda: running(other, connection))
             nursery.cancel_scope.cancel()
     await connection.rollback()
@@ -284,7 +284,7 @@ async def test_a_transaction_cancelled_in_its_block_is_rolled_back(
     assert await other.fetch("SELECT n FROM t") == []
 
 
-async def test_a_transaction_whose_block_was_left_before_the_cancel_is_committed(
+async def test_a_transaction_left_before_the_cancel_is_committed(
     connection: TrioConnection, other: TrioConnection
 ) -> None:
     await connection.fetch("CREATE TABLE t (n int)")

@@ -72,10 +72,10 @@ def data_dir(directory: Path, made_directory: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------ start and stop
 
 
-async def test_it_starts_on_an_empty_directory_keeps_its_data_and_stops(directory: Path) -> None:
+async def test_an_empty_directory_starts_keeps_its_data_and_stops(directory: Path) -> None:
     data_dir = directory / "not" / "there" / "yet"
     async with embedded(data_dir) as dsn:
-        assert await fetch(dsn, b"SHOW server_version_num") >= [("180000",)]
+        assert await fetch(dsn, b"SHOW server_version_num") >= [("180000",)]  # pyright: ignore[reportOperatorIssue] - a row of one text
         await fetch(dsn, b"CREATE TABLE t AS SELECT 42 AS n")
         pid = postmaster_pid(data_dir)
     assert not alive(pid)
@@ -119,13 +119,13 @@ async def test_it_stops_when_its_block_fails_or_is_cancelled(data_dir: Path) -> 
         async with embedded(data_dir, settings=FAST_SETTINGS):
             pid = postmaster_pid(data_dir)
             raise ZeroDivisionError
-    assert not alive(pid)
+    assert not alive(pid)  # pyright: ignore[reportPossiblyUnboundVariable] - bound by the block before
     with trio.CancelScope() as scope:
         async with embedded(data_dir, settings=FAST_SETTINGS):
             pid = postmaster_pid(data_dir)
             scope.cancel()
             await trio.sleep_forever()
-    assert not alive(pid)
+    assert not alive(pid)  # pyright: ignore[reportPossiblyUnboundVariable] - bound by the block before
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ async def test_a_server_that_cannot_start_tells_why(data_dir: Path) -> None:
 # --------------------------------------------------------------------------------------------------- one engine at once
 
 
-async def test_a_second_engine_on_the_directory_is_told_who_has_it(data_dir: Path) -> None:
+async def test_a_second_engine_is_told_who_has_the_directory(data_dir: Path) -> None:
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
         with pytest.raises(DataDirectoryInUse) as raised:
             async with embedded(data_dir, settings=FAST_SETTINGS):
@@ -200,9 +200,7 @@ async def test_it_recovers_after_the_server_was_killed_too(data_dir: Path) -> No
         assert await fetch(dsn, b"SELECT n FROM t") == [(42,)]
 
 
-async def test_it_waits_for_the_busy_processes_of_a_server_that_was_killed(
-    data_dir: Path, nursery: trio.Nursery
-) -> None:
+async def test_a_killed_servers_busy_processes_are_waited_for(data_dir: Path, nursery: trio.Nursery) -> None:
     async with engine(data_dir) as (process, dsn):
         client = await TrioConnection.connect(dsn)
         backend = client.pgconn.backend_pid
@@ -228,7 +226,7 @@ async def test_it_waits_for_the_busy_processes_of_a_server_that_was_killed(
         assert await fetch(dsn, b"SELECT 1") == [(1,)]
 
 
-async def test_another_process_that_has_the_pid_of_a_crashed_server_is_left_alone(data_dir: Path) -> None:
+async def test_a_foreign_process_with_a_crashed_servers_pid_survives(data_dir: Path) -> None:
     account = pwd.getpwuid((data_dir / "18").stat().st_uid)
     bystander = await trio.lowlevel.open_process(["sleep", "600"], user=account.pw_uid if os.geteuid() == 0 else None)
     stale = data_dir / "18" / "postmaster.pid"
@@ -257,7 +255,7 @@ async def test_ctrl_c_reaches_the_engine_but_not_its_server(data_dir: Path) -> N
 # ------------------------------------------------------------------------------------------------ directories and users
 
 
-async def test_a_path_too_long_for_a_socket_works_and_leaves_no_temporary_directory(directory: Path) -> None:
+async def test_a_too_long_socket_path_works_and_leaves_nothing(directory: Path) -> None:
     data_dir = directory / ("x" * 120) / "with a space and a 'quote'"
     async with embedded(data_dir, settings=FAST_SETTINGS) as dsn:
         socket_dir = Path(str(conninfo_to_dict(dsn)["host"]))
@@ -267,7 +265,7 @@ async def test_a_path_too_long_for_a_socket_works_and_leaves_no_temporary_direct
     assert not exists(socket_dir)
 
 
-async def test_a_temporary_socket_directory_left_by_a_killed_engine_is_removed(directory: Path) -> None:
+async def test_a_killed_engines_temporary_socket_directory_is_removed(directory: Path) -> None:
     data_dir = directory / ("x" * 120)
     async with engine(data_dir) as (process, dsn):
         process.kill()
@@ -300,7 +298,7 @@ async def test_only_its_owner_gets_to_the_socket_and_the_data(data_dir: Path) ->
         assert mode(data_dir / "18") == 0o700
 
 
-async def test_a_cluster_of_another_version_is_not_passed_over_in_silence(directory: Path) -> None:
+async def test_another_versions_cluster_is_not_passed_over_in_silence(directory: Path) -> None:
     (directory / "17").mkdir()
     (directory / "17" / "PG_VERSION").write_text("17\n")
     with pytest.raises(EmbeddedPostgresError, match=r"made by PostgreSQL 17.*has 18"):
@@ -315,7 +313,7 @@ async def test_an_initdb_that_was_interrupted_is_begun_anew(directory: Path) -> 
     assert not (directory / "18.new").exists()
 
 
-async def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(directory: Path) -> None:
+async def test_an_impossible_directory_is_an_error_that_names_it(directory: Path) -> None:
     (directory / "file").write_text("")
     with pytest.raises(EmbeddedPostgresError, match="file/data"):
         async with embedded(directory / "file" / "data"):
@@ -357,7 +355,7 @@ async def test_as_root_the_owner_of_an_existing_cluster_is_kept(data_dir: Path) 
 
 
 @pytest.mark.root
-async def test_as_root_a_directory_closed_to_the_servers_user_is_an_error_that_names_it(directory: Path) -> None:
+async def test_as_root_a_closed_directory_is_an_error_naming_it(directory: Path) -> None:
     closed = directory / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(EmbeddedPostgresError, match=f"may not enter {closed}"):
@@ -381,7 +379,7 @@ def close_programs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.root
-async def test_as_root_a_copy_of_the_programs_that_could_not_run_is_not_made(
+async def test_as_root_no_unusable_copy_of_the_programs_is_made(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close_programs(directory, monkeypatch)
@@ -393,9 +391,7 @@ async def test_as_root_a_copy_of_the_programs_that_could_not_run_is_not_made(
 
 
 @pytest.mark.root
-async def test_as_root_programs_that_the_servers_user_cannot_reach_are_copied_once(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_as_root_programs_out_of_reach_are_copied_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close_programs(directory, monkeypatch)
     made: list[int] = []
     for _ in range(2):

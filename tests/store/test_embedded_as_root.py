@@ -123,7 +123,7 @@ async def is_refused(data_dir: Path, match: str) -> None:
 
 
 @pytest.mark.parametrize("link", ["symbolic", "hard"])
-async def test_a_link_in_place_of_the_settings_file_is_not_followed(data_dir: Path, victim: Path, link: str) -> None:
+async def test_a_link_as_settings_file_is_not_followed(data_dir: Path, victim: Path, link: str) -> None:
     settings = data_dir / "18" / "penstock.conf"
     settings.unlink()
     if link == "symbolic":
@@ -137,7 +137,7 @@ async def test_a_link_in_place_of_the_settings_file_is_not_followed(data_dir: Pa
     assert settings.stat().st_uid == account_of(data_dir).pw_uid
 
 
-async def test_a_directory_that_a_forged_pid_file_names_is_not_removed(data_dir: Path, directory: Path) -> None:
+async def test_a_directory_named_by_a_forged_pid_file_stays(data_dir: Path, directory: Path) -> None:
     roots = directory / "penstock-of-root"
     roots.mkdir()
     (roots / "precious").write_text("root's")
@@ -148,7 +148,7 @@ async def test_a_directory_that_a_forged_pid_file_names_is_not_removed(data_dir:
     assert (roots / "precious").read_text() == "root's"
 
 
-async def test_a_process_of_root_that_a_forged_pid_file_names_is_not_signalled(data_dir: Path) -> None:
+async def test_a_forged_pid_file_gets_no_process_of_root_signalled(data_dir: Path) -> None:
     code = "import signal, time; print('up', flush=True); time.sleep(600)"
     bystander = await trio.lowlevel.open_process(
         [sys.executable, "-c", code, "-D", f"{data_dir}/18", "x"], stdout=-1, start_new_session=True
@@ -167,7 +167,7 @@ async def test_a_process_of_root_that_a_forged_pid_file_names_is_not_signalled(d
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "device", "directory"])
-async def test_a_pid_file_that_is_none_is_told_and_blocks_nothing(data_dir: Path, victim: Path, kind: str) -> None:
+async def test_a_broken_pid_file_is_told_and_blocks_nothing(data_dir: Path, victim: Path, kind: str) -> None:
     forged = data_dir / "18" / "postmaster.pid"
     if kind == "link":
         forged.symlink_to(victim)
@@ -202,9 +202,7 @@ async def test_a_pipe_in_place_of_the_settings_file_blocks_nothing(data_dir: Pat
 # ------------------------------------------------------------------------------------- where root writes, only root may
 
 
-async def test_a_data_directory_of_the_accounts_is_refused_before_anything_is_written(
-    data_dir: Path, victim: Path
-) -> None:
+async def test_an_accounts_data_directory_is_refused_before_any_write(data_dir: Path, victim: Path) -> None:
     for name in ("lock", "postgres.log"):
         (data_dir / name).unlink()
         (data_dir / name).symlink_to(victim)
@@ -219,7 +217,7 @@ async def test_a_data_directory_that_others_may_write_to_is_refused(data_dir: Pa
     await is_refused(data_dir, f"others can change {data_dir}")
 
 
-async def test_a_directory_above_it_that_another_user_can_change_is_refused(data_dir: Path, directory: Path) -> None:
+async def test_a_directory_above_that_others_can_change_is_refused(data_dir: Path, directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     os.chown(directory, nobody.pw_uid, nobody.pw_gid)
     await is_refused(data_dir, f"others can change {directory}")
@@ -227,9 +225,7 @@ async def test_a_directory_above_it_that_another_user_can_change_is_refused(data
     assert sorted(os.listdir(directory)) == ["data"]
 
 
-async def test_a_link_of_another_user_on_the_way_is_refused_and_one_of_roots_is_not(
-    data_dir: Path, directory: Path
-) -> None:
+async def test_only_other_users_links_on_the_way_are_refused(data_dir: Path, directory: Path) -> None:
     way = directory / "way"
     way.symlink_to(data_dir)
     await starts(way)
@@ -237,7 +233,7 @@ async def test_a_link_of_another_user_on_the_way_is_refused_and_one_of_roots_is_
     await is_refused(way, f"others can change {way}")
 
 
-async def test_a_log_and_a_lock_that_are_links_are_not_followed(data_dir: Path, victim: Path) -> None:
+async def test_links_as_log_and_lock_are_not_followed(data_dir: Path, victim: Path) -> None:
     """Root's own, say of a copied directory: nobody else could make them here."""
     (data_dir / "postgres.log").unlink()
     (data_dir / "postgres.log").symlink_to(victim)
@@ -278,7 +274,7 @@ async def test_initdb_has_nothing_of_the_engines_environment_either(
 
     async def spied(*args: object, **options: object) -> object:
         environments.append(options["env"])
-        return await run_process(*args, **options)  # type: ignore[arg-type]  # as they came
+        return await run_process(*args, **options)  # type: ignore[arg-type]  # as they came  # pyright: ignore[reportArgumentType, reportCallIssue] - as they came
 
     monkeypatch.setattr(trio, "run_process", spied)
     await starts(directory / "data")

@@ -43,7 +43,7 @@ OPERATIONS = [single, implicit, explicit, block]
 async def proxy(empty_database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[Proxy]:
     proxy = Proxy(empty_database_dsn)
     await nursery.start(proxy.serve)
-    return proxy
+    return proxy  # pyright: ignore[reportReturnType] - a fixture
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_a_session_that_ends_within_the_answer_leaves_a_doubt(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_an_error_of_the_server_is_a_proof_also_as_the_answer_to_the_commit(
+async def test_a_server_error_is_proof_even_for_a_commit(
     eyes: TrioConnection, empty_database_dsn: str, operation: Callable[[TrioConnection], Awaitable[object]]
 ) -> None:
     """The constraint is looked at when the transaction commits."""
@@ -96,7 +96,7 @@ async def test_an_error_of_the_server_is_a_proof_also_as_the_answer_to_the_commi
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_session_that_is_terminated_within_a_statement_leaves_a_doubt(
+async def test_a_session_terminated_within_a_statement_leaves_a_doubt(
     eyes: TrioConnection, empty_database_dsn: str, operation: Callable[[TrioConnection], Awaitable[object]]
 ) -> None:
     """The error is what the administrator did, not what could not be tidied up after it."""
@@ -134,9 +134,7 @@ async def test_parameters_that_can_not_be_sent_leave_no_doubt(connection: TrioCo
     assert not connection.closed
 
 
-async def test_a_transaction_whose_connection_was_lost_before_the_commit_is_an_error(
-    proxy: Proxy, eyes: TrioConnection
-) -> None:
+async def test_a_connection_lost_before_the_commit_is_an_error(proxy: Proxy, eyes: TrioConnection) -> None:
     """psycopg leaves the block in silence then, and nothing is committed."""
     async with await TrioConnection.connect(proxy.dsn) as connection:
         with pytest.raises(psycopg.OperationalError, match="before the COMMIT"):
@@ -145,7 +143,7 @@ async def test_a_transaction_whose_connection_was_lost_before_the_commit_is_an_e
                 connection.close_nowait()
 
 
-async def test_a_transaction_with_a_failed_statement_that_nobody_minded_is_an_error(connection: TrioConnection) -> None:
+async def test_a_failed_statement_nobody_minded_is_an_error(connection: TrioConnection) -> None:
     with pytest.raises(pg_errors.InFailedSqlTransaction):
         async with connection.transaction():
             with pytest.raises(pg_errors.DivisionByZero):

@@ -96,7 +96,7 @@ async def test_timers_fire_in_order_each_at_its_time(engine: TestEngine) -> None
 
 
 @at_start
-async def test_a_job_is_retried_after_its_back_off_which_has_no_jitter_here(engine: TestEngine) -> None:
+async def test_a_job_is_retried_after_a_back_off_without_jitter(engine: TestEngine) -> None:
     backoff = {"initial": "PT1M", "multiplier": 10, "max": "PT1H", "jitter": 1}
     await engine.deploy(definition(service("task", "end", retryCount=3, retryBackoff=backoff), end()))
     engine.stub("work", raises(TimeoutError("away")), raises(OSError), Retry("later", after=7), {"done": True})
@@ -112,7 +112,7 @@ async def test_a_job_is_retried_after_its_back_off_which_has_no_jitter_here(engi
 
 
 @at_start
-async def test_the_lease_of_a_worker_that_vanished_ends_after_30_seconds(engine: TestEngine) -> None:
+async def test_a_vanished_workers_lease_ends_after_30_seconds(engine: TestEngine) -> None:
     await engine.deploy(linear(1))
     engine.stub("work", vanishes(), returns(by="another"))
     run = await engine.start("linear")
@@ -140,7 +140,7 @@ async def test_the_engine_takes_settings(engine: TestEngine) -> None:
 
 
 @at_start
-async def test_a_slow_job_keeps_its_lease_while_timers_fire_beside_it(engine: TestEngine) -> None:
+async def test_a_slow_job_keeps_its_lease_while_timers_fire(engine: TestEngine) -> None:
     await engine.deploy(
         definition(
             service("slow", "end", boundaryEvents=[timer("alert", "PT2H")]), service("alert", job_type="mail"), end()
@@ -168,7 +168,7 @@ async def test_a_slow_job_that_is_interrupted_is_never_done(engine: TestEngine) 
 
 
 @at_start
-async def test_a_job_longer_than_its_time_limit_is_handed_out_again(engine: TestEngine) -> None:
+async def test_a_job_over_its_time_limit_is_handed_out_again(engine: TestEngine) -> None:
     await engine.deploy(definition(service("task", "end", timeout="PT1H"), end()))
     engine.stub("work", returns(first=True, takes=7200), returns(second=True))
     run = await (await engine.start("test")).finish()
@@ -177,7 +177,7 @@ async def test_a_job_longer_than_its_time_limit_is_handed_out_again(engine: Test
 
 @pytest.mark.parametrize("again", [1, 2, 3])
 @at_start
-async def test_what_happens_at_the_same_moment_happens_in_the_same_order(engine: TestEngine, again: int) -> None:
+async def test_what_happens_at_one_moment_keeps_its_order(engine: TestEngine, again: int) -> None:
     await engine.deploy(fork(2, 1, 3))
     order: list[tuple[str, int]] = []
     engine.stub("work", lambda job: order.append((job.step_id, job.variables["n"])))
@@ -197,7 +197,7 @@ async def test_what_happens_at_the_same_moment_happens_in_the_same_order(engine:
     assert order == [*heads, *seconds, *thirds, ("flaky", 0), ("flaky", 1), ("flaky", 2)]
 
 
-async def test_of_two_timers_at_one_moment_that_of_the_older_step_fires_first(engine: TestEngine) -> None:
+async def test_of_simultaneous_timers_the_older_steps_fires_first(engine: TestEngine) -> None:
     waits = [step(f"nap-{number}", "WAIT", duration="P1D", nextStep="join") for number in (1, 2, 3)]
     naps = [f"nap-{number}" for number in (2, 3, 1)]
     await engine.deploy(
@@ -302,7 +302,7 @@ async def test_a_function_is_what_a_worker_takes_for_a_handler(engine: TestEngin
     wrong.assert_failed("the variables do not fit Order")
 
 
-async def test_a_handler_whose_job_was_taken_away_is_cancelled_as_in_production(engine: TestEngine) -> None:
+async def test_a_handler_without_its_job_is_cancelled_as_in_production(engine: TestEngine) -> None:
     await engine.deploy(linear(1))
     seen: list[str] = []
 
@@ -346,7 +346,7 @@ async def test_the_handlers_of_a_worker_do_its_jobs(engine: TestEngine) -> None:
 
 async def test_wrong_uses_of_a_stub_are_told(engine: TestEngine) -> None:
     with pytest.raises(TypeError, match="no argument 'return'"):
-        engine.stub("x", **{"return": {}})
+        engine.stub("x", **{"return": {}})  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(TypeError, match="either answers, or one of"):
         engine.stub("x", {}, returns={})
     with pytest.raises(ValueError, match="takes must not be negative"):
@@ -378,7 +378,7 @@ async def test_a_clock_of_trio_that_jumps_is_another_thing(engine: TestEngine, a
 # -- what goes wrong
 
 
-async def test_a_job_without_a_stub_waits_and_the_message_says_so(engine: TestEngine) -> None:
+async def test_a_job_without_a_stub_waits_and_says_so(engine: TestEngine) -> None:
     await engine.deploy(linear(2))
     run = await engine.start("linear", {"x": 1})
     with pytest.raises(Stuck) as stuck:
@@ -411,7 +411,7 @@ async def test_a_loop_does_not_settle(engine: TestEngine) -> None:
 
 
 @pytest.mark.penstock(real_time_max_s=0)
-async def test_a_call_that_takes_too_long_in_real_time_is_given_up(engine: TestEngine) -> None:
+async def test_too_long_a_call_in_real_time_is_given_up(engine: TestEngine) -> None:
     await engine.deploy(linear(2))
     engine.stub("work")
     await engine.start("linear")
@@ -460,7 +460,7 @@ def test_an_unknown_setting_is_refused() -> None:
         TestEngine("", settings={"lease_expiry_limit": "often"})
 
 
-async def test_a_definition_that_is_not_there_is_told_with_the_places(engine: TestEngine) -> None:
+async def test_a_missing_definition_is_told_with_the_places(engine: TestEngine) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no odrer.json in .*tests/testing, nor in /"):
         await engine.deploy("odrer.json")
     await engine.deploy("../../examples/prime-count.json")
@@ -502,7 +502,7 @@ async def test_failing_assertions_tell_the_story(engine: TestEngine) -> None:
 # -- around it
 
 
-async def test_real_workers_and_clients_reach_it_over_http_while_time_stays_virtual(engine: TestEngine) -> None:
+async def test_real_workers_reach_it_over_http_on_virtual_time(engine: TestEngine) -> None:
     await engine.deploy(
         definition(step("nap", "WAIT", duration="P30D", nextStep="task"), service("task", "end"), end())
     )
