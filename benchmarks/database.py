@@ -11,6 +11,7 @@ from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from benchmarks.processes import is_postgres, read_process
 
@@ -48,8 +49,8 @@ class Database:
     """Figures of one database."""
 
     def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self._connection = psycopg.connect(dsn, autocommit=True, application_name="penstock benchmarks")
+        self.dsn = make_conninfo(dsn, options="-c search_path=penstock,public")  # where engines make their tables
+        self._connection = psycopg.connect(self.dsn, autocommit=True, application_name="penstock benchmarks")
         self._has_flushes = self._connection.info.server_version >= 180_000
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Rig:
     @property
     def dsn(self) -> str:
         """The database as a superuser reaches it, past all proxies."""
-        return self.server.dsn(DATABASE)
+        return f"{self.server.dsn(DATABASE)} options='-c search_path=penstock,public'"
 
     async def run(self, attack: Callable[[Rig], Awaitable[None]], watch: Watch | None = None) -> Load:
         """Start, attack, heal, settle, stop; ``watch`` looks on meanwhile.
@@ -250,7 +250,7 @@ class Rig:
         waits = list(load.under_way.values())[:10]
         raise NotSettled(f"not ended {SETTLE_TIMEOUT_S:g} s after the attack: {left}; the load waits for {waits}")
 
-    def _open_instances(self) -> list[object]:
+    def _open_instances(self) -> Sequence[object]:
         with psycopg.connect(self.dsn) as connection:
             return connection.execute(
                 "SELECT to_hex(i.id), d.id, i.status, i.failure FROM instance i"

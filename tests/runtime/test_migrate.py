@@ -26,7 +26,9 @@ def migrate(dsn: str | None, *arguments: str) -> tuple[int, list[dict[str, Any]]
 
 def tables(dsn: str) -> set[str]:
     with psycopg.connect(dsn) as connection:
-        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        found = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname IN ('public', 'penstock')"
+        ).fetchall()
     return {name for (name,) in found}
 
 

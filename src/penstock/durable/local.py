@@ -32,7 +32,6 @@ from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
 from penstock.store.database import AWAY, first_line
 from penstock.store.embedded import run_embedded
-from penstock.store.placement import NEW_SCHEMA
 from penstock.wire.model import Instance
 
 T = TypeVar("T")
@@ -109,7 +108,7 @@ async def _node(settings: Settings, dsn: str, *, migrate: bool) -> AsyncGenerato
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            node = Node(settings, dsn, {}, started=task_status.started, new_schema=NEW_SCHEMA, migrate=migrate)
+            node = Node(settings, dsn, {}, started=task_status.started, migrate=migrate)
             await node.run(stopping)
 
         engine: Engine = await nursery.start(run)

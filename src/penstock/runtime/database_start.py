@@ -39,14 +39,12 @@ class DatabaseStart:
         self,
         settings: Settings,
         database: Database,
-        new_schema: str | None,
         on_long_wait: Callable[[], Awaitable[None]],
         *,
         migrate: bool = True,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._new_schema = new_schema
         self._migrate = migrate
         self._on_long_wait = on_long_wait
 
@@ -77,7 +75,7 @@ class DatabaseStart:
     async def _prepare(self) -> None:
         connect_timeout_s = self._settings.db_connect_timeout_seconds
         with trio.fail_after(connect_timeout_s):
-            dsn = await placed(self._database.dsn, self._settings.db_schema, self._new_schema)
+            dsn = await placed(self._database.dsn, self._settings.db_schema)
             self._database.use(dsn)
             connection = await TrioConnection.connect(dsn)
         try:

@@ -36,7 +36,7 @@ async def _migrate(settings: Settings) -> None:
 
 
 async def _apply(dsn: str, settings: Settings) -> None:
-    connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema, None)))
+    connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
     try:
         found = await ensure_schema(connection)
         await prepare_partitions(connection, settings.partition_days)

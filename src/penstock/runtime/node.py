@@ -88,14 +88,13 @@ class Node:
         sockets: dict[str, list[socket.socket]],
         gate: Gate | None = None,
         started: Callable[[Engine], None] = lambda engine: None,
-        new_schema: str | None = None,
         *,
         migrate: bool = True,
     ) -> None:
         self._settings = settings
         self._gate = gate
         self._started = started
-        self._new_schema, self._migrate = new_schema, migrate
+        self._migrate = migrate
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__, kafka=settings.through_kafka)
@@ -141,7 +140,7 @@ class Node:
                 await listeners.serve_entrance(supervisor)
 
         membership = Membership(database, self._settings.dispatch_mode.value)
-        start = DatabaseStart(self._settings, database, self._new_schema, serve_entrance, migrate=self._migrate)
+        start = DatabaseStart(self._settings, database, serve_entrance, migrate=self._migrate)
         number = await start.run(membership.join)
         pool = database.pool
         self._metrics.watch_pool(

@@ -34,7 +34,7 @@ def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[
 
     async def run() -> T:
         async with _dsn(settings) as dsn:
-            connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema, None)))
+            connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
             try:
                 await ensure_schema(connection)
                 return await act(connection)

@@ -186,7 +186,7 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
             async def announce() -> None:
                 for event in parent.ready:
                     await event.wait()
-                database.use(await placed(dsn, settings.db_schema, None))  # the children have made it, if need be
+                database.use(await placed(dsn, settings.db_schema))  # the children have made it, if need be
                 log.info("ready", processes=settings.processes, **where)
 
             nursery.start_soon(announce)

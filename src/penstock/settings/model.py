@@ -101,8 +101,8 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     db_schema: Annotated[
         Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_]{0,62}$")] | None,
         _database(
-            "Schema of Penstock's tables. Default: where they are; in a database without them the first of the"
-            " connection's `search_path` (`public`), for programs with an `App` `penstock`."
+            "Schema of Penstock's tables. Default: where the connection's `search_path` finds them (`public`), else"
+            " `penstock`, where new ones are made."
         ),
     ] = None
     db_max_conns: Annotated[int, _database("Connections in the pool, at most.", 2, 500, env="DB_MAX_CONNS")] = 10

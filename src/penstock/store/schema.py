@@ -94,10 +94,7 @@ async def check_schema(connection: TrioConnection) -> None:
     if found > SCHEMA_VERSION:
         raise SchemaMismatch(_too_new(found))
     state = f"schema version {found}, this penstock needs {SCHEMA_VERSION}" if found else "none of Penstock's tables"
-    raise SchemaMismatch(
-        f"the database has {state}: run `penstock migrate` (with WE_DB_SCHEMA=penstock where there are none),"
-        " or allow it with App(..., migrate=True)"
-    )
+    raise SchemaMismatch(f"the database has {state}: run `penstock migrate`, or allow it with App(..., migrate=True)")
 
 
 def _too_new(found: int) -> str:
@@ -112,7 +109,10 @@ async def _make_schema(connection: TrioConnection) -> None:
     try:
         await connection.execute(SQL["make_schema"])
     except psycopg.errors.InsufficientPrivilege as error:
-        raise PenstockError(f"{first_line(error)}: make it, or name one that is there with `db_schema`") from error
+        raise PenstockError(
+            f"{first_line(error)}: run `penstock migrate` with an account that may create tables and schemas,"
+            " or make one for it and name that with `db_schema`"
+        ) from error
 
 
 async def _apply(connection: TrioConnection, text: str, version: int | None = None) -> None:

@@ -34,10 +34,16 @@ DELETE FROM engine WHERE number = $1::int AND holder = $2::uuid
 SELECT pg_try_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), $1::int)
 
 -- name: listen
-LISTEN penstock
+-- Its channel is that of `notify`, which only an identifier can say here.
+DO $$ BEGIN
+  EXECUTE format('LISTEN %I', CASE WHEN nullif(current_setting('penstock.lock_class', true), '') IS NULL THEN 'penstock'
+    ELSE left('penstock_' || current_schema(), 63) END);
+END $$
 
 -- name: notify
-SELECT pg_notify('penstock', $1::text)
+-- Each installation in a database has a channel of its own; that in `public` the plain one.
+SELECT pg_notify(CASE WHEN nullif(current_setting('penstock.lock_class', true), '') IS NULL THEN 'penstock'
+  ELSE left('penstock_' || current_schema(), 63) END, $1::text)
 
 -- name: wait_replicated
 -- Its commit is acknowledged when a synchronous standby has it, and with it everything before it. No row on a standby.
@@ -75,8 +81,9 @@ ON CONFLICT (name) DO UPDATE SET value = greatest(s.value::int, $1::int)::text
 SELECT to_regclass('penstock_schema') IS NOT NULL
 
 -- name: find_schema
--- Whether this connection sees our tables, and whether they are in the schema of new installations.
-SELECT to_regclass('penstock_schema') IS NOT NULL, to_regclass('penstock.penstock_schema') IS NOT NULL
+-- The schema in which this connection sees our tables (null: in none), and whether they are in that of new installations.
+SELECT (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('penstock_schema')),
+  to_regclass('penstock.penstock_schema') IS NOT NULL
 
 -- name: make_schema
 -- The first of the search path, when it is not there. Changes nothing for a path that finds one.
