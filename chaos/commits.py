@@ -62,7 +62,7 @@ async def promote_standby(rig: Rig, chance: random.Random) -> str:
     finally:
         with trio.CancelScope(shield=True):
             await former.follow(rig.server, "standby")
-            rig.server.wait_for_standby("standby")
+            await rig.server.wait_for_standby("standby")
         rig.database_wanted = True
     rig.counts["standbys promoted"] += 1
     if not back or took_s > SERVICE_BACK_S:

@@ -156,7 +156,7 @@ class Rig:
         if "standby" in self.needs:
             self.standby = Server(self.directory / "standby")
             await self.standby.follow(self.server, "standby")
-            self.server.wait_for_standby("standby")
+            await self.server.wait_for_standby("standby")
             dsn = f"host={self.server.host},{self.standby.host} port={PORT},{PORT} user={ROLE} dbname={DATABASE}"
             dsn += " target_session_attrs=read-write connect_timeout=3"
         if "database proxy" in self.needs:
@@ -256,7 +256,7 @@ class Rig:
                 "SELECT to_hex(i.id), d.id, i.status, i.failure FROM instance i"
                 " JOIN definition d ON d.key = i.definition"
                 " WHERE i.status = 0 OR (i.status = 2 AND d.id = 'doomed')"
-            ).fetchall()  # type: ignore[return-value]
+            ).fetchall()
 
     async def _stop(self) -> None:
         """Workers first; the engines have to end well."""

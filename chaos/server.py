@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -134,13 +135,11 @@ class Server:
         installation.write(installation.cluster / "promote", "")
         os.kill(self.pid, signal.SIGUSR1)
 
-    def wait_for_standby(self, names: str) -> None:
-        """Have commits wait until these standbys have applied them; none with an empty string."""
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute("SET synchronous_commit = local")
-            for setting, value in (("synchronous_standby_names", names), ("synchronous_commit", "remote_apply")):
-                connection.execute(f"ALTER SYSTEM SET {setting} = '{value}'".encode())
-            connection.execute("SELECT pg_reload_conf()")
+    async def wait_for_standby(self, name: str) -> None:
+        """Have commits wait until this standby has applied them. In effect once this returns: whatever is acknowledged
+        then, or was acknowledged before, is on the standby, too."""
+        with trio.fail_after(START_TIMEOUT_S):
+            await trio.to_thread.run_sync(_keep_in_step, self.dsn("postgres"), name, abandon_on_cancel=True)
 
     def recover_for_ever(self) -> None:
         """From its next start on it recovers, until `promote`. Called while it is stopped."""
@@ -177,7 +176,7 @@ class Server:
         if account is not None:
             identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         try:
-            return subprocess.Popen(
+            return subprocess.Popen[bytes](
                 [str(installation.programs / "bin" / "postgres"), "-D", str(installation.cluster)],
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
@@ -229,7 +228,7 @@ class Server:
 
     def sessions(self) -> list[int]:
         """Processes that serve the engines' role."""
-        found = []
+        found: list[int] = []
         for pid in self._children():
             with suppress(OSError):
                 title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -266,6 +265,31 @@ class Server:
             await self._end(signal.SIGQUIT)
         if self._installation is not None and self._socket_dir is not None:
             remove_socket_dir(self._installation, self._socket_dir)
+
+
+def _keep_in_step(dsn: str, name: str) -> None:
+    """Commits wait for a standby when three have heard of it: the process that streams to it, the checkpointer, which
+    tells the sessions whether anybody is to be waited for, and each session with its next statement."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        deadline = time.monotonic() + START_TIMEOUT_S
+
+        def wait(question: str, *parameters: object) -> None:
+            while not connection.execute(question.encode(), parameters).fetchall()[0][0]:
+                if time.monotonic() > deadline:
+                    raise ServerFailed(f"the standby {name} is not in step within {START_TIMEOUT_S} s: {question}")
+                time.sleep(POLL_S)
+
+        connection.execute("SET synchronous_commit = local")
+        for setting, value in (("synchronous_standby_names", name), ("synchronous_commit", "remote_apply")):
+            connection.execute(f"ALTER SYSTEM SET {setting} = '{value}'".encode())
+        connection.execute("SELECT pg_reload_conf()")
+        wait("SELECT current_setting('synchronous_standby_names') = %s", name)
+        wait("SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND sync_state = 'sync'", name)
+        (told_at,) = connection.execute("SELECT clock_timestamp()").fetchall()[0]
+        connection.execute("CHECKPOINT")  # whoever makes one has read its settings before
+        wait("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = %s AND xact_start < %s)", ROLE, told_at)
+        connection.execute("SET synchronous_commit = remote_apply")
+        connection.execute("SELECT pg_logical_emit_message(true, 'chaos', '')")  # behind everything until now
 
 
 def _copy_cluster(primary: Server, to: Installation) -> None:

@@ -38,7 +38,7 @@ async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
 @pytest.fixture
 async def cut_driver(proxy: Proxy, make_driver: MakeDriver, nursery: trio.Nursery, database_dsn: str) -> Driver:
     """An engine behind the proxy, with the loop that serves parked polls, which outlasts a lost connection."""
-    driver = make_driver(dsn=proxy.dsn)
+    driver = make_driver(dsn=proxy.dsn, outage_wait_seconds=60)
     driver.dsn = database_dsn  # blocking looks must not go through the proxy, which runs in this thread
 
     async def probe() -> None:

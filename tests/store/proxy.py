@@ -127,8 +127,8 @@ class Proxy:
         path = f"{self._upstream['host']}/.s.PGSQL.{self._upstream['port']}"
         server = await trio.open_unix_socket(path)
         link = Link(client, server, holding=self.hold_new)
+        self.links.append(link)  # at once: who lets go of all links must not miss one
         async with self._changed:
-            self.links.append(link)
             self._changed.notify_all()
         async with client, server, trio.open_nursery() as nursery:
             link.scope = nursery.cancel_scope
