@@ -20,6 +20,7 @@ from tests.house.sources import PACKAGE, TOP, all_python, modules, tree
 FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
 """Packages for programs of users."""
 CALLED_FROM_OUTSIDE = {
+    "get_exemplar": "prometheus_client",
     "emit": "logging",
     "_receive_goaway_frame": "h2",
     "on_url": "httptools",

@@ -21,7 +21,7 @@ from penstock.errors import LeaseLost
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
 from penstock.metrics import registry as metrics_registry
-from penstock.metrics.histogram import Histogram
+from penstock.metrics.plain import Counter, Histogram
 from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
@@ -93,6 +93,20 @@ def test_a_histogram_says_what_the_librarys_says() -> None:
         pages.append(prometheus_client.generate_latest(registry))
     assert pages[0] == pages[1]
     assert b'seconds_bucket{le="0.5",what="a"} 7.0' in pages[0]
+
+
+def test_a_counter_says_what_the_librarys_says() -> None:
+    """Its number is our own."""
+    pages: list[bytes] = []
+    for kind in (Counter, prometheus_client.Counter):
+        registry = prometheus_client.CollectorRegistry()
+        family = kind("things", "How many.", ["what"], registry=registry)
+        family.labels("a").inc()
+        family.labels("a").inc(2.5)
+        family.labels("b")
+        pages.append(prometheus_client.generate_latest(registry))
+    assert pages[0] == pages[1]
+    assert b'things_total{what="a"} 3.5' in pages[0]
 
 
 @drives("workflow_definitions_uploaded", "Definition versions created")

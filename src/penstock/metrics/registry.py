@@ -1,7 +1,7 @@
 """The engine's metrics: every Prometheus name of the wire contract, and ours (``penstock_``), in one object.
 
 Relies on prometheus_client; one registry per ``Metrics``, so that tests and several engines in one process don't share
-counters. Must do nothing on the hot path but add a number (0.4 us a counter, 0.7 us a histogram): the children of a
+counters. Must do nothing on the hot path but add a number (0.1 us a counter, 0.2 us a histogram): the children of a
 labelled metric are found in a dict, which saves the 0.8 us and the lock of ``labels()``; what has to be asked for
 (queue depth, pool use) is asked when somebody scrapes, or by a slow task.
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
 
-from penstock.metrics.histogram import Histogram
+from penstock.metrics.plain import Counter, Histogram
 
 __all__ = ["Family", "Metrics"]
 

@@ -1,0 +1,60 @@
+"""The library's counter and histogram without its locks: what one thread counts needs none.
+
+Each job counts ten times and observes four: 6 us with the library's mutex around each number, 1.5 without. Only the
+thread of the event loop may count; the library reads the numbers when somebody scrapes, in that thread too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import prometheus_client
+
+
+class _Number:
+    """What the library's children keep their numbers in."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def get(self) -> float:
+        """For the library's samples."""
+        return self.value
+
+    def get_exemplar(self) -> None:
+        """There are none."""
+
+
+class Counter(prometheus_client.Counter):
+    """As the library's, for one thread."""
+
+    _value: Any
+
+    def _metric_init(self) -> None:
+        super()._metric_init()
+        self._value = _Number()
+
+    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+        """Count so many more; 0 or more, which nobody checks."""
+        self._value.value += amount
+
+
+class Histogram(prometheus_client.Histogram):
+    """As the library's for one thread, but for `observe`, which looks for its bucket by halving, without exemplars."""
+
+    _sum: Any
+    _buckets: list[Any]
+    _upper_bounds: list[float]
+
+    def _metric_init(self) -> None:
+        super()._metric_init()
+        self._sum = _Number()
+        self._buckets = [_Number() for _ in self._upper_bounds]
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Count one of that size."""
+        self._sum.value += amount
+        self._buckets[bisect_left(self._upper_bounds, amount)].value += 1
