@@ -23,6 +23,7 @@ SLEEPS = {
     "tests/durable/dying_executor.py": "a step that takes a moment",
     "tests/durable/test_kills.py": "polls what processes that are killed have done, which nothing announces",
     "tests/durable/test_over_rest.py": "polls a run over REST, as its user would",
+    "tests/durable/test_results.py": "everything there runs on a virtual clock",
     "tests/durable/test_isolation.py": "a sleep in a body, which is refused",
     "tests/engine/test_terminated.py": "pauses between faults, for some seconds",
     "tests/http/conftest.py": "polls the server's counters, which announce nothing",

@@ -152,7 +152,7 @@ class App:
                     return
                 backend = LocalBackend(engine, self.name, list(self._workflows.values()))
                 await backend.register()
-                executor = Executor(backend, self._workflows, self._limits, self._note)
+                executor = Executor(backend, self._workflows, self._limits, self._note, self._note_result)
                 async with trio.open_nursery() as nursery:
                     await nursery.start(executor.run)
                     try:
@@ -175,6 +175,9 @@ class App:
         if event in ("blocked", "ended"):
             self._news.tell(held.id)
         self.on_event(event, held, detail)
+
+    def _note_result(self, held: Held, result: str) -> None:
+        self._news.tell(held.id, result)
 
     def _dsn(self) -> str | None:
         at = self._at or os.environ.get("PENSTOCK_AT")

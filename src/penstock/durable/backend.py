@@ -85,7 +85,8 @@ class Backend(Protocol):
     """The journals, seen by one executor."""
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
-        """Runs that wait for an executor, under a lease each; waits for the first. Cancel-safe."""
+        """Runs that wait for an executor, under a lease each; waits for the first. Cancel-safe. Asked for
+        by several tasks at a time."""
         ...
 
     async def wait_mail(self) -> list[str]:

@@ -24,6 +24,8 @@ from penstock.durable.workflow import Workflow
 
 T = TypeVar("T")
 
+TAKERS = 2
+"""Calls for runs at a time: what is started while one is answered goes to the other, not through the queue."""
 TAKE_MAX_RUNS = 100
 TAKE_WAIT_S = 30.0
 ANSWER_MAX_S = 1.0
@@ -38,7 +40,7 @@ log = logging.getLogger("penstock.durable")
 
 class Executor:
     """Runs the workflows of a backend. ``on_event`` hears of what a person may want to know of a run: taken, resumed,
-    parked, blocked, lost, ended; with a detail."""
+    parked, blocked, lost, ended; with a detail. ``on_result`` hears before what a run has completed with, as JSON."""
 
     def __init__(
         self,
@@ -46,12 +48,13 @@ class Executor:
         workflows: Mapping[tuple[str, int], Workflow[..., Any]],
         limits: ExecutorLimits | None = None,
         on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None,
+        on_result: Callable[[Held, str], None] = lambda held, result: None,
     ) -> None:
         self.backend, self._workflows = backend, workflows
         self.limits = limits or ExecutorLimits()
         self.steps = StepHost(self.limits.step_threads)
         self.nursery: trio.Nursery
-        self._on_event = on_event
+        self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, HeldRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}
         self._alarms: list[tuple[float, int, HeldRun]] = []
@@ -59,7 +62,7 @@ class Executor:
         self._rearmed = trio.Event()
         self._changed = trio.Event()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
-        self._taking = trio.CancelScope()
+        self._taking, self._asked = trio.CancelScope(), 0
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -76,8 +79,9 @@ class Executor:
                 task_status.started()
                 try:
                     with self._taking:
-                        while True:
-                            await self._take()
+                        async with trio.open_nursery() as takers:
+                            for _ in range(TAKERS):
+                                takers.start_soon(self._take_on)
                     await trio.sleep_forever()
                 finally:
                     for run in list(self._runs.values()):
@@ -114,13 +118,22 @@ class Executor:
 
     # -- taking runs
 
-    async def _take(self) -> None:
-        room = self.limits.max_in_memory - len(self._runs)
-        if room <= 0:
-            await self._wait_change()
-            return
+    async def _take_on(self) -> None:
+        while True:
+            room = min(self.limits.max_in_memory - len(self._runs) - self._asked, TAKE_MAX_RUNS)
+            if room <= 0:
+                await self._wait_change()
+                continue
+            self._asked += room
+            try:
+                await self._take(room)
+            finally:
+                self._asked -= room
+                self._note_change()
+
+    async def _take(self, room: int) -> None:
         before = trio.current_time()
-        found = await self._ask(lambda: self.backend.take(min(room, TAKE_MAX_RUNS), TAKE_WAIT_S))
+        found = await self._ask(lambda: self.backend.take(room, TAKE_WAIT_S))
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)

@@ -58,6 +58,8 @@ class Keeper(Protocol):
     limits: ExecutorLimits
     steps: StepHost
     nursery: trio.Nursery
+    on_result: Callable[[Held, str], None]
+    """Hears what a run has completed with, as JSON: that is durable."""
 
     def now(self) -> float:
         """The journal's clock, as far as is known: never later than it is."""
@@ -218,6 +220,8 @@ class HeldRun:
 
     async def _finish(self, ending: Ending) -> None:
         if await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending)):
+            if ending.result is not None:
+                self.keeper.on_result(self.held, ending.result)
             self._leave("ended", ending.failure or "")
         else:
             self.must_read = True

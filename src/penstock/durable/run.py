@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -20,33 +22,47 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
+HEARD_MAX_CHARS = 16_384
+"""Of a result that is kept for who has a handle; a larger one is read when it is asked for."""
+
+
+class Heard:
+    """What this process hears of one run, for those who wait for its end."""
+
+    __slots__ = ("__weakref__", "event", "result")
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.result: str | None = None  # JSON, of one that completed here
+
+    async def wait(self, at_most_s: float) -> None:
+        """Until something has become of the run since the last time, or for so long."""
+        event = self.event
+        with trio.move_on_after(at_most_s):
+            await event.wait()
+        if event.is_set() and self.event is event:
+            self.event = trio.Event()
 
 
 class News:
     """What this process knows of the ends of runs before the database is asked."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[trio.Event]] = {}
+        self._heard: WeakValueDictionary[str, Heard] = WeakValueDictionary()
         self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
         self.blocked: dict[str, str] = {}
 
-    def tell(self, instance_id: str) -> None:
-        """Something has become of the run."""
-        for event in self._waiting.get(instance_id, ()):
-            event.set()
+    def of(self, instance_id: str) -> Heard:
+        """What is told of the run from now on."""
+        return self._heard.setdefault(instance_id, Heard())
 
-    async def wait(self, instance_id: str, at_most_s: float) -> None:
-        """Until something has, or for so long."""
-        event = trio.Event()
-        self._waiting.setdefault(instance_id, []).append(event)
-        try:
-            with trio.move_on_after(at_most_s):
-                await event.wait()
-        finally:
-            events = self._waiting[instance_id]
-            events.remove(event)
-            if not events:
-                del self._waiting[instance_id]
+    def tell(self, instance_id: str, result: str | None = None) -> None:
+        """Something has become of the run: it completed with ``result`` (JSON), or the database is to be asked."""
+        heard = self._heard.get(instance_id)
+        if heard is not None:
+            if result is not None and len(result) <= HEARD_MAX_CHARS:
+                heard.result = result
+            heard.event.set()
 
 
 class Run(Generic[R]):
@@ -68,6 +84,7 @@ class Run(Generic[R]):
         self._is_new = is_new  # so there is no sense in looking for its end at once
         self.id, self.instance_id = id, instance_id
         self._runs, self._news, self._workflow = runs, news, workflow
+        self._heard = news.of(instance_id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -77,28 +94,37 @@ class Run(Generic[R]):
 
         Raises `RunBlocked` when this process found that its code can't go on with the run.
         """
-        pause_s = LOOK_FIRST_S
-        if self._is_new:
-            await self._news.wait(self.instance_id, pause_s)
-        with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
-            while True:
+        with trio.move_on_after(inf if timeout_s is None else timeout_s):
+            return await self._wait_result()
+        raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
+
+    async def _wait_result(self) -> R:
+        heard, held, pause_s = self._heard, self._news.held, LOOK_FIRST_S
+        looks = not self._is_new and self.instance_id not in held
+        while True:
+            if heard.result is not None:
+                return self._value(heard.result)
+            if looks:
                 seen = await self._runs().look(self.instance_id)
                 if seen.completed_at is not None:
                     return self._result(seen.status, seen.failure_reason or "", json_text(seen.variables))
                 blocked = self._news.blocked.get(self.instance_id)
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)
-                is_held = self.instance_id in self._news.held
-                await self._news.wait(self.instance_id, LOOK_MAX_S if is_held else pause_s)
-                pause_s = min(1.5 * pause_s, LOOK_MAX_S)
-        raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
+            was_held = self.instance_id in held
+            await heard.wait(LOOK_MAX_S if was_held else pause_s)
+            pause_s = min(1.5 * pause_s, LOOK_MAX_S)
+            looks = was_held or self.instance_id not in held  # taken meanwhile: its end is going to be told
 
     def _result(self, status: str, reason: str, variables: bytes) -> R:
         if status == "CANCELLED":
             raise RunCancelled(self.id, reason)
         if status != "COMPLETED":
             raise RunFailed(self.id, reason)
-        text = bytes(msgspec.json.decode(variables, type=dict[str, msgspec.Raw]).get("result", b"null")).decode()
+        found = msgspec.json.decode(variables, type=dict[str, msgspec.Raw]).get("result", b"null")
+        return self._value(bytes(found).decode())
+
+    def _value(self, text: str) -> R:
         type_ = Any if self._workflow is None else self._workflow.parameters.result_type()
         value: R = decode(text, type_)
         return value

@@ -1,0 +1,183 @@
+"""How a program comes by the result of a run that its own executor has: told, not looked for. On a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from penstock.client.errors import TimedOut
+from penstock.durable import RunFailed, workflow
+from penstock.durable.backend import Held
+from penstock.durable.executor import Executor
+from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.local import LocalRuns
+from penstock.durable.run import HEARD_MAX_CHARS, News, Run
+from penstock.wire.model import Instance
+from tests.durable.memory import Database, MemoryBackend
+
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Runs:
+    """The database's rows, and how often they were looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.row = Instance(id="1", definition_id="w", definition_version=1, status="ACTIVE", started_at=STARTED)
+
+    async def look(self, instance_id: str) -> Instance:
+        await trio.lowlevel.checkpoint()
+        self.looks += 1
+        return self.row
+
+    def end(self, status: str, variables: bytes = b"{}", reason: str | None = None) -> None:
+        self.row = msgspec.structs.replace(
+            self.row, status=status, variables=msgspec.Raw(variables), failure_reason=reason, completed_at=STARTED
+        )
+
+
+def new_run(runs: Runs, news: News) -> Run[Any]:
+    def opened() -> LocalRuns:
+        return cast(LocalRuns, runs)
+
+    return Run("1", "1", opened, news, is_new=True)
+
+
+async def resulting(run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
+    """What it gives when that becomes of it so much later."""
+    found: list[Any] = []
+
+    async def wait() -> None:
+        found.append(await run.result())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(after_s)
+        then()
+    return found[0]
+
+
+async def test_what_completed_here_is_told_and_not_read(autojump_clock):
+    runs, news = Runs(), News()
+    run = new_run(runs, news)
+    news.held.add("1")
+    assert await resulting(run, then=lambda: news.tell("1", '{"n":7}'), after_s=0.01) == {"n": 7}
+    assert await run.result() == {"n": 7}
+    assert runs.looks == 0
+
+
+async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_clock):
+    runs, news = Runs(), News()
+    run = new_run(runs, news)
+    news.tell("1", "7")
+    assert await run.result() == 7
+    assert (runs.looks, trio.current_time()) == (0, 0)
+
+
+async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
+    runs, news = Runs(), News()
+    run = new_run(runs, news)
+
+    async def take() -> None:
+        await trio.sleep(0.02)
+        news.held.add("1")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        assert await resulting(run, then=lambda: news.tell("1", "7"), after_s=0.9) == 7
+    assert runs.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [("COMPLETED", '"' + "x" * HEARD_MAX_CHARS + '"'), ("COMPLETED", None), ("FAILED", None)]
+)
+async def test_large_results_and_failures_are_read_when_they_are_told(autojump_clock, status: str, told: str | None):
+    runs, news = Runs(), News()
+    run = new_run(runs, news)
+    news.held.add("1")
+
+    def end() -> None:
+        news.held.discard("1")
+        runs.end(status, b'{"result":"as stored"}', None if status == "COMPLETED" else "as stored")
+        news.tell("1", told)
+
+    if status == "FAILED":
+        with pytest.RaisesGroup(pytest.RaisesExc(RunFailed, match="as stored"), flatten_subgroups=True):
+            await resulting(run, then=end, after_s=0.3)
+    else:
+        assert await resulting(run, then=end, after_s=0.3) == "as stored"
+    assert runs.looks == 1
+    assert trio.current_time() == pytest.approx(0.3)
+
+
+async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clock):
+    runs, news = Runs(), News()
+    assert await resulting(new_run(runs, news), then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
+    assert 10 < runs.looks < 20
+    with pytest.raises(TimedOut):
+        await new_run(Runs(), news).result(timeout_s=3)
+
+
+async def test_nothing_is_kept_of_runs_without_a_handle(autojump_clock):
+    news = News()
+    run = new_run(Runs(), news)
+    assert news.of("1") is news.of("1")
+    del run
+    news.tell("1", "7")
+    assert news.of("1").result is None
+
+
+class AskedBackend(MemoryBackend):
+    """Notes for how many runs it is asked at a time."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.calls = self.runs = self.most_calls = self.most_runs = 0
+
+    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+        self.calls += 1
+        self.runs += max_runs
+        held = sum(row.state == "held" for row in self.db.runs.values())
+        self.most_calls, self.most_runs = max(self.most_calls, self.calls), max(self.most_runs, self.runs + held)
+        try:
+            return await super().take(max_runs, max_wait_s)
+        finally:
+            self.calls -= 1
+            self.runs -= max_runs
+
+
+@pytest.mark.parametrize("room", [10_000, 3])
+async def test_two_calls_ask_for_runs_within_the_room(autojump_clock, room: int):
+    """So that what is started while one call is answered finds another one waiting."""
+
+    @workflow
+    async def body(n: int) -> int:
+        return n
+
+    database = Database()
+    backend = AskedBackend(database)
+    told: list[tuple[str, str]] = []
+    executor = Executor(
+        backend,
+        {("body", 1): body},
+        ExecutorLimits(max_in_memory=room),
+        lambda event, held, detail: told.append((held.id, event)),
+        lambda held, result: told.append((held.id, result)),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(executor.run)
+        for number in range(10):
+            database.start(body, number, id=f"r{number}")
+        for number in range(10):
+            await database.wait_state(f"r{number}", "ended")
+            await trio.sleep(1)
+        await executor.drain(0)
+        nursery.cancel_scope.cancel()
+    assert backend.most_calls == 2
+    assert backend.most_runs <= room
+    assert [what for id, what in told if id == "r7"] == ["taken", "7", "ended"]
