@@ -13,7 +13,7 @@
 --              partitioned by time, so that old history is dropped, not deleted
 --
 -- Lock order, everywhere: the root token of each instance (by id), then its other tokens (by id), then `ready`,
--- `timer`, `history`, `instance` and the rest. A statement that goes the other way round (claims, timer sweeps) takes
+-- `timer`, `open_task`, `history`, `instance` and the rest. A statement that goes the other way round (claims, timer sweeps) takes
 -- its tokens with SKIP LOCKED and never waits.
 --
 -- Variables of an instance are  vars || overlay || outputs of history with pos > folded_pos, in order of pos.
@@ -160,6 +160,19 @@ CREATE TABLE parked (                  -- tokens in state PARKED: what makes an 
   token_id    bigint NOT NULL,
   PRIMARY KEY (instance_id, token_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE open_task (               -- user tasks that are open: the inbox. From tokens PARKED on a USER_TASK
+  seq         bigint NOT NULL,         -- of the execution
+  token_id    bigint NOT NULL,
+  instance_id bigint NOT NULL,
+  entered_at  timestamptz NOT NULL,
+  job_type    int NOT NULL,            -- for whom
+  definition  int NOT NULL,
+  step        smallint NOT NULL,
+  assignee    text COLLATE "C",        -- who has claimed it; advice
+  PRIMARY KEY (job_type, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX open_task_assignee ON open_task (assignee, seq) WHERE assignee IS NOT NULL;
 
 CREATE TABLE timer (
   token_id    bigint NOT NULL,
@@ -357,4 +370,5 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
-INSERT INTO penstock_schema (version) VALUES (8);
+INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
+INSERT INTO penstock_schema (version) VALUES (9);

@@ -211,6 +211,17 @@ async def user_task(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.finish_task(instance, "ask", {"y": key}))
 
 
+def claiming(*, release: bool = False) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        instance = (await driver.start("ask", business_key=key)).id
+        if not release:
+            return LockedBatch(key, lambda: driver.engine.inbox.claim(instance, "ask", "ann"))
+        await driver.engine.inbox.claim(instance, "ask", "ann")
+        return LockedBatch(key, lambda: driver.engine.inbox.release(instance, "ask", "ann"))
+
+    return prepare
+
+
 async def signal(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("wait", business_key=key)).id
     return LockedBatch(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
@@ -261,6 +272,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),
     "a run's end": of_run(lambda driver, run: runs.finish(driver, run.held, 1)),
     "a user task": user_task,
+    "a claim of a user task": claiming(),
+    "a claimed task given back": claiming(release=True),
     "a signal": signal,
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
@@ -271,6 +284,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT array_agg((h.step, h.kind) ORDER BY h.seq, h.kind) FROM history h WHERE h.instance_id = i.id)::text,
   (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
+  (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
+  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind LIKE 'TASK%%'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)

@@ -14,6 +14,7 @@ from penstock.rest.operations import OPERATIONS
 FOR_PEOPLE = {
     ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
     ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
+    ("GET", "/v1/tasks"), ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
 }  # fmt: skip
 NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), ("GET", "/v1/me"), *FOR_PEOPLE}
 

@@ -45,6 +45,15 @@ class JobRef(msgspec.Struct, frozen=True):
     place: int
 
 
+class TaskRef(msgspec.Struct, frozen=True):
+    """An execution of a user task, as it stands in the inbox."""
+
+    token_id: int
+    seq: int
+    step: int
+    entered_at: datetime
+
+
 class AuditRow(msgspec.Struct, frozen=True):
     """Something that neither the instance nor its history records."""
 
@@ -67,7 +76,8 @@ class Effects(msgspec.Struct):
     ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and
     ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a
     worker (the engine may hand them off instead). ``parked`` and ``unparked`` name the tokens that are PARKED now and
-    were not, and the other way round. ``snapshot`` are the tokens a failure closed, for `retry`.
+    were not, and the other way round; ``opened`` and ``closed`` the user tasks that are open now and were not, and the
+    other way round. ``snapshot`` are the tokens a failure closed, for `retry`.
     """
 
     instance: Instance
@@ -81,6 +91,8 @@ class Effects(msgspec.Struct):
     dequeued: list[JobRef] = []
     parked: list[int] = []
     unparked: list[int] = []
+    opened: list[TaskRef] = []
+    closed: list[TaskRef] = []
     armed: list[Timer] = []
     disarmed: list[tuple[int, int]] = []  # (token, seq): all timers of it
     fired: list[Timer] = []  # one timer of an execution that stays open

@@ -12,11 +12,10 @@ from penstock.core.definition import Definition, Step, StepType
 
 
 class FastPlan(msgspec.Struct, frozen=True):
-    """What follows a step: the next step, or with ``ends`` the END that completes a single-token instance."""
+    """What follows a step: the next job, or with ``ends`` the END that completes a single-token instance."""
 
     next_step: int
     ends: bool
-    is_job: bool
 
 
 def fast_plans(definition: Definition) -> tuple[FastPlan | None, ...]:
@@ -43,14 +42,14 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
         # signals are kept for waits only, and whoever ends the instance has to forget them
         waits = any(other.type is StepType.WAIT for other in definition.steps)
         if definition.single_token and not definition.auto_start_next and not waits:
-            return FastPlan(target.index, ends=True, is_job=False)
+            return FastPlan(target.index, ends=True)
         return None
-    if target.type not in (StepType.SERVICE_TASK, StepType.USER_TASK) or not _is_plain(target):
-        return None  # also WAIT: a kept signal may be there for it
+    if target.type is not StepType.SERVICE_TASK or not _is_plain(target):
+        return None  # also a user task, which people look for in a list
     insides = definition.blocks.insides
     if insides[step.index] & ~insides[target.index]:
         return None  # the branch leaves its gateway's block
-    return FastPlan(target.index, ends=False, is_job=target.type is StepType.SERVICE_TASK)
+    return FastPlan(target.index, ends=False)
 
 
 def needs_variables(definition: Definition) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects, HistoryRow, JobRef, Timer
+from penstock.core.effect import Effects, HistoryRow, JobRef, TaskRef, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 from penstock.core.work import Work
 
@@ -61,6 +61,7 @@ class Recorder:
         self.instance = instance
         self.tokens = {token.id: token for token in tokens}
         self.parked_before = self.parked()
+        self.tasks_before = self.open_tasks()
         self.fresh: set[int] = set()
         self.changed: dict[int, Token] = {}
         self.removed: list[int] = []
@@ -205,8 +206,19 @@ class Recorder:
     def parked(self) -> set[int]:
         return {token.id for token in self.tokens.values() if token.state is TokenState.PARKED}
 
+    def open_tasks(self) -> dict[tuple[int, int], TaskRef]:
+        steps = self.definition.steps
+        return {
+            (token.id, token.seq): TaskRef(token.id, token.seq, token.step, token.entered_at)
+            for token in self.tokens.values()
+            if token.state is TokenState.PARKED and steps[token.step].type is StepType.USER_TASK
+        }
+
     def finish(self) -> Effects:
         out = self.out
+        tasks = self.open_tasks()
+        out.opened = [task for key, task in tasks.items() if key not in self.tasks_before]
+        out.closed = [task for key, task in self.tasks_before.items() if key not in tasks]
         parked = self.parked()
         out.parked, out.unparked = sorted(parked - self.parked_before), sorted(self.parked_before - parked)
         for token in self.changed.values():

@@ -238,7 +238,7 @@ class Advancer:
             values = await call(_decode, case.variables)
         loaded, parent = case.loaded, case.instance.id
         effects, following = await self._advance(case, values, work, supply, call)
-        changes = [(Change(effects, loaded.job_type_of, created, loaded.code), loaded)]
+        changes = [(Change(effects, loaded, created), loaded)]
         chained_bytes = 0
         for left in reversed(range(CHAIN_MAX)):
             if effects.chain is None or following is None:
@@ -251,7 +251,7 @@ class Advancer:
             may_chain = left > 0 and chained_bytes <= self._settings.instance_variables_max_bytes
             effects, following = await self._advance(start, dict(values), work, supply, call, may_chain=may_chain)
             created = NewInstance(id, loaded.key, text, parent_id=parent)
-            changes.append((Change(effects, loaded.job_type_of, created, loaded.code), loaded))
+            changes.append((Change(effects, loaded, created), loaded))
             parent = id
         return changes
 

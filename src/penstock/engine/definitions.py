@@ -31,6 +31,9 @@ from penstock.wire.model import DefinitionSummary
 PARSED_INLINE_MAX_BYTES: Final = 2_048
 """Larger definitions are parsed in a thread. Up to 0.1 s for so many bytes of regular expressions, as a rule 2 ms."""
 
+TASKS: Final = (StepType.SERVICE_TASK, StepType.USER_TASK)
+"""Steps with a job type."""
+
 T = TypeVar("T")
 
 
@@ -38,6 +41,7 @@ class LoadedDefinition:
     """A parsed version with what the engine precomputes of it. Immutable, shared by all instances."""
 
     __slots__ = (
+        "_task_types",
         "code",
         "definition",
         "fast_start",
@@ -60,6 +64,11 @@ class LoadedDefinition:
             job_type_ids[step.job_type] if step.type is StepType.SERVICE_TASK and step.job_type else None
             for step in definition.steps
         )
+        self._task_types = {
+            step.index: job_type_ids[step.job_type or step.id]
+            for step in definition.steps
+            if step.type is StepType.USER_TASK
+        }
         self.plans: tuple[FastPlan | None, ...] = fast_plans(definition)
         self.fast_start = fast_start(definition)
         self.needs_variables = needs_variables(definition)
@@ -68,6 +77,10 @@ class LoadedDefinition:
     def job_type_of(self, step: int) -> int | None:
         """The id of a step's job type; None for steps that make no job."""
         return self.job_types[step]
+
+    def task_type_of(self, step: int) -> int:
+        """The id of a user task's job type: for whom it is."""
+        return self._task_types[step]
 
 
 def _secret_variables(metadata: object) -> frozenset[str]:
@@ -153,7 +166,7 @@ class Definitions:
         self._keep(await self._off_loop(len(definition.content), lambda: LoadedDefinition(row, definition, types)))
         if new or again:
             self._metrics.definitions_uploaded.inc()
-            self._uploaded(types)
+            self._uploaded({s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type})
         return DefinitionSummary(
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )
@@ -231,7 +244,7 @@ class Definitions:
         return self._keep(await self._off_loop(len(content), lambda: LoadedDefinition(row, definition, types)))
 
     async def _job_types(self, connection: TrioConnection, definition: Definition) -> dict[str, int]:
-        names = {s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type}
+        names = {s.job_type or s.id for s in definition.steps if s.type in TASKS}
         if any(name not in self.job_type_ids for name in names):
             self._know(await store.ensure_job_types(connection, sorted(names)))
         return {name: self.job_type_ids[name] for name in names}

@@ -18,6 +18,7 @@ from penstock.engine.code import Code
 from penstock.engine.definitions import Definitions
 from penstock.engine.events import Events
 from penstock.engine.ids import IdSource
+from penstock.engine.inbox import Inbox
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
@@ -94,6 +95,7 @@ class Engine:
         self.tasks = Tasks(
             database, self.definitions, self.instances, self.full_path, self.runs, audit=settings.audit_log_enabled
         )
+        self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)

@@ -43,6 +43,7 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
+from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
@@ -304,7 +305,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]]) -> list[Route
     """All that are switched on."""
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
-        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine),
+        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(), *([DocsRoutes()] if engine.settings.docs_enabled else []),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
+from penstock.engine.inbox import TaskSlice, UserTask
 from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
@@ -40,6 +41,7 @@ from penstock.rest.codec import (
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
+from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import BeatOutcome, JobRoutes
 from penstock.rest.me import Me, MeRoutes
@@ -345,6 +347,32 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
         "listSignals", "tasks", "List kept signals, oldest first (addition)",
         answer=list_in("items", KeptSignal), errors=(404,),
+    ),
+    Operation(
+        "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
+        "listTasks", "tasks", "List open user tasks, oldest first (addition)",
+        "A page may be short, or empty, before the last one: `next` says whether to go on.",
+        parameters=(
+            Parameter("jobType", "query", "For whom; exactly this."),
+            Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),
+            Parameter("assignee", "query", "Who has claimed them."),
+            Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
+            *SLICE,
+        ),
+        answer=struct(TaskSlice), errors=(400, 409),
+    ),
+    Operation(
+        "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
+        "claimTask", "tasks", "Say who means to do a user task (addition)",
+        "Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator"
+        " anybody.",
+        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/tasks/{id}/{stepId}/release", InboxRoutes.release, Permission.TASKS,
+        "releaseTask", "tasks", "Give a claimed user task back (addition)",
+        "Without `by`, with the role operator or without authentication: whoever has it.",
+        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
     ),
     # -- service
     Operation(

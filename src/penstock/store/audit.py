@@ -22,3 +22,10 @@ class AuditEntry(NamedTuple):
 async def of_instance(connection: TrioConnection, instance: int) -> list[AuditEntry]:
     """What the audit table holds of an instance, oldest first."""
     return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
+
+
+async def add(
+    connection: TrioConnection, instance: int, step: int, kind: str, actor: str | None, detail: str | None
+) -> None:
+    """Write one, of now."""
+    await connection.fetch(SQL["add_audit"], (instance, step, kind, actor, detail))

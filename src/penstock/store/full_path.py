@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 from psycopg import errors as pg_errors
@@ -186,14 +186,28 @@ class NewInstance(NamedTuple):
     started_by: str | None = None
 
 
+class StoredDefinition(Protocol):
+    """What is written of an instance's definition. ``code``: its instances are runs of code, whose jobs wait in the
+    queue in every dispatch mode."""
+
+    key: int
+    code: bool
+
+    def job_type_of(self, step: int) -> int | None:
+        """The id of a step's job type; None for steps that make no job."""
+        ...
+
+    def task_type_of(self, step: int) -> int:
+        """The id of a user task's job type."""
+        ...
+
+
 class Change(NamedTuple):
-    """One instance's outcome. ``job_type_of`` gives the id of a step's job type, None for steps without jobs. ``code``:
-    it is a run of code, whose job waits in the queue in every dispatch mode."""
+    """One instance's outcome."""
 
     effects: Effects
-    job_type_of: Callable[[int], int | None]
+    definition: StoredDefinition
     created: NewInstance | None = None
-    code: bool = False
 
 
 async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
@@ -237,7 +251,7 @@ Add = Callable[..., None]
 
 def _job_type(change: Change, token: Token) -> int | None:
     """Only tokens with an open job have one."""
-    return change.job_type_of(token.step) if token.state in JOB_STATES else None
+    return change.definition.job_type_of(token.step) if token.state in JOB_STATES else None
 
 
 def _bounded(deltas: int) -> int:
@@ -274,15 +288,15 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
         out = change.effects
         steps = {(row.token_id, row.seq): row.step for row in out.history}
         for job in out.dequeued:
-            job_type = change.job_type_of(steps[job.token_id, job.seq])
+            job_type = change.definition.job_type_of(steps[job.token_id, job.seq])
             assert job_type is not None
             gone.append((job_type, job.priority, job.place))
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         for job in out.queued:
             token = placed[job.token_id]
-            job_type = change.job_type_of(token.step)
+            job_type = change.definition.job_type_of(token.step)
             assert job_type is not None
-            if to_outbox and not change.code:
+            if to_outbox and not change.definition.code:
                 outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
             else:
                 queued.append((job_type, job.priority, job.place, job.token_id))
@@ -301,6 +315,19 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
         for change in changes for t in change.effects.armed
     ]  # fmt: skip
     add("insert_timers", armed, arrays.times, ints, ints, ints, ints)
+    _inbox(changes, add)
+
+
+def _inbox(changes: Sequence[Change], add: Add) -> None:
+    ints = arrays.ints
+    closed = [(c.definition.task_type_of(task.step), task.seq) for c in changes for task in c.effects.closed]
+    add("close_tasks", sorted(closed), ints, ints)
+    opened = [
+        (c.definition.task_type_of(task.step), task.seq, task.token_id, c.effects.instance.id, c.definition.key,
+         task.step, task.entered_at)
+        for c in changes for task in c.effects.opened
+    ]  # fmt: skip
+    add("open_tasks", opened, ints, ints, ints, ints, ints, ints, arrays.times)
 
 
 def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool, vault: Vault | None) -> None:
@@ -358,4 +385,4 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
 def _failed_job_type(change: Change) -> int | None:
     """The type of the job that failed the instance, if one did."""
     failed = [row for row in change.effects.history if row.kind is HistoryKind.FAILED]
-    return change.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None
+    return change.definition.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None

@@ -22,7 +22,7 @@ from penstock.store.vault import CHECKPOINT, PROGRESS, Vault, offloaded
 
 
 class FastItem(NamedTuple):
-    """A completion that touches its own token only. ``next_type`` None: the next step parks."""
+    """A completion that touches its own token only. ``next_type`` None: it ends the instance."""
 
     token: int
     seq: int

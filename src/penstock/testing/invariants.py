@@ -31,6 +31,17 @@ INVARIANTS: Final[dict[str, str]] = {
         FROM (SELECT * FROM token WHERE state = 2) t
         FULL JOIN parked p ON (p.instance_id, p.token_id) = (t.instance_id, t.id)
         WHERE t.id IS NULL OR p.token_id IS NULL""",
+    "the user tasks that are open stand in the inbox, and no others": """
+        SELECT t.id, t.seq, o.token_id, o.seq FROM (
+          SELECT t.* FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+          WHERE t.state = 2 AND s.type = 'USER_TASK' AND NOT s.code) t
+        FULL JOIN open_task o ON (o.token_id, o.seq, o.instance_id, o.step, o.entered_at)
+          = (t.id, t.seq, t.instance_id, t.step, t.entered_at)
+        WHERE (t.id IS NULL OR o.seq IS NULL) AND EXISTS (SELECT FROM setting WHERE name = 'open_tasks')""",
+    "a task stands in the inbox under its job type": """
+        SELECT o.token_id, o.seq, j.name, s.step ->> 'jobType' FROM open_task o
+        JOIN steps s ON s.key = o.definition AND s.index = o.step LEFT JOIN job_type j ON j.id = o.job_type
+        WHERE j.name IS DISTINCT FROM coalesce(nullif(s.step ->> 'jobType', ''), s.step ->> 'id')""",
     "a dispatched job has an attempt and a deadline, and no holder": """
         SELECT instance_id, id, seq, attempt, claimed_by FROM token
         WHERE state = 5 AND (attempt < 1 OR lease_until IS NULL OR claimed_at IS NULL OR claimed_by IS NOT NULL)""",

@@ -132,7 +132,7 @@ class FastPath:
         rows: list[FastItem] = []
         for item in items:
             plan = item.plan
-            if plan.is_job and item.waiter is None:
+            if not plan.ends and item.waiter is None:
                 job_type = item.loaded.definition.steps[plan.next_step].job_type or ""
                 item.waiter = self._polls.waiters.reserve(job_type)
             waiter = item.waiter
@@ -174,8 +174,7 @@ class FastPath:
             else:
                 if variables is not None and definition.single_token:
                     self._cache.put(job.token, row.new_seq, variables)
-                if item.plan.is_job:
-                    self._polls.queued(definition.steps[item.plan.next_step].job_type or "")
+                self._polls.queued(definition.steps[item.plan.next_step].job_type or "")
             if row.unfolded >= FOLD_MIN_DELTAS:
                 self._fold(job.instance)
         item.answer(Verdict.DONE)

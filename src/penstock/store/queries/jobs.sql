@@ -11,7 +11,7 @@
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
 -- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
--- $7 next job type (null: the next step parks) $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
+-- $7 next job type $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
 -- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
 -- A token that wrote a lot since the last fold (128 times 128 kB at most, `Recorder.count_delta` has the measure) writes no
 -- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
@@ -24,7 +24,7 @@ moved AS (
   -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
   UPDATE token t SET
     seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
-    state = CASE WHEN i.next_type IS NULL THEN 2 /* PARKED */ WHEN i.hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
+    state = CASE WHEN i.hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
     attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
     claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
@@ -59,13 +59,11 @@ unqueued AS (
   WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT next_type, priority, new_seq, id FROM moved WHERE next_type IS NOT NULL AND hand_off IS NULL AND NOT $11::boolean),
-parked AS (
-  INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM moved WHERE next_type IS NULL),
+  SELECT next_type, priority, new_seq, id FROM moved WHERE hand_off IS NULL AND NOT $11::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
-  FROM moved WHERE next_type IS NOT NULL AND $11::boolean),
+  FROM moved WHERE $11::boolean),
 closed AS (
   -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,

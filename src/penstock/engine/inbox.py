@@ -1,0 +1,293 @@
+"""The inbox: user tasks that are open, who has claimed them, and how the list is filled in a database that had none.
+
+A claim is advice: it says who means to do the task, and stops nobody from completing it. Must not decide when a task is
+open: its row comes and goes with the execution (`store.full_path`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import trio
+
+from penstock.access.identity import actor, current_identity
+from penstock.access.roles import Permission
+from penstock.core.definition import Step, StepType
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.paging import NAME_MAX_CHARS, slice_limit
+from penstock.engine.payload import check_text
+from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
+from penstock.store import audit as audit_store
+from penstock.store import definitions as definition_store
+from penstock.store import inbox as store
+from penstock.store import instances as instance_store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.inbox import OpenTask, TaskKey
+
+LOOK_S: Final = 1.0
+"""So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
+FILL_S: Final = 2.0
+"""Of each round of housekeeping, for a list that is not whole yet."""
+FILL_ROWS: Final = 500
+
+
+class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An open user task. ``job_type`` says for whom it is, ``next_timer`` when its next boundary timer fires."""
+
+    instance_id: str
+    step_id: str
+    name: str
+    job_type: str
+    definition_id: str
+    version: int
+    opened_at: datetime
+    business_key: str | None = None
+    assignee: str | None = None
+    next_timer: datetime | None = None
+
+
+class TaskSlice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some open user tasks, oldest first. ``next`` is the cursor of those after them; a page may be short, or empty,
+    before the last."""
+
+    items: list[UserTask]
+    next: str | None = None
+
+
+class Inbox:
+    """The operations on the list of open user tasks."""
+
+    def __init__(self, database: Database, definitions: Definitions, *, audit: bool) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._audit = audit
+        self._whole = False
+        self._fill_after = (0, 0)
+        self._fill_again = False
+
+    async def list_open(
+        self,
+        job_type: str | None,
+        definition_id: str | None,
+        assignee: str | None,
+        *,
+        unclaimed: bool,
+        cursor: str | None,
+        limit: int,
+    ) -> TaskSlice:
+        """Open user tasks, oldest first.
+
+        Raises BadRequest (a definition alone, which no index finds; a bad cursor), Conflict (an engine lives that does
+        not know the list) and Unavailable (the list is being filled).
+        """
+        if assignee is not None and unclaimed:
+            raise BadRequest("unclaimed: can't be given with `assignee`")
+        if definition_id is not None and job_type is None and assignee is None:
+            raise BadRequest("definitionId: needs `jobType` or `assignee` beside it")
+        after, limit = _read_cursor(cursor), slice_limit(limit)
+        async with self._database.connection() as connection:
+            await self._require_whole(connection)
+            wanted: list[int] | None = None
+            if definition_id is not None:
+                wanted = await definition_store.keys_of(connection, definition_id)
+            job_types: list[int] | None = None
+            if job_type is not None:
+                await self._definitions.resolve_job_types(connection, [job_type])
+                number = self._definitions.job_type_ids.get(job_type)
+                job_types = [] if number is None else [number]
+            if assignee is not None:
+                keys = await store.claimed(connection, assignee, after, job_types, wanted, limit + 1)
+                more = len(keys) > limit
+                keys = keys[:limit]
+                last = keys[-1].seq if keys else after
+            else:
+                if job_types is None:
+                    job_types = await store.types(connection)
+                keys, last, more = await self._walk(connection, job_types, after, wanted, unclaimed, limit)
+            items = [await self._view(connection, task) for task in await store.read(connection, keys)]
+        return TaskSlice(items=items, next=str(last) if more else None)
+
+    async def _walk(
+        self,
+        connection: TrioConnection,
+        job_types: Sequence[int],
+        after: int,
+        wanted: Sequence[int] | None,
+        unclaimed: bool,
+        limit: int,
+    ) -> tuple[list[TaskKey], int, bool]:
+        """(tasks, the last that was looked at, whether there may be more)."""
+        found: list[TaskKey] = []
+        until = trio.current_time() + LOOK_S
+        while job_types:
+            looked = await store.look(connection, job_types, after, wanted, unclaimed)
+            found += looked.found
+            if len(found) > limit:
+                return found[:limit], found[limit - 1].seq, True
+            after = looked.last
+            if looked.looked < store.LOOK_ROWS:
+                break
+            if trio.current_time() >= until:
+                return found, after, True
+        return found, after, False
+
+    async def _view(self, connection: TrioConnection, task: OpenTask) -> UserTask:
+        loaded = await self._definitions.by_key(connection, task.definition)
+        step = loaded.definition.steps[task.step]
+        return UserTask(
+            instance_id=ids.show_instance(task.instance),
+            step_id=step.id,
+            name=step.name or step.id,
+            job_type=step.job_type or step.id,
+            definition_id=loaded.definition.id,
+            version=loaded.version,
+            opened_at=task.entered_at,
+            business_key=task.business_key,
+            assignee=task.assignee,
+            next_timer=task.timer_at,
+        )
+
+    # -- claims
+
+    async def claim(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
+        """Say who means to do a task. Raises NotFound, and Conflict when somebody else has claimed it."""
+        assignee = _assignee(by)
+        instance = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            await self._require_whole(connection)
+            key, step = await self._find(connection, instance, step_id)
+            async with connection.transaction():
+                if not await store.claim(connection, key, assignee):
+                    await self._refuse(connection, key, step_id)
+                await self._note(connection, instance, step, "TASK_CLAIMED", assignee)
+            return await self._read(connection, key, step_id)
+
+    async def release(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
+        """Give a claimed task back. ``by`` None: whoever has it. Raises NotFound, and Conflict when another has it."""
+        assignee = None if by is None and _may_operate() else _assignee(by)
+        instance = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            await self._require_whole(connection)
+            key, step = await self._find(connection, instance, step_id)
+            async with connection.transaction():
+                if not await store.release(connection, key, assignee):
+                    await self._refuse(connection, key, step_id)
+                await self._note(connection, instance, step, "TASK_RELEASED", assignee)
+            return await self._read(connection, key, step_id)
+
+    async def _find(self, connection: TrioConnection, instance: int, step_id: str) -> tuple[TaskKey, Step]:
+        rows = await instance_store.view(connection, [instance], None)
+        if not rows:
+            raise NotFound(f"instance '{ids.show_instance(instance)}' is unknown")
+        loaded = await self._definitions.by_key(connection, rows[0].definition)
+        step = loaded.definition.step(step_id)
+        if step is None:
+            raise NotFound(f"step '{step_id[:NAME_MAX_CHARS]}' is unknown")
+        if step.type is not StepType.USER_TASK:
+            raise BadRequest(f"step '{step.id}' has the type {step.type.value}, not {StepType.USER_TASK.value}")
+        seq = await store.find(connection, instance, step.index)
+        if seq is None:
+            raise _not_open(step.id)
+        return TaskKey(loaded.task_type_of(step.index), seq), step
+
+    async def _refuse(self, connection: TrioConnection, key: TaskKey, step_id: str) -> None:
+        """Raises why a claim can't be changed."""
+        task = await self._read(connection, key, step_id)
+        raise Conflict(f"the task is claimed by '{task.assignee}'" if task.assignee else "the task has just changed")
+
+    async def _read(self, connection: TrioConnection, key: TaskKey, step_id: str) -> UserTask:
+        tasks = await store.read(connection, [key])
+        if not tasks:
+            raise _not_open(step_id)
+        return await self._view(connection, tasks[0])
+
+    async def _note(
+        self, connection: TrioConnection, instance: int, step: Step, kind: str, assignee: str | None
+    ) -> None:
+        if self._audit:
+            name = actor(assignee)
+            detail = None if assignee == name or assignee is None else f"for {assignee}"
+            await audit_store.add(connection, instance, step.index, kind, name, detail)
+
+    # -- a database that had no list
+
+    async def _require_whole(self, connection: TrioConnection) -> None:
+        """Raises Conflict or Unavailable while tasks may be missing."""
+        if self._whole:
+            return
+        self._whole, older = await store.is_filled(connection)
+        if self._whole:
+            return
+        if older:
+            raise Conflict("upgrade all engines first: one lives that does not list user tasks")
+        raise Unavailable("the open user tasks are being listed for the first time; try again soon")
+
+    async def fill(self) -> bool:
+        """List what was open before the list was, for `FILL_S` at most. True once nothing is missing."""
+        if self._whole:
+            return True
+        async with self._database.connection() as connection:
+            self._whole, older = await store.is_filled(connection)
+            if self._whole or older:
+                return self._whole
+            until = trio.current_time() + FILL_S
+            while trio.current_time() < until:
+                rows = await store.unlisted(connection, self._fill_after, FILL_ROWS)
+                tasks = [(key, row) for row in rows if (key := await self._task_type(connection, row)) is not None]
+                if await store.fill(connection, tasks) < len(tasks):
+                    self._fill_again = True  # some were held, or closed meanwhile
+                if len(rows) == FILL_ROWS:
+                    self._fill_after = rows[-1].instance, rows[-1].token
+                    continue
+                self._fill_after = (0, 0)
+                if self._fill_again:
+                    self._fill_again = False
+                    return False
+                await store.note_filled(connection)
+                self._whole = True
+                return True
+        return False
+
+    async def _task_type(self, connection: TrioConnection, row: store.Unlisted) -> int | None:
+        """None for what is no open user task."""
+        if row.seq is None:
+            return None
+        loaded: LoadedDefinition = await self._definitions.by_key(connection, row.definition)
+        if loaded.code or loaded.definition.steps[row.step].type is not StepType.USER_TASK:
+            return None
+        return loaded.task_type_of(row.step)
+
+
+def _not_open(step_id: str) -> NotFound:
+    return NotFound(f"user task '{step_id}' is not open")
+
+
+def _may_operate() -> bool:
+    identity = current_identity()
+    return identity is None or Permission.OPERATE in identity.permissions
+
+
+def _assignee(by: str | None) -> str:
+    """Whom a claim is for: who calls, or with the right to operate (or without authentication) who is named."""
+    name = actor()
+    if by is not None:
+        check_text(by, "by", NAME_MAX_CHARS)
+        if by != name and not _may_operate():
+            raise Forbidden(f"by: this needs the role operator; you are {name}")
+        name = by
+    if not name:
+        raise BadRequest("by: says who takes the task; without authentication it is required")
+    return name
+
+
+def _read_cursor(cursor: str | None) -> int:
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise BadRequest("cursor: is none that this list gave as its next")
+    return int(cursor)

@@ -1,0 +1,197 @@
+"""The inbox: open user tasks are listed while they are open, claims say who means to do one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+
+from penstock.access.identity import Identity, set_identity
+from penstock.access.roles import read_grant
+from penstock.engine.inbox import TaskSlice
+from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
+from penstock.store import inbox as store
+from penstock.testing.definitions import definition, end, timer
+from penstock.testing.invariants import find_broken
+from tests.engine.driver import Driver
+from tests.shapes import gateway, joining, task, user
+
+ASKED = definition(
+    task("prepare", "review"),
+    user("review", "next", name="Review it", jobType="clerks", boundaryEvents=[timer("late", interrupting=True)]),
+    user("next"),
+    user("late"),
+    end(),
+)
+ALONE = definition(user("alone", jobType="bosses"), end(), id="alone")
+
+
+async def look(driver: Driver, job_type: str | None = None, **fields: Any) -> TaskSlice:
+    wanted: dict[str, Any] = {"definition_id": None, "assignee": None, "unclaimed": False, "cursor": None, "limit": 50}
+    return await driver.engine.inbox.list_open(job_type, **{**wanted, **fields})
+
+
+async def steps(driver: Driver, job_type: str | None = None, **fields: Any) -> list[str]:
+    return [task.step_id for task in (await look(driver, job_type, **fields)).items]
+
+
+async def test_a_task_is_listed_while_it_is_open(driver: Driver) -> None:
+    instance = await driver.run(ASKED)
+    assert await steps(driver) == []
+    await driver.complete(await driver.one("prepare"))
+    (shown,) = (await look(driver)).items
+    assert (shown.instance_id, shown.name, shown.job_type, shown.version) == (instance, "Review it", "clerks", 1)
+    assert shown.next_timer is not None
+    await driver.finish_task(instance, "review")
+    (shown,) = (await look(driver)).items
+    assert (shown.step_id, shown.job_type, shown.next_timer) == ("next", "next", None)
+    await driver.finish_task(instance, "next")
+    assert await steps(driver) == []
+
+
+async def test_a_timer_a_cancel_and_a_failure_take_tasks_off_the_list(driver: Driver) -> None:
+    instance = await driver.run(ASKED)
+    await driver.complete(await driver.one("prepare"))
+    assert await driver.due(3601) == 1
+    assert await steps(driver) == ["late"]
+    await driver.cancel(instance)
+    assert await steps(driver) == []
+    forked = await driver.run(
+        definition(gateway("fork", "u", "t"), user("u", "join"), task("t", "join"), joining(), end(), id="forked")
+    )
+    assert await steps(driver) == ["u"]
+    await driver.fail(await driver.one("t"), retryable=False)
+    assert await steps(driver) == []
+    await driver.engine.instances.retry(forked)
+    assert await steps(driver) == ["u"]
+    assert find_broken(driver.dsn) == []
+
+
+async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> None:
+    await driver.upload(ALONE)
+    await driver.upload(definition(user("other", jobType="clerks"), end(), id="other"))
+    started = [(await driver.start(id)).id for id in ("alone", "other", "alone", "other", "alone")]
+    seen: list[str] = []
+    cursor = None
+    for _ in range(3):
+        page = await look(driver, limit=2, cursor=cursor)
+        seen += [task.instance_id for task in page.items]
+        cursor = page.next
+    assert (seen, cursor) == (started, None)
+    assert await steps(driver, "clerks") == ["other", "other"]
+    assert await steps(driver, "bosses", definition_id="other") == []
+    assert await steps(driver, "unheard of") == []
+    for bad in ({"definition_id": "alone"}, {"cursor": "x"}, {"assignee": "ann", "unclaimed": True}):
+        with pytest.raises(BadRequest):
+            await look(driver, **bad)
+
+
+async def test_a_long_walk_ends_early_with_a_cursor(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOOK_ROWS", 2)
+    monkeypatch.setattr("penstock.engine.inbox.LOOK_S", 0)
+    await driver.upload(ALONE)
+    started = [(await driver.start("alone")).id for _ in range(5)]
+    for id in started[:4]:
+        await driver.engine.inbox.claim(id, "alone", "ann")
+    page = await look(driver, unclaimed=True)
+    assert page.items == []
+    assert page.next is not None
+    page = await look(driver, unclaimed=True, cursor=(await look(driver, unclaimed=True, cursor=page.next)).next)
+    assert [task.instance_id for task in page.items] == started[4:]
+
+
+async def test_a_task_is_claimed_by_one_and_given_back(driver: Driver) -> None:
+    instance = await driver.run(ALONE)
+    inbox = driver.engine.inbox
+    assert (await inbox.claim(instance, "alone", "ann")).assignee == "ann"
+    assert (await inbox.claim(instance, "alone", "ann")).assignee == "ann"
+    with pytest.raises(Conflict, match="claimed by 'ann'"):
+        await inbox.claim(instance, "alone", "bob")
+    with pytest.raises(Conflict, match="claimed by 'ann'"):
+        await inbox.release(instance, "alone", "bob")
+    assert await steps(driver, assignee="ann") == ["alone"]
+    assert await steps(driver, unclaimed=True) == []
+    assert (await inbox.release(instance, "alone", None)).assignee is None
+    assert await steps(driver, unclaimed=True) == ["alone"]
+    with pytest.raises(BadRequest, match="by: "):
+        await inbox.claim(instance, "alone", None)
+    kinds = [(record.kind, record.actor) for record in (await driver.engine.instances.audit(instance)).items]
+    assert [kind for kind in kinds if kind[0].startswith("TASK")] == [
+        ("TASK_CLAIMED", "ann"), ("TASK_CLAIMED", "ann"), ("TASK_RELEASED", None)
+    ]  # fmt: skip
+    await driver.finish_task(instance, "alone")
+    with pytest.raises(NotFound, match="not open"):
+        await inbox.claim(instance, "alone", "ann")
+
+
+async def test_a_clerk_claims_in_its_own_name_only(driver: Driver) -> None:
+    instance = await driver.run(ALONE)
+    inbox = driver.engine.inbox
+    set_identity(Identity.of("token:ann", read_grant("clerk")))
+    try:
+        with pytest.raises(Forbidden, match="operator"):
+            await inbox.claim(instance, "alone", "bob")
+        assert (await inbox.claim(instance, "alone", None)).assignee == "token:ann"
+        set_identity(Identity.of("token:eve", read_grant("clerk")))
+        with pytest.raises(Conflict):
+            await inbox.release(instance, "alone", None)
+        set_identity(Identity.of("token:op", read_grant("operator")))
+        assert (await inbox.release(instance, "alone", None)).assignee is None
+        assert (await inbox.claim(instance, "alone", "bob")).assignee == "bob"
+    finally:
+        set_identity(None)
+
+
+async def test_of_many_who_claim_at_once_one_has_it(driver: Driver) -> None:
+    instance = await driver.run(ALONE)
+    got: list[str] = []
+
+    async def claim(name: str) -> None:
+        try:
+            await driver.engine.inbox.claim(instance, "alone", name)
+            got.append(name)
+        except Conflict:
+            pass
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for n in range(20):
+                nursery.start_soon(functools.partial(claim, f"p{n}"))
+    assert len(got) == 1
+    assert [task.assignee for task in (await look(driver)).items] == got
+
+
+async def forget_the_list(driver: Driver) -> None:
+    """As in a database from before there was one."""
+    with psycopg.connect(driver.dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE open_task")
+        connection.execute("DELETE FROM setting WHERE name = 'open_tasks'")
+
+
+async def test_a_list_that_an_older_engine_did_not_keep_is_filled(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.inbox.FILL_ROWS", 3)
+    await driver.upload(ALONE)
+    started = [(await driver.start("alone")).id for _ in range(7)]
+    await forget_the_list(driver)
+    inbox = driver.engine.inbox
+    with pytest.raises(Unavailable, match="for the first time"):
+        await look(driver)
+    with psycopg.connect(driver.dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO engine VALUES (1000, gen_random_uuid(), now() + interval '1 h', 'POLLING', 'old one', 8)"
+        )
+        with pytest.raises(Conflict, match="upgrade all engines first"):
+            await look(driver)
+        assert not await inbox.fill()
+        connection.execute("DELETE FROM engine WHERE number = 1000")
+    with psycopg.connect(driver.dsn) as connection:  # somebody is at one of them just now
+        connection.execute("SELECT FROM token ORDER BY id LIMIT 1 FOR UPDATE")
+        assert not await inbox.fill()
+    assert await inbox.fill()
+    assert [task.instance_id for task in (await look(driver)).items] == started
+    assert find_broken(driver.dsn) == []
