@@ -52,7 +52,7 @@ async def test_a_task_is_listed_while_it_is_open(driver: Driver) -> None:
     assert await steps(driver) == []
 
 
-async def test_a_timer_a_cancel_and_a_failure_take_tasks_off_the_list(driver: Driver) -> None:
+async def test_timers_cancels_and_failures_take_tasks_off_the_list(driver: Driver) -> None:
     instance = await driver.run(ASKED)
     await driver.complete(await driver.one("prepare"))
     assert await driver.due(3601) == 1
@@ -171,9 +171,7 @@ async def forget_the_list(driver: Driver) -> None:
         connection.execute("DELETE FROM setting WHERE name = 'open_tasks'")
 
 
-async def test_a_list_that_an_older_engine_did_not_keep_is_filled(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_list_no_older_engine_kept_is_filled(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.engine.inbox.FILL_ROWS", 3)
     await driver.upload(ALONE)
     started = [(await driver.start("alone")).id for _ in range(7)]

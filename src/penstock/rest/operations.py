@@ -146,7 +146,8 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     Lease, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
-    TaskSlice, UserTask, ClaimBody, OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
+    TaskSlice, UserTask, ClaimBody,
+    OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
