@@ -84,7 +84,12 @@ async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> Non
     assert await steps(driver, "clerks") == ["other", "other"]
     assert await steps(driver, "bosses", definition_id="other") == []
     assert await steps(driver, "unheard of") == []
-    for bad in ({"definition_id": "alone"}, {"cursor": "x"}, {"assignee": "ann", "unclaimed": True}):
+    refused: list[dict[str, Any]] = [
+        {"definition_id": "alone"},
+        {"cursor": "x"},
+        {"assignee": "ann", "unclaimed": True},
+    ]
+    for bad in refused:
         with pytest.raises(BadRequest):
             await look(driver, **bad)
 
