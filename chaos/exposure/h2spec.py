@@ -1,8 +1,8 @@
-"""`python -m chaos.exposure.h2spec [--binary h2spec] [grpc|rest]`: what h2spec finds at an engine's gRPC port, or at REST
-on hypercorn (`WE_HTTP_SERVER=hypercorn`).
+"""`python -m chaos.exposure.h2spec [--binary h2spec] [grpc|rest]`: what h2spec finds at an engine's gRPC port, or at
+REST on hypercorn (`WE_HTTP_SERVER=hypercorn`).
 
-h2spec is not ours: `go install github.com/summerwind/h2spec/cmd/h2spec@latest` makes it. Exits with 1 for failures that are
-not explained here.
+h2spec is not ours: `go install github.com/summerwind/h2spec/cmd/h2spec@latest` makes it. Exits with 1 for failures that
+are not explained here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTINGS: Final = {"grpc": {}, "rest": {"WE_HTTP_SERVER": "hypercorn"}}
 PATHS: Final = {"grpc": "/grpc.health.v1.Health/Check", "rest": "/healthz"}
 _MANY: Final = "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded"
 EXPLAINED: Final = {
-    "Sends a WINDOW_UPDATE frame on half-closed (remote) stream": "a GET gets headers only from gRPC, h2spec wants DATA",
+    "Sends a WINDOW_UPDATE frame on half-closed (remote) stream": "h2spec wants DATA, and a GET gets none from gRPC",
     "Sends a PRIORITY frame on half-closed (remote) stream": "the same",
     _MANY: "each is answered before the next comes, so there are never so many",
     "Sends invalid connection preface": "over cleartext hypercorn answers it as HTTP/1.1, with 400, and closes",

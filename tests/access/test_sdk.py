@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
 import anyio
 import pytest
 
+from penstock.access.roles import read_grant
 from penstock.client import Client, Forbidden, SyncClient, Unauthenticated, Unavailable
+from penstock.runtime import api_tokens
+from penstock.settings import Secret, Settings
 from penstock.testing.definitions import linear
-from penstock.worker import Worker
+from penstock.worker import Worker, WorkerObserver
 from penstock.worker.kafka import KafkaWork
 from tests import postgres
 from tests.access.people import TOKENS, lines
@@ -21,11 +25,16 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def database(postgres_server: postgres.Server) -> Generator[str]:
     with postgres_server.database(postgres.apply_schema) as dsn:
-        tokens = ",".join(lines(worker="worker(work)"))
-        with EngineProcess(dsn, authentication=True, api_tokens=tokens) as process:
-            yield process.wait_ready()
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def engine(database: str) -> Generator[EngineProcess]:
+    tokens = ",".join(lines(worker="worker(work)"))
+    with EngineProcess(database, authentication=True, api_tokens=tokens) as process:
+        yield process.wait_ready()
 
 
 @pytest.fixture(params=["rest", "grpc"])
@@ -133,6 +142,14 @@ async def test_a_worker_that_never_got_in_ends_with_the_reason(url: str) -> None
         await worker.run(handle_signals=False)
 
 
+async def test_a_kafka_worker_asks_whether_it_may_report(url: str) -> None:
+    for token, refusal in (("wrong", Unauthenticated), (TOKENS["viewer"].text, Forbidden)):
+        worker = Worker(KafkaWork.connect(url, ["127.0.0.1:1"], token=token))
+        worker.handler("work")(lambda variables: None)  # type: ignore[arg-type, misc]  # never called
+        with pytest.raises(refusal), anyio.fail_after(60):
+            await worker.run(handle_signals=False)
+
+
 async def test_a_worker_for_another_job_type_ends_with_the_reason(url: str) -> None:
     worker = Worker(url, token=TOKENS["worker"].text)
     worker.handler("secret")(lambda variables: None)  # type: ignore[arg-type, misc]  # never called
@@ -167,3 +184,48 @@ async def test_a_worker_goes_on_when_its_token_counts_again(url: str) -> None:
             token[0] = TOKENS["worker"].text
             ended = await client.wait_until_ended(started.id, timeout_s=30)
         assert ended.status == "COMPLETED"
+
+
+async def test_a_worker_says_that_its_token_was_revoked(
+    url: str, engine: EngineProcess, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, and it does not take the stream for open each time that it asks again."""
+    caplog.set_level(logging.INFO, logger="penstock.worker")
+    settings = Settings(postgres_dsn=Secret(database))
+    made = await anyio.to_thread.run_sync(api_tokens.new, settings, "passing", read_grant("worker"), None)
+    asked = [made.text]
+    news = [anyio.Event(), anyio.Event()]
+
+    def ring(number: int) -> None:
+        news[number].set()
+        news[number] = anyio.Event()
+
+    class Observer(WorkerObserver):
+        def on_engine(self, reachable: bool) -> None:
+            if reachable:
+                ring(0)
+
+    def token() -> str:
+        asked.append(asked[0])
+        ring(1)
+        return asked[0]
+
+    def told(word: str) -> int:
+        return sum(word in text for text in caplog.messages)
+
+    worker = Worker(url, token=token, wait_s=1, observer=Observer())
+    worker.handler("work")(lambda variables: None)  # type: ignore[arg-type, misc]  # never called
+    with anyio.fail_after(60):
+        async with worker:
+            await news[0].wait()
+            await anyio.to_thread.run_sync(api_tokens.revoke, settings, made.id)
+            while not told("REFUSES THIS WORKER'S TOKEN"):
+                await news[1].wait()
+            tries = len(asked)
+            while len(asked) < tries + 4:
+                await news[1].wait()
+            assert told("REFUSES THIS WORKER'S TOKEN") == 1
+            assert told("open again") + told("answers again") == 0
+            asked[0] = TOKENS["worker"].text
+            await news[0].wait()
+            assert told("open again") + told("answers again") == 1

@@ -27,7 +27,6 @@ CALLED_FROM_OUTSIDE = {
     "on_header": "httptools",
     "on_body": "httptools",
     "on_message_complete": "httptools",
-    "send_initial_metadata": "grpclib's generated bases",
     "_read_data": "hypercorn",
     "before_task_step": "trio",
     "after_task_step": "trio",

@@ -266,7 +266,8 @@ def test_an_engine_that_refuses_streams_is_told_once(
             assert "does this port speak gRPC" in told[0]
             engine.server.turns_away_with = None
             await engine.wait(engine.credit)
-            assert "the stream to the engine is open again" in caplog.messages
+            engine.push(job("1"))  # this one sends no headers before the first message
+            await until(lambda: "the stream to the engine is open again" in caplog.messages)
 
     caplog.set_level(logging.INFO, logger="penstock.worker")
     run(main)

@@ -110,6 +110,7 @@ class WorkStream:
         try:
             while request is not None:
                 self._take(request, nursery)
+                await self._call.send_initial_metadata()  # the worker knows that it is in, before there is a job
                 while self._unanswered > RESULTS_MAX_COUNT:
                     await self._wait_answered()
                 request = await self._call.recv_message()

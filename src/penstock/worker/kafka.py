@@ -21,11 +21,13 @@ import anyio
 import msgspec
 
 from penstock.client.client import Client
+from penstock.client.errors import ClientError, Forbidden, Unauthenticated
 from penstock.client.model import Outcome
 from penstock.client.token import Token
 from penstock.log_throttle import throttle
 from penstock.wire.model import Job, JobRef
 from penstock.worker.desk import JobDesk
+from penstock.worker.held import LOGGER
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
 from penstock.worker.kafka_loop import AsyncioThread
 from penstock.worker.transport import EngineReports, PullTransport, WorkerIdentity
@@ -140,6 +142,8 @@ class KafkaWork(EngineReports, PullTransport):
     async def run(self, desk: JobDesk) -> None:
         """See ``WorkTransport``. Leaves the groups at the end, when the last results are answered."""
         throttle("aiokafka")
+        if await self._is_refused(desk):
+            return
         job_types = [job_type for demand in desk.demands for job_type in demand.job_types]
         async with self._thread.opened():
             await self._thread.call(self._start, job_types)
@@ -151,6 +155,18 @@ class KafkaWork(EngineReports, PullTransport):
             finally:
                 with anyio.move_on_after(STOP_CONSUMERS_TIMEOUT_S, shield=True):
                     await self._thread.call(self._stop)
+
+    async def _is_refused(self, desk: JobDesk) -> bool:
+        """Whether the engine takes no reports of this worker: it would do its jobs for nothing."""
+        try:
+            await self.extend([])
+        except (Unauthenticated, Forbidden) as error:
+            LOGGER.error("the engine takes nothing from this worker: %s", error)
+            desk.refuse(error)
+            return True
+        except ClientError as error:
+            LOGGER.debug("whether the engine takes reports will be seen: %s", error)
+        return False
 
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
         """See ``PullTransport``."""

@@ -17,7 +17,8 @@ from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
 from penstock.client.model import Outcome
 from penstock.wire.model import Completion, Failure
-from penstock.worker.held import LOGGER, HeldJob
+from penstock.worker.held import HeldJob
+from penstock.worker.outage import Outage
 from penstock.worker.transport import outcome_of_each
 
 ReportT = TypeVar("ReportT", bound=Completion | Failure)
@@ -58,7 +59,8 @@ class Reporter(Generic[ReportT]):
         self._none = anyio.Event()
         self._none.set()
         self._backoff = Backoff()
-        self._refused_by: Unavailable | None = None
+        self._outage = Outage("results wait for the engine")
+        self._pause_s = 0.0
 
     def __len__(self) -> int:
         """How many reports are not settled yet."""
@@ -83,24 +85,24 @@ class Reporter(Generic[ReportT]):
                 await self._some.wait()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH_ITEMS))]
             self._in_flight = len(batch)
-            self._refused_by = None
+            self._pause_s = 0.0
             again = await self._deliver(batch)
             self._in_flight = 0
             self._waiting.extendleft(reversed(again))
             if not self._waiting:
                 self._none.set()
             if again:
-                await anyio.sleep(self._backoff.next_pause_s(self._refused_by))
+                await anyio.sleep(self._pause_s or self._backoff.next_pause_s())
             else:
                 self._backoff.reset()
+                self._outage.over()
 
     async def _deliver(self, batch: list[_Waiting[ReportT]]) -> list[_Waiting[ReportT]]:
         """One exchange for the batch, or several where it is refused as a whole. Returns what is to be sent again."""
         try:
             outcomes = await self._send([item.report for item in batch])
         except (Unavailable, Unauthenticated) as error:  # a token may be renewed; nothing was changed
-            LOGGER.info("%d results wait for the engine: %s", len(batch), error)
-            self._refused_by = error if isinstance(error, Unavailable) else None
+            self._pause_s = self._outage.note(error)
             return batch
         except ClientError as error:
             if len(batch) == 1:

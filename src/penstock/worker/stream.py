@@ -10,16 +10,15 @@ Heartbeats, checkpoints and what is too large for the stream go as unary calls o
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
@@ -34,12 +33,15 @@ from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
-from penstock.worker.transport import EXCHANGE_TIMEOUT_S, EngineReports, WorkerIdentity, may_pass
+from penstock.worker.outage import Outage
+from penstock.worker.transport import EXCHANGE_TIMEOUT_S, NO_JOBS, EngineReports, WorkerIdentity, may_pass
 
 # An engine takes messages of 4 MiB by default; many small ones cost more than a few of this size.
 MESSAGE_BYTES = 1024 * 1024
 # Tasks that have something for the next message get so many turns to say so.
 GATHER_TURNS = 2
+# After that without a refusal a stream counts as taken.
+TAKEN_LATEST_S = 5.0
 
 ResultMessage = Completion | Failure | JobRef
 
@@ -81,8 +83,9 @@ class _Stream:
         self.answered = False
         """Whether the engine has said anything."""
 
-    async def run(self) -> None:
-        """Send and receive until the stream ends, which always raises ClientError.
+    async def run(self, on_taken: Callable[[], None]) -> None:
+        """Send and receive until the stream ends, which always raises ClientError. ``on_taken`` is called when it is
+        known that the engine has taken the stream.
 
         Raises:
             ClientError: why it ended.
@@ -93,6 +96,8 @@ class _Stream:
                 tasks.start_soon(self._watch_desk)
                 tasks.start_soon(self._write)
                 try:
+                    await self._wait_taken()
+                    on_taken()
                     await self._read()
                 except ClientError as raised:
                     error = raised
@@ -150,6 +155,13 @@ class _Stream:
 
     # -- in
 
+    async def _wait_taken(self) -> None:
+        """Until the engine has said that the stream is taken, which an older one says with its first message only.
+        Raises what the stream is refused with."""
+        with anyio.move_on_after(TAKEN_LATEST_S):
+            await self._call.wait_taken()
+            self.answered = True
+
     async def _read(self) -> None:
         while (body := await self._call.receive()) is not None:
             self.answered = True
@@ -203,37 +215,35 @@ class WorkStream(EngineReports):
 
     async def run(self, desk: JobDesk) -> None:
         """See ``WorkTransport``."""
-        outage = Backoff()
-        away = answered = False
+        outage = Outage(NO_JOBS)
+        answered = False
         while True:
             stream: _Stream | None = None
             try:
                 async with self._open(desk) as stream:
-                    if away:
-                        LOGGER.info("the stream to the engine is open again")
+                    if outage.away:
                         desk.renew()
-                        away = False
-                    await stream.run()
+                    await stream.run(partial(self._on_taken, desk, outage))
             except ClientError as error:
-                if stream is not None and stream.answered:
-                    answered = True
-                    outage.reset()
+                answered = answered or (stream is not None and stream.answered)
                 if not may_pass(error, answered=answered):
                     LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
                     desk.refuse(error)
                     self._refused = True
                     return
-                LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
-                away = True
+                pause_s = outage.note(error)
                 desk.set_reachable(False)
-                await anyio.sleep(outage.next_pause_s())
+                await anyio.sleep(pause_s)
+
+    def _on_taken(self, desk: JobDesk, outage: Outage) -> None:
+        desk.set_reachable(True)
+        outage.over("the stream to the engine is open again")
 
     @asynccontextmanager
     async def _open(self, desk: JobDesk) -> AsyncGenerator[_Stream]:
         async with self._channel.open(f"{WORKER}Work") as call:
             stream = self._stream = _Stream(call, desk, self.identity)
             self._opened.set()
-            desk.set_reachable(True)
             try:
                 yield stream
             finally:

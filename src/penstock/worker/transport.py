@@ -6,7 +6,6 @@ session's desk. One call is one exchange: repeating reports is the business of w
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -31,6 +30,7 @@ from penstock.client.operation import (
 from penstock.wire.model import Completion, Failure, Job, JobRef
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
+from penstock.worker.outage import Outage
 
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`).
 EXCHANGE_TIMEOUT_S = 15.0
@@ -39,6 +39,7 @@ MAX_HEARTBEAT_TIMEOUT_S = 10.0
 # A poll that comes back empty sooner than this was not held by the engine: pause, so as not to spin.
 MIN_HELD_POLL_S = 0.5
 MAX_IDLE_PAUSE_S = 1.0
+NO_JOBS = "no jobs from the engine"
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True):
@@ -129,9 +130,9 @@ class PullTransport(ABC):
 
     async def _pull(self, demand: Demand, desk: JobDesk) -> None:
         """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
-        outage = Backoff()
+        outage = Outage(NO_JOBS)
         idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
-        away = answered = False
+        answered = False
         while True:
             room = await demand.wait_room()
             asked_at = anyio.current_time()
@@ -142,16 +143,13 @@ class PullTransport(ABC):
                     LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
                     desk.refuse(error)
                     return
-                LOGGER.log(logging.DEBUG if away else logging.WARNING, "no jobs from the engine: %s", error)
-                away = True
+                pause_s = outage.note(error)
                 desk.set_reachable(False)
-                await anyio.sleep(outage.next_pause_s(error if isinstance(error, Unavailable) else None))
+                await anyio.sleep(pause_s)
                 continue
-            if away:
-                LOGGER.info("the engine answers again")
-            away, answered = False, True
+            outage.over("the engine answers again")
+            answered = True
             desk.set_reachable(True)
-            outage.reset()
             demand.accept(received)
             if received or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
                 idle.reset()

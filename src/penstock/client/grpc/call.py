@@ -60,6 +60,19 @@ class GrpcCall:
             self._put(b"", end=True)
             await self._connection.flush()
 
+    async def wait_taken(self) -> None:
+        """Wait until the engine has answered with headers.
+
+        Raises:
+            ClientError: it has refused the call, or the connection has ended.
+        """
+        await self._connection.wait_until(lambda: bool(self._headers) or self._is_over, self)
+        if self._failure is not None:
+            raise self._failure
+        error = error_of(self._headers) if self._ended else None
+        if error is not None and not self._inbox:
+            raise error
+
     async def receive(self) -> bytes | None:
         """The next message; None when the call has ended well.
 
