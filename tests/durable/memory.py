@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored
+from penstock.durable.duration import Duration
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind, Record
 
@@ -60,8 +61,9 @@ class Database:
         self.changed.set()
         self.changed = trio.Event()
 
-    def start(self, workflow: Workflow[..., Any], *args: Any, id: str = "r") -> Row:
-        row = self.runs[id] = Row(id, workflow.name, workflow.version, workflow.encode_arguments(args, {}))
+    def start(self, workflow: Workflow[..., Any], *args: Any, id: str = "r", deadline: Duration | None = None) -> Row:
+        arguments = workflow.encode_arguments(args, {}, deadline=deadline)
+        row = self.runs[id] = Row(id, workflow.name, workflow.version, arguments)
         self.wake()
         return row
 

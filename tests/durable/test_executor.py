@@ -457,8 +457,10 @@ async def test_what_a_run_shows_is_seen_while_it_works(autojump_clock):
         await trio.sleep(3)
         assert row.shown.view == '{"stage":"slow"}'
         branches = msgspec.json.decode(row.shown.branches or "[]")
-        assert [(branch["path"], branch["kind"], branch["name"]) for branch in branches] == [("/1", "step", "slow")]
-        assert branches[0]["where"].startswith("test_executor.py:")
+        scope, branch = branches
+        assert (scope["path"], scope["kind"], scope["due_at"] > row.lease_until) == ("/0", "scope", True)
+        assert (branch["path"], branch["kind"], branch["name"]) == ("/1", "step", "slow")
+        assert branch["where"].startswith("test_executor.py:")
         await database.wait_state("r", "ended")
 
 

@@ -20,12 +20,13 @@ from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.isolation import body_runs
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.verbs import RunInfo
-from penstock.durable.workflow import Workflow
+from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
 from penstock.kernel.drive import Kernel, Limits
 from penstock.kernel.errors import Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
 from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.scope import CancelScope
 
 MAX_HELD_PAUSE_S = 30.0
 """A longer pause before a retry is a record, so that the run may be given up meanwhile."""
@@ -35,7 +36,9 @@ MAX_SHOWN_BRANCHES = 1_000
 class OpenCall:
     """A step that was asked for and has no outcome. ``due``: it waits for its next attempt until then."""
 
-    __slots__ = ("attempt", "begun_at", "due", "is_recorded", "is_running", "is_written", "path", "step", "stopping")
+    __slots__ = (
+        "attempt", "begun_at", "due", "is_recorded", "is_running", "is_written", "path", "progress", "step", "stopping",
+    )  # fmt: skip
 
     def __init__(self, start: Start, now: float) -> None:
         assert isinstance(start.call, StepCall)
@@ -46,6 +49,7 @@ class OpenCall:
         self.is_recorded = True  # the journal knows of the attempts so far
         self.is_running = self.stopping = False
         self.is_written = False  # its outcome is on the way
+        self.progress: str | None = None  # JSON, as its heartbeats said
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -88,12 +92,21 @@ class Activation:
         host: Host,
         limits: Limits | None = None,
         warn: Callable[[str], None] | None = None,
+        *,
+        epoch: int = 1,
     ) -> None:
-        self.workflow, self.run_id, self.host = workflow, run_id, host
+        self.workflow, self.run_id, self.host, self.epoch = workflow, run_id, host, epoch
         self._arguments = arguments
         started = datetime.fromtimestamp(started_at, UTC)
         self.info = RunInfo(run_id, workflow.name, workflow.version, started)
-        self.kernel = Kernel(started_at, self.info, limits, warn)
+        deadline, self._unfit = inf, None
+        try:
+            if (limit_s := deadline_s(arguments)) != inf:
+                deadline = started_at + limit_s
+                self.info.deadline = datetime.fromtimestamp(deadline, UTC)
+        except ValueError as error:
+            self._unfit = error  # told when it starts, as of any other argument
+        self.kernel = Kernel(started_at, self.info, limits, warn, deadline=deadline)
         self.calls: dict[str, OpenCall] = {}
         self._touched: dict[str, None] = {}
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
@@ -115,6 +128,8 @@ class Activation:
         """The body's first activation. ``replaying``: there are records to `feed` before it is `settle`d."""
         self.info.replaying = replaying
         try:
+            if self._unfit is not None:
+                raise self._unfit
             body = self.workflow.body(self._arguments)
         except ValueError as error:
             raise Undecodable(f"{self.workflow.name} does not take the arguments of its start: {error}") from None
@@ -197,10 +212,10 @@ class Activation:
             call.attempt, call.due, call.is_recorded = call.attempt + 1, due, False
             self._waiting[call.path] = call
 
-    def attempt_stopped(self, call: OpenCall) -> None:
-        """An attempt was cancelled and has really ended, or was never begun."""
+    def attempt_stopped(self, call: OpenCall, *, abandoned: bool = False) -> None:
+        """An attempt was cancelled and has really ended, or was never begun; or nobody waits for its thread."""
         call.is_running = False
-        self._write(call, Kind.STOPPED, None, None)
+        self._write(call, Kind.ABANDONED if abandoned else Kind.STOPPED, None, None)
 
     def discard(self) -> None:
         """Gives this copy of the run up: another executor has the run, or will."""
@@ -212,11 +227,13 @@ class Activation:
 
     def step_info(self, call: OpenCall) -> StepInfo:
         """For the step, of itself."""
-        return StepInfo(f"{self.run_id}{call.path}", call.attempt, self.run_id)
+        return StepInfo(f"{self.run_id}{call.path}", call.attempt, self.run_id, self.epoch, call)
 
     def waits(self) -> list[dict[str, Any]]:
         """What is open, as JSON values with a path: nurseries, branches, and what each waits for. No record says it."""
-        shown: dict[str, dict[str, Any]] = {}
+        shown: dict[str, dict[str, Any]] = {
+            scope.path: {"kind": "scope", "due_at": scope.deadline} for scope in self._limited_scopes()
+        }
         for branch in sorted(self.kernel.open_branches(), key=lambda branch: branch.ticket)[:MAX_SHOWN_BRANCHES]:
             if branch.nursery is not None:
                 shown[branch.nursery.path] = {"kind": "nursery"}
@@ -226,12 +243,25 @@ class Activation:
                 shown[path] = {name: value for name, value in what.items() if value is not None}
         return [{"path": path, **what} for path, what in shown.items()]
 
+    def _limited_scopes(self) -> list[CancelScope]:
+        """The open scopes of the body that have a deadline."""
+        found: list[CancelScope] = []
+        scopes = list(self.kernel.root.scopes)
+        while scopes and len(found) < MAX_SHOWN_BRANCHES:
+            scope = scopes.pop()
+            scopes.extend(scope.scopes)
+            if scope.deadline != inf:
+                found.append(scope)
+        return found
+
     def _wait_of(self, branch: Branch) -> tuple[str, dict[str, Any]] | None:
         operation, where = branch.operation, branch.where()
         if isinstance(operation, CallOperation):
             call = self.calls.get(operation.path)
-            attempt, due = (call.attempt, call.due) if call is not None else (None, None)
-            step = {"kind": "step", "name": operation.call.name, "attempt": attempt, "due_at": due, "where": where}
+            step: dict[str, Any] = {"kind": "step", "name": operation.call.name, "where": where}
+            if call is not None:
+                progress = None if call.progress is None else msgspec.Raw(call.progress.encode())
+                step |= {"attempt": call.attempt, "due_at": call.due, "progress": progress}
             return operation.path, step
         if isinstance(operation, Receive):
             return operation.path, {"kind": "receive", "name": operation.name, "where": where}

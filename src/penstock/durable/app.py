@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 import trio
 
 from penstock.durable.backend import Held
+from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.run import News, Run
@@ -67,7 +68,15 @@ class App:
 
     # -- in a program without a loop
 
-    def run(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> R:
+    def run(
+        self,
+        workflow: Workflow[P, R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        deadline: Duration | None = None,
+        **kwargs: Any,
+    ) -> R:
         """Start a run, or go on with the one that has this id; serve until it has ended, and give its result.
 
         Meanwhile other runs of this app's workflows are served, too; what is open at the end is given back. Tells on
@@ -76,7 +85,7 @@ class App:
         self._refuse_loops("run")
         from penstock.durable.console import serve_one
 
-        value: R = _run(serve_one, self, workflow, args, kwargs, id)
+        value: R = _run(serve_one, self, workflow, args, kwargs, id, deadline)
         return value
 
     def main(self) -> None:
@@ -118,10 +127,18 @@ class App:
                 return False
             raise only from None
 
-    async def start(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> Run[R]:
+    async def start(
+        self,
+        workflow: Workflow[P, R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        deadline: Duration | None = None,
+        **kwargs: Any,
+    ) -> Run[R]:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
-        IdempotencyConflict."""
-        arguments = workflow.encode_arguments(args, kwargs)
+        IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails."""
+        arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
         instance_id = await self._open_runs().start(workflow, arguments, id)
         return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None)
 

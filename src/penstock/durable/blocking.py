@@ -16,6 +16,7 @@ import trio
 import trio.from_thread
 import trio.lowlevel
 
+from penstock.durable.duration import Duration
 from penstock.durable.run import Run
 from penstock.durable.workflow import Workflow
 
@@ -67,9 +68,17 @@ class BlockingApp:
     def __init__(self, app: App, token: trio.lowlevel.TrioToken) -> None:
         self._app, self._token = app, token
 
-    def start(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> BlockingRun[R]:
+    def start(
+        self,
+        workflow: Workflow[P, R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        deadline: Duration | None = None,
+        **kwargs: Any,
+    ) -> BlockingRun[R]:
         """See `App.start`."""
-        run: Run[R] = self._call(lambda: self._app.start(workflow, *args, id=id, **kwargs))
+        run: Run[R] = self._call(lambda: self._app.start(workflow, *args, id=id, deadline=deadline, **kwargs))
         return BlockingRun(run, self._call)
 
     @overload

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
+from penstock.masking import mask_text
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 120
@@ -64,7 +65,8 @@ def decode(text: str, type_: Any) -> Any:
 
 
 def shown(text: str) -> str:
-    """A payload in a message."""
+    """A payload in a message, which goes into logs."""
+    text = mask_text(text)
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + " …"
 
 

@@ -10,6 +10,7 @@ import trio
 
 from penstock.durable.app import STOP_GRACE_S, App, until_signalled
 from penstock.durable.backend import Held
+from penstock.durable.duration import Duration
 from penstock.durable.run import Run
 from penstock.durable.workflow import Workflow
 
@@ -45,7 +46,12 @@ class _Teller:
 
 
 async def serve_one(
-    app: App, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
+    app: App,
+    workflow: Workflow[..., R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    id: str | None,
+    deadline: Duration | None,
 ) -> R:
     """`App.run`."""
     teller = _Teller()
@@ -54,7 +60,7 @@ async def serve_one(
     came: list[int] = []
     with trio.CancelScope() as scope:
         async with until_signalled(scope, came), app.opened(0.0):
-            run = await app.start(workflow, *args, id=id, **kwargs)
+            run = await app.start(workflow, *args, id=id, deadline=deadline, **kwargs)
             if id is None:
                 _tell(f"run {run.id}; with id= it can be gone on with")
             teller.begin(run)

@@ -52,7 +52,7 @@ class Executor:
     ) -> None:
         self.backend, self._workflows = backend, workflows
         self.limits = limits or ExecutorLimits()
-        self.steps = StepHost(self.limits.step_threads)
+        self.steps = StepHost(self.limits.step_threads, self.limits.step_tasks)
         self.nursery: trio.Nursery
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, HeldRun] = {}
@@ -261,12 +261,12 @@ class Executor:
                 for run in list(self._runs.values()):
                     if now >= run.lease_ends:
                         self._lose(run)
-                    elif run.lease_ends - now < run.held.lease_s / 2 or run.shown_view != run.activation.info.view:
+                    elif run.lease_ends - now < run.held.lease_s / 2 or run.is_unshown:
                         nursery.start_soon(self._extend, run)
             await trio.sleep(BEAT_INTERVAL_S)
 
     async def _extend(self, run: HeldRun) -> None:
-        before, shown = trio.current_time(), run.shown
+        before, shown, seen = trio.current_time(), run.shown, run.seen
         try:
             beat = await self.backend.extend(run.held, shown)
         except LeaseLost:
@@ -274,7 +274,7 @@ class Executor:
             return
         except Away:
             return
-        run.lease_ends, run.shown_view = before + beat.lease_s, shown.view
+        run.lease_ends, run.shown_before = before + beat.lease_s, seen
         if beat.mail != run.mail and not run.is_gone:
             run.look_again()
 

@@ -40,10 +40,12 @@ log = logging.getLogger("penstock.durable")
 
 
 class ExecutorLimits(msgspec.Struct, frozen=True):
-    """Bounds of one executor. ``park_after_s``: how long a run that only waits stays in memory."""
+    """Bounds of one executor. ``park_after_s``: how long a run that only waits stays in memory. ``step_threads`` and
+    ``step_tasks``: how many plain and asynchronous steps run at a time."""
 
     max_in_memory: int = 10_000
     step_threads: int = 40
+    step_tasks: int = 1_000
     park_after_s: float = 2.0
     cancel_grace_s: float = 30.0
     journal_warn_records: int = 10_000
@@ -83,13 +85,13 @@ class HeldRun:
 
     __slots__ = (
         "activation", "alarm_at", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends", "mail",
-        "must_read", "outbox", "pos", "quiet_since", "records", "replaying", "scopes", "shown_view", "wants_park",
+        "must_read", "outbox", "pos", "quiet_since", "records", "replaying", "scopes", "shown_before", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
         self.activation = Activation(
-            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn
+            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn, epoch=held.attempt
         )
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
@@ -98,7 +100,7 @@ class HeldRun:
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = False
         self.quiet_since: float | None = None
         self.alarm_at = inf
-        self.shown_view: str | None = None
+        self.shown_before: tuple[str | None, ...] = (None,)
 
     def _warn(self, text: str) -> None:
         log.warning("run %s: %s", self.held.id, text)
@@ -107,6 +109,17 @@ class HeldRun:
     def is_quiet(self) -> bool:
         """Whether nothing happens unless somebody else, or the clock, does something."""
         return not (self.is_pumped or self.outbox or self.must_read or self.activation.is_busy)
+
+    @property
+    def seen(self) -> tuple[str | None, ...]:
+        """What the body and its steps said for others to see."""
+        said = (call.progress for call in self.activation.calls.values() if call.progress is not None)
+        return (self.activation.info.view, *said)
+
+    @property
+    def is_unshown(self) -> bool:
+        """Whether some of that is not written down."""
+        return self.seen != self.shown_before
 
     @property
     def shown(self) -> Shown:
@@ -301,7 +314,7 @@ class HeldRun:
             return
         self.scopes.pop(call.path, None)
         if outcome is None:
-            self.activation.attempt_stopped(call)
+            self.activation.attempt_stopped(call, abandoned=call.step.options.abandon)
         else:
             self.activation.attempt_ended(call, outcome, round((time.monotonic() - began) * 1000))
         self.keeper.arm(self)

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -22,13 +22,14 @@ from penstock.kernel.record import Kind, Record
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_NAME_CHARS = 256
+PROGRESS_MAX_BYTES = 4_096
 
 
 class StepOptions(msgspec.Struct, frozen=True):
     """How often and how long a step is tried. None of it is identity: it may change between deploys.
 
     ``first_s`` is the pause before the first retry; it doubles up to ``cap_s``. ``timeout_s`` bounds an attempt,
-    ``within_s`` all of them together.
+    ``within_s`` all of them together. ``abandon``: of a thread that is cancelled the end is not waited for.
     """
 
     retries: int = 0
@@ -37,18 +38,40 @@ class StepOptions(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     within_s: float | None = None
     raises: tuple[type[BaseException], ...] = ()
+    abandon: bool = False
 
     def pause_s(self, failed: int) -> float:
         """Before the next attempt, when so many have failed."""
         return min(self.cap_s, self.first_s * 2.0 ** min(failed - 1, 64))
 
 
+class Progress(Protocol):
+    """Who keeps what a step says of itself while it runs."""
+
+    progress: str | None
+
+
 class StepInfo(msgspec.Struct, frozen=True):
-    """What a step can know of itself. ``key`` is the same in each attempt: give it to whom you call."""
+    """What a step can know of itself. ``key`` is the same in each attempt: give it to whom you call.
+
+    ``epoch`` grows whenever the run changes hands: whoever writes it beside what a step does, and refuses a smaller
+    one, keeps out a process that was taken for dead and is not.
+    """
 
     key: str
     attempt: int
     run_id: str
+    epoch: int = 1
+    kept_by: Progress | None = None
+
+    def heartbeat(self, progress: object) -> None:
+        """Shows how far the step is, in the run's tree: any small value with a JSON form. From threads, too.
+
+        Nothing depends on it: a step that says nothing keeps its run all the same.
+        """
+        text = encode(progress, "the progress of a step", PROGRESS_MAX_BYTES)
+        if self.kept_by is not None:
+            self.kept_by.progress = text
 
 
 current_step: ContextVar[StepInfo] = ContextVar("current_step")
@@ -96,6 +119,8 @@ class Step(Generic[P, R]):
             raise ValueError(f"the name of a step has 1 to {MAX_NAME_CHARS} characters")
         self.function, self.options, self.name = function, options, name
         self.is_async = inspect.iscoroutinefunction(function)
+        if options.abandon and self.is_async:
+            raise ValueError(f"{name}: abandon is for plain functions; what awaits can be cancelled, and is waited for")
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
@@ -155,6 +180,7 @@ def step(
     timeout: Duration | None = None,
     within: Duration | None = None,
     raises: Sequence[type[BaseException]] = (),
+    abandon: bool = False,
     name: str | None = None,
 ) -> _StepDecorator: ...
 def step(
@@ -167,6 +193,7 @@ def step(
     timeout: Duration | None = None,
     within: Duration | None = None,
     raises: Sequence[type[BaseException]] = (),
+    abandon: bool = False,
     name: str | None = None,
 ) -> Any:
     """Makes a function a step, plain or with options.
@@ -174,8 +201,9 @@ def step(
     ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
     other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
     step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
+    A thread can't be cancelled: it is waited for, unless ``abandon`` says that the body may go on without it.
     """
-    options = StepOptions(**_options(retries, first, cap, timeout, within, raises))
+    options = StepOptions(**_options(retries, first, cap, timeout, within, raises), abandon=abandon)
     if function is None:
         return _StepDecorator(options, name)
     return _make(function, options, name)

@@ -1,7 +1,7 @@
 """Steps as Trio tasks: one attempt each, with its time limit; a plain function in a thread of its own.
 
-A thread can't be cancelled: it is waited for, and what it gave in the end counts. Threads of steps have a limiter of
-their own, so that they never wait for what else the process does in threads.
+A thread can't be cancelled: it is waited for, and what it gave in the end counts, unless its step says ``abandon``.
+Threads of steps have a limiter of their own, so that they never wait for what else the process does in threads.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from penstock.kernel.operation import Outcome
 
 
 class StepHost:
-    """Runs attempts. ``max_threads`` of them may be plain functions at a time, others wait."""
+    """Runs attempts. ``max_tasks`` of them may await at a time and ``max_threads`` be plain functions; others wait."""
 
-    def __init__(self, max_threads: int) -> None:
+    def __init__(self, max_threads: int, max_tasks: int) -> None:
         self._threads = trio.CapacityLimiter(max_threads)
+        self._tasks = trio.CapacityLimiter(max_tasks)
 
     @property
     def threads(self) -> int:
@@ -31,6 +32,12 @@ class StepHost:
     async def attempt(self, call: StepCall, info: StepInfo) -> Outcome:
         """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
         current_step.set(info)  # the task is this attempt's own
+        if not call.step.is_async:
+            return await self._attempt(call)
+        async with self._tasks:
+            return await self._attempt(call)
+
+    async def _attempt(self, call: StepCall) -> Outcome:
         limit_s = call.options.timeout_s
         try:
             with trio.move_on_after(inf if limit_s is None else limit_s):
@@ -47,7 +54,8 @@ class StepHost:
             if call.step.is_async:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)
-            return Outcome(await trio.to_thread.run_sync(function, limiter=self._threads))
+            abandon = call.options.abandon
+            return Outcome(await trio.to_thread.run_sync(function, abandon_on_cancel=abandon, limiter=self._threads))
         except KeyboardInterrupt:  # Ctrl-C is the program's, and nothing that the step gave
             raise
         except BaseException as error:  # SystemExit too: a step does not end the process

@@ -36,6 +36,7 @@ class RunInfo(msgspec.Struct):
     started_at: datetime
     replaying: bool = False
     view: str | None = None
+    deadline: datetime | None = None
 
 
 class Won(msgspec.Struct, Generic[T], frozen=True):

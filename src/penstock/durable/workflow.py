@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from penstock.durable.codec import encode
+from penstock.durable.codec import decode, encode
+from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.errors import BadDuration
 from penstock.durable.signature import Parameters
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_NAME_CHARS = 256
+DEADLINE = "$deadline_s"
+"""Among the arguments of a run, as no parameter is called so: how many seconds after its start it is cancelled."""
 
 
 class Workflow(Generic[P, R]):
@@ -33,15 +38,31 @@ class Workflow(Generic[P, R]):
         """The function itself: part of the body that awaits it, not a run of its own."""
         return self.function(*args, **kwargs)
 
-    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`."""
-        return encode(self.parameters.bound(args, kwargs), f"the arguments of {self.name}")
+    def encode_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, deadline: Duration | None = None
+    ) -> str:
+        """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`, BadDuration."""
+        bound = self.parameters.bound(args, kwargs)
+        if deadline is not None:
+            bound[DEADLINE] = seconds_of(deadline)
+        return encode(bound, f"the arguments of {self.name}")
 
     def body(self, arguments: str) -> Coroutine[Any, Any, R]:
         """The coroutine of a run, from its stored arguments. Raises `ValueError` with the field and the reason."""
         function: Callable[..., Coroutine[Any, Any, R]] = self.function
         args, kwargs = self.parameters.arguments(arguments)
         return function(*args, **kwargs)
+
+
+def deadline_s(arguments: str) -> float:
+    """Of a run with these arguments: seconds after its start. Raises `ValueError`."""
+    if DEADLINE not in arguments:
+        return inf
+    found = decode(arguments, dict[str, Any]).get(DEADLINE)
+    try:
+        return inf if found is None else seconds_of(found)
+    except BadDuration as error:
+        raise ValueError(f"{DEADLINE}: {error}") from None
 
 
 @overload

@@ -80,6 +80,7 @@ class BranchView(Answer, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     due_at: datetime | None = None
     where: str | None = None  # file and line of the user's code
+    progress: Any = None  # what a step said of itself last
     children: list[BranchView] | None = None
 
 
@@ -111,6 +112,7 @@ class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
     due_at: float | None = None
     attempt: int | None = None
     where: str | None = None
+    progress: msgspec.Raw | None = None
 
 
 class Runs:
@@ -309,6 +311,7 @@ def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranc
             "started_at": _time(branch.since),
             "due_at": _time(branch.due_at),
             "where": branch.where,
+            "progress": branch.progress,
         }
     return [child.view() for child in root.children]
 

@@ -26,6 +26,7 @@ from penstock.kernel.errors import (
     Mismatch,
     Overrun,
     TooManyBranches,
+    TooSlow,
 )
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import CallOperation, Operation, Outcome, Receive, Sleep, Start, Stop
@@ -74,12 +75,15 @@ class Kernel:
         info: Any = None,
         limits: Limits | None = None,
         warn: Callable[[str], None] | None = None,
+        *,
+        deadline: float = inf,
     ) -> None:
         self.now, self.limits = now, limits or Limits()
         self.info = info  # what verbs want to know of the run; the kernel does not look at it
         self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
         self.root = CancelScope(self)
         self.root.is_open = True
+        self.root.deadline = deadline  # of the whole run, as if a scope were around the body
         self.result: Outcome | None = None  # None while the run is open
         self.discarded = False
         self.commands: list[Start | Stop] = []
@@ -89,6 +93,8 @@ class Kernel:
         self._answered: set[str] = set()
         self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
         self._deadlines = Deadlines()
+        if deadline != inf:
+            self._deadlines.add(self.root)
         self._sleepers: list[tuple[float, int, Branch, Sleep]] = []
         self._ticket = self._activation = self._open = 0
 
@@ -97,6 +103,7 @@ class Kernel:
     def start(self, body: Coroutine[Any, Any, Any]) -> None:
         """The first activation. Called once, before any record."""
         self.spawn(body, "", None)
+        self._deadlines.expire(self.now)
         self._run()
 
     def deliver(self, record: Record) -> None:
@@ -335,8 +342,10 @@ class Kernel:
         branch.scope.remove(branch)
         self._open -= 1
         if branch.nursery is None:
-            left = self.root.absorb(outcome.error)
-            self.result = Outcome(error=left or Cancelled()) if outcome.error is not None else outcome
+            if outcome.error is not None:
+                ended = TooSlow("the deadline of the run is over") if self.root.expired else Cancelled()
+                outcome = Outcome(error=self.root.absorb(outcome.error) or ended)
+            self.result = outcome
         else:
             branch.nursery.child_ended(branch, outcome.error)
 

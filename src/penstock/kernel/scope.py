@@ -22,8 +22,8 @@ class CancelScope:
     """
 
     __slots__ = (
-        "_kernel", "_opened", "_seconds", "_too_slow", "branch", "branches", "cancel_called",
-        "cancelled_caught", "deadline", "depth", "effective", "is_open", "parent", "path", "scopes", "shield",
+        "_kernel", "_opened", "_seconds", "_too_slow", "branch", "branches", "cancel_called", "cancelled_caught",
+        "deadline", "depth", "effective", "expired", "is_open", "parent", "path", "scopes", "shield",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +33,7 @@ class CancelScope:
         self.shield, self.path = shield, path
         self.cancel_called = self.cancelled_caught = self.effective = False
         self.is_open = self._opened = False
+        self.expired = False  # its deadline came first
         self.deadline = inf
         self.depth = 0
         self.parent: CancelScope | None = None
@@ -177,5 +178,6 @@ class Deadlines:
         heap = self._heap
         while heap and heap[0][0] <= now:
             scope = heapq.heappop(heap)[2]
-            if scope.is_open:
+            if scope.is_open and not scope.cancel_called:
+                scope.expired = True
                 scope.cancel()

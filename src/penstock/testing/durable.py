@@ -93,6 +93,7 @@ def run_workflow(
     steps: Mapping[Step[..., Any], Callable[..., Any] | Takes] | None = None,
     messages: Sequence[Message] = (),
     cancel_after: Duration | None = None,
+    deadline: Duration | None = None,
     seed: str | int = "test",
     started_at: datetime = STARTED_AT,
     limits: Limits | None = None,
@@ -104,7 +105,8 @@ def run_workflow(
     wrapped in `Takes`. Retries, time limits and pauses are kept to. ``seed`` is the run's id, which `rng` and `uuid4`
     follow from. Raises `StuckWorkflow`, `NotDeterministic`, and `Blocked` for what an engine would block.
     """
-    memory = _Memory(workflow, args, kwargs, steps or {}, str(seed), started_at, limits)
+    arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
+    memory = _Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
     for message in messages:
         text = encode(message.value, f"message {message.name!r}")
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
@@ -129,8 +131,7 @@ class _Memory:
     def __init__(
         self,
         workflow: Workflow[Any, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        arguments: str,
         fakes: Mapping[Step[..., Any], Callable[..., Any] | Takes],
         run_id: str,
         started_at: datetime,
@@ -138,7 +139,6 @@ class _Memory:
     ) -> None:
         self.fakes = {step.name: fake for step, fake in fakes.items()}
         self.began = self._at = started_at.timestamp()
-        arguments = workflow.encode_arguments(args, kwargs)
         self._activate: Callable[[], Activation] = partial(
             Activation, workflow, run_id, arguments, self.began, self, limits
         )
