@@ -99,7 +99,7 @@ class Driver:
         if seconds:
             self.clock.advance(seconds)
         fired = await self.engine.timers.fire_once()
-        await self.engine.full_path.lane.wait_flushed()
+        await self.engine.full_path.wait_flushed()
         await self.engine.full_path.long.batcher.wait_flushed()
         return fired
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,11 +12,9 @@ import trio
 from penstock.engine.lanes.command import Command
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
-from penstock.engine.lanes.post_commit import PostCommit
 from penstock.engine.tasks import SignalCommand
 from penstock.engine.vocabulary import Signal
 from penstock.store.connection import TrioConnection
-from penstock.store.in_doubt import InDoubtCommit
 from penstock.store.statements import SQL
 from penstock.testing.definitions import definition, end, service
 from tests.engine.driver import Driver, number
@@ -37,7 +37,7 @@ class Lanes:
         self.begun: list[list[int]] = []
         self.gates: dict[int, trio.Event] = {}
         self._driver = driver
-        original = driver.engine.full_path._transaction
+        original = driver.engine.full_path._transact
 
         async def transaction(connection: Any, items: list[Command], *more: Any) -> None:
             if len(items) == 1:
@@ -45,7 +45,7 @@ class Lanes:
                 await self.gates[items[0].instance].wait()
             await original(connection, items, *more)
 
-        monkeypatch.setattr(driver.engine.full_path, "_transaction", transaction)
+        monkeypatch.setattr(driver.engine.full_path, "_transact", transaction)
 
     async def has_begun(self, instance: int) -> None:
         async def begun() -> bool:
@@ -57,9 +57,7 @@ class Lanes:
         """The queue's own batch is over, or at the instance again."""
 
         async def done() -> bool:
-            return (
-                self._driver.engine.full_path.lane.statistics().batch_age_s is None or self.begun.count([instance]) > 1
-            )
+            return self._driver.engine.full_path.statistics().batch_age_s is None or self.begun.count([instance]) > 1
 
         await wait_until(done)
 
@@ -80,7 +78,7 @@ async def test_what_stands_aside_is_not_applied_by_its_batch(driver: Driver, mon
     lanes.gates[number(slow)].set()
     for item in items:
         await item.wait_answer()
-    await driver.engine.full_path.lane.wait_flushed()
+    await driver.engine.full_path.wait_flushed()
     assert lanes.begun.count([number(slow)]) == 1
     assert driver.rows("SELECT count(*) FROM buffered_signal WHERE instance_id = %s", number(slow)) == [(1,)]
 
@@ -88,16 +86,16 @@ async def test_what_stands_aside_is_not_applied_by_its_batch(driver: Driver, mon
 async def test_two_lanes_may_look_for_one_commit(driver: Driver) -> None:
     """Of a transaction whose COMMIT was not answered some items may stand aside, and ask in their own time."""
     await driver.upload(EARLY)
-    items = [signal_to((await driver.start("early")).id) for _ in range(2)]
+    items: list[Command] = [signal_to((await driver.start("early")).id) for _ in range(2)]
     wide = driver.engine.full_path
     async with driver.engine.database.connection() as first, driver.engine.database.connection() as second:
         xid = str((await first.fetch(SQL["transaction_id"]))[0][0])
-        sent = InDoubtCommit(xid, [], items, repeatable=True)
-        wide._in_doubt[sent] = PostCommit()
+        transaction = driver.engine.transactions.begin(datetime.now(UTC), xid, deque())
+        transaction.writes(first, items, [])
+        wide._in_doubt.append(transaction)
         async with trio.open_nursery() as nursery:
             for connection, item in zip((first, second), items, strict=True):
-                item.sent = sent
-                nursery.start_soon(wide.resolve_in_doubt, connection, [item])
+                nursery.start_soon(wide._resolve, connection, [item])
     assert not wide._in_doubt
 
 

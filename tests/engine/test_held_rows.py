@@ -339,7 +339,7 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""
-    lane = driver.engine.fast_path.lane
+    lane = driver.engine.fast_path
     nothing: Any = None
     item = FastCompletion(
         JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing

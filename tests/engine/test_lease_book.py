@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from penstock.engine import ids
-from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.releases import ReleaseItem
+from penstock.engine.lanes.transaction import Transaction
 from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
 from penstock.errors import Conflict
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -217,7 +217,7 @@ async def test_a_retry_claimed_before_the_failures_news_stays_watched(
     job = await driver.one("work", worker="first")
     again: list[Job] = []
     told = trio.Event()
-    committed: Callable[..., Awaitable[None]] = FullPath.committed
+    committed: Callable[..., Awaitable[None]] = Transaction.carry_out
 
     async def overtaken(*args: Any) -> None:
         if not again:
@@ -225,7 +225,7 @@ async def test_a_retry_claimed_before_the_failures_news_stays_watched(
         await committed(*args)
         told.set()
 
-    monkeypatch.setattr(FullPath, "committed", overtaken)
+    monkeypatch.setattr(Transaction, "carry_out", overtaken)
     await driver.fail(job)
     with trio.fail_after(20):
         await told.wait()

@@ -182,7 +182,7 @@ async def test_an_ever_changing_instance_is_evaluated_under_its_lock(
     )
     await driver.run(loop, {"n": 0})
     a = await driver.one("a")
-    advancer = driver.engine.full_path.advancer
+    advancer = driver.engine.transactions.advancer
     evaluate = advancer.ahead
     held: list[bool] = []
 
@@ -295,7 +295,7 @@ async def test_a_new_version_of_what_is_chained_is_evaluated_anew(driver: Driver
     )
     await driver.upload(child)
     await driver.upload(long_once() | {"autoStartNextWorkflow": True, "nextWorkflowId": "child"})
-    advancer = driver.engine.full_path.advancer
+    advancer = driver.engine.transactions.advancer
     evaluate = advancer.ahead
     changed: list[bool] = []
 

@@ -163,7 +163,7 @@ async def test_what_exceeds_an_instances_bound_is_refused_without_effect(make_dr
             del held[instance]
 
     async def take() -> None:
-        await driver.engine.full_path.lane.wait_flushed()  # what a fold has locked is not claimed
+        await driver.engine.full_path.wait_flushed()  # what a fold has locked is not claimed
         held.update({job.instance_id: job for job in await driver.poll("work", n=10)})
 
     held: dict[str, Job] = {}

@@ -100,10 +100,14 @@ class Ahead(NamedTuple):
 class LongItem(Item[R], Generic[R]):
     """An item whose advance may take long."""
 
-    __slots__ = ("ahead", "case", "stays", "tries", "was_long")
+    __slots__ = ("ahead", "case", "planned", "stays", "tries", "was_long")
+
+    repeatable = False
+    """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.planned: Any = None  # its answer, once its transaction is known to be committed
         self.case: Case | None = None  # of an attempt that took too long
         self.ahead: Ahead | None = None
         self.tries = 0

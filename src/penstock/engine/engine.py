@@ -22,16 +22,17 @@ from penstock.engine.inbox import Inbox
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
+from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.lanes.commands import FoldCommand, TimerCommand
 from penstock.engine.lanes.fast_path import FastPath
 from penstock.engine.lanes.full_path import FullPath
-from penstock.engine.lanes.lane import Batcher
+from penstock.engine.lanes.starts import Starts
+from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.leases import Leases
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
 from penstock.engine.runs import Runs
-from penstock.engine.starts import Starts
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
 from penstock.engine.variables import VariablesCache
@@ -73,11 +74,12 @@ class Engine:
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory, self.events)
         self.aside = Aside(metrics)
         self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
-        self.full_path = FullPath(
+        self.transactions = Transactions(
             database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
         )
+        self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold)
-        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.full_path)
+        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
         self.leases = Leases(
             database,
             settings,
@@ -107,8 +109,8 @@ class Engine:
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""
         return [
-            self.fast_path.lane,
-            self.full_path.lane,
+            self.fast_path,
+            self.full_path,
             self.starts.lane,
             self.starts.keyed,
             self.full_path.long.batcher,
@@ -155,7 +157,7 @@ class Engine:
         self._folding.add(instance)
         item = FoldCommand(instance, lambda: self._folding.discard(instance))
         try:
-            self.full_path.lane.submit_nowait(item, within_s=0)
+            self.full_path.submit_nowait(item, within_s=0)
         except TooManyRequests:
             self._folding.discard(instance)
 

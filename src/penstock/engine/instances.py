@@ -17,6 +17,8 @@ from penstock.engine.definitions import Definitions
 from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.start_item import StartItem
+from penstock.engine.lanes.starts import Starts
 from penstock.engine.paging import (
     BUSINESS_KEY_MAX_CHARS,
     NAME_MAX_CHARS,
@@ -27,7 +29,6 @@ from penstock.engine.paging import (
 )
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
-from penstock.engine.starts import StartItem, Starts
 from penstock.engine.views import history_items, summarize_instances, view_instances
 from penstock.engine.vocabulary import AuditSlice, InstancePage, InstanceSlice, StartRequest, StartResult
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -99,7 +100,9 @@ class Instances:
         """Queue a start, with room for its answer: its own variables come back."""
         self._check(request)
         current_hold().reserve(COPIES * len(request.variables))
-        return self._starts.submit_nowait(request)
+        item = StartItem(request)
+        self._starts.lane_of(item).submit_nowait(item)
+        return item
 
     async def start_batch(self, requests: Sequence[StartRequest]) -> list[StartResult]:
         """Start many; one result each, in order. A bad item never fails its neighbours."""

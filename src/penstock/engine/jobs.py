@@ -242,7 +242,7 @@ class Jobs:
         plan = loaded.plans[step]
         if plan is not None:
             item = FastCompletion(job, call, request.variables, loaded, step, plan)
-            verdict = await self._fast_path.lane.submit(item)
+            verdict = await self._fast_path.submit(item)
             if verdict is not Verdict.APPLY:
                 return verdict
         answer = await self._full_path.submit(CompleteCommand(job, call, request.variables))
@@ -340,7 +340,7 @@ class Jobs:
         if plan is None:
             return None
         item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
-        self._fast_path.lane.submit_nowait(item)
+        self._fast_path.submit_nowait(item)
         return item
 
     def _outcome(self, job_id: str, verdict: Verdict) -> ItemOutcome:

@@ -84,11 +84,11 @@ class SignalCommand(TaskCommand):
                 raise IdempotencyConflict("the Idempotency-Key was used with another request")
             raise Settled(None)
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         self._kept = None
-        return super().decide(locked, loaded, known, armed)
+        return super().event(locked, loaded, known, armed)
 
     def not_open(self, locked: LockedInstance, step: Step) -> Event:
         if not (self.buffer or step.buffer):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from psycopg import errors as pg_errors
 
@@ -25,12 +24,10 @@ NOTE_SCOPE = "commit"
 class InDoubtCommit:
     """A transaction on its way: its id, and what proves it (None: it may be repeated without harm)."""
 
-    __slots__ = ("items", "proof", "writes", "xid")
+    __slots__ = ("proof", "writes", "xid")
 
-    def __init__(self, xid: str, changes: Sequence[Change], items: Sequence[Any], *, repeatable: bool) -> None:
+    def __init__(self, xid: str, changes: Sequence[Change], *, repeatable: bool) -> None:
         self.xid = xid
-        self.items = items
-        """Who asked for it, and is answered together."""
         self.proof = None if repeatable else _written_anyway(changes)
         self.writes: list[Statement] = []
         """What has to be written for the sake of the proof: nothing, as a rule."""

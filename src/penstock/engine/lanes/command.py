@@ -11,7 +11,6 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.errors import Conflict
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
-from penstock.store.in_doubt import InDoubtCommit
 from penstock.store.jobs import ExecutionInfo, JobKey
 from penstock.store.statements import Statement
 
@@ -38,10 +37,8 @@ class IsCode(Conflict):
 class Command(LongItem[Any]):
     """Something to do with one instance."""
 
-    __slots__ = ("instance", "job", "planned", "sent", "timer", "worker")
+    __slots__ = ("instance", "job", "timer", "worker")
 
-    repeatable = False
-    """Whether doing it twice is doing it once: then nothing has to prove that it was committed."""
     prepares = False
     """Whether `prepare` writes."""
     folds = False
@@ -62,13 +59,11 @@ class Command(LongItem[Any]):
         self.job = job
         self.worker = worker
         self.timer = timer
-        self.planned: object = None
-        self.sent: InDoubtCommit | None = None
 
     async def prepare(self, connection: TrioConnection) -> None:
-        """What has to be read, or taken, first, under the instance's lock. Raises as `decide`."""
+        """What has to be read, or taken, first, under the instance's lock. Raises as `event`."""
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""

@@ -45,7 +45,7 @@ class CompleteCommand(Command):
         self.call = call
         self.output = output
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert known is not None
@@ -73,7 +73,7 @@ class FailCommand(Command):
         self.error = error
         self.retry_after_s = retry_after_s
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert known is not None
@@ -100,7 +100,7 @@ class DeadLetterCommand(Command):
         self.attempt = attempt
         self.expiries = expiries
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
@@ -135,7 +135,7 @@ class CancelCommand(Command):
         self.reason = reason
         self.actor = actor()
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
@@ -167,7 +167,7 @@ class RetryCommand(Command):
         if holder is not None:
             raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
@@ -200,7 +200,7 @@ class TaskCommand(Command):
         self.by = self.actor if by is None else by
         self.detail = None if self.by == self.actor else f"for {self.by}"
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         signal = self.kind is StepType.WAIT
@@ -276,7 +276,7 @@ class TimerCommand(Command):
             self._on_refused(self.instance, self.timer, error)
         super().refuse(error)
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert self.timer is not None
@@ -324,7 +324,7 @@ class FoldCommand(Command):
         self._done()
         super().refuse(error)
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:

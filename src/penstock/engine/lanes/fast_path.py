@@ -24,7 +24,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, LOCKED, Database
+from penstock.store.database import Database
 from penstock.store.jobs import FastItem, JobKey, Moved
 
 TRIES_MAX = 3
@@ -50,8 +50,8 @@ class FastCompletion(Item[Verdict]):
         self.waiter: Waiter | None = None
 
 
-class FastPath:
-    """The queue of completions of the fast path and what applies them."""
+class FastPath(Lane[FastCompletion]):
+    """The lane of completions of the fast path."""
 
     def __init__(
         self,
@@ -62,43 +62,30 @@ class FastPath:
         cache: VariablesCache,
         fold: Callable[[int], None],
     ) -> None:
-        self._metrics = metrics
-        self._to_outbox = settings.through_kafka
-        self._polls = polls
-        self._cache = cache
-        self._fold = fold
-        self.lane: Lane[FastCompletion] = Lane(
+        super().__init__(
             "complete",
             database,
             settings,
             metrics,
             self._batch,
             find_held=find_held_jobs,
+            look=self._find_lost,
+            undo=self._give_up,
             key=lambda item: item.job.token,
             label="narrow",
             finish=self._batch_over,
         )
+        self._to_outbox = settings.through_kafka
+        self._polls = polls
+        self._cache = cache
+        self._fold = fold
 
     def _batch_over(self, items: list[FastCompletion]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
     async def _batch(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
-        if again:
-            await self._find_lost(connection, items)
-        pending = [item for item in items if not item.settled]
-        try:
-            if pending:
-                await self._complete(connection, pending, again)
-        except LOCKED:
-            if not again:
-                self._give_up(items)
-            raise
-        except AWAY:
-            raise  # reservations are kept: whether the jobs were handed off is looked up at the next try
-        except BaseException:
-            self._give_up(items)
-            raise
+        await self._complete(connection, items, again)
         self._give_up(items)
 
     async def _complete(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:

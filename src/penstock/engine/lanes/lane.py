@@ -1,9 +1,8 @@
 """A lane: a queue of changes and what brings them into the database, together, each answered once.
 
-Natural batching: whatever waits is taken together, whenever the flusher is idle. No timer, no added delay. Under load
-the batches grow by themselves, at rest an item goes alone and at once. `Batcher` is the queue; `Lane` adds how its
-batches meet the database: outages waited out, deadlocks repeated, bad items found by halving, and doubt. What an
-earlier try may have done is told to ``apply`` (``again``), which looks before it answers.
+`Batcher` is the queue; `Lane` adds how its batches meet the database: outages waited out, deadlocks repeated, bad items
+found by halving, and doubt. Before a batch is tried again that may have been committed, the lane looks what became of
+it: of the transactions that it committed (`commit`) by their ids, of single statements by ``look``.
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
 asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
@@ -14,14 +13,16 @@ an operating error. Must not know what the items are, nor SQL. Cancelling `submi
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
 import trio
 
+from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.lanes.item import Item
-from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
+from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -41,19 +42,19 @@ from penstock.store.database import (
     table_is_locked,
     wait_replicated,
 )
+from penstock.store.outcome import InDoubt
+from penstock.store.statements import SQL, Statement
 
-ASIDE_PAUSE_S: Final = 0.05
-"""Between two tries of what stands aside."""
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.5
 """Pauses between two tries while the database is away."""
 
 
-R = TypeVar("R")
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
 Apply = Callable[[TrioConnection, list[I], bool], Awaitable[None]]
 FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
+Look = Callable[[TrioConnection, list[I]], Awaitable[None]]
 
 AWAY_REASON = "the database is away"
 HELD_REASON = "another transaction holds what the call needs; try again"
@@ -63,167 +64,45 @@ log = get_logger(__name__)
 _outages = RateLimitedLog(log, interval_seconds=5)
 
 
-class BatcherStatistics(NamedTuple):
-    """How many items wait in the queue and beside it, and how many seconds the batch from the queue takes already that
-    is being applied (None: none is)."""
-
-    waiting: int
-    aside: int
-    batch_age_s: float | None
+class Committable(Protocol):
+    """A transaction that a lane commits, and what hangs on it."""
 
     @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do and nothing being done."""
-        return self == (0, 0, None)
+    def items(self) -> Sequence[Item[Any]]:
+        """Whom it answers."""
+        ...
 
+    @property
+    def proof_writes(self) -> Sequence[Statement]:
+        """What has to be written so that `was_committed` can tell."""
+        ...
 
-class Batcher(Generic[I]):
-    """A queue of items and the task that applies them.
+    async def was_committed(self, connection: TrioConnection) -> bool | None:
+        """What became of it, asked on another connection. None: it still runs."""
+        ...
 
-    ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
-    process (all operating errors are answers). ``key`` gives what may occur only once in a batch (the token, the
-    instance); a second one waits for the next batch, and stands aside when the first one does.
-    """
+    def answer(self) -> None:
+        """It is committed: answer its items."""
+        ...
 
-    def __init__(
-        self,
-        name: str,
-        apply: Callable[[list[I]], Awaitable[None]],
-        *,
-        max_items: int,
-        max_queue_items: int,
-        key: Callable[[I], object] | None = None,
-        on_batch: Callable[[int], None] | None = None,
-        within_s: float = 0.0,
-    ) -> None:
-        self.name = name
-        self._apply = apply
-        self._max_items = max_items
-        self._max_queue_items = max_queue_items
-        self._key = key
-        self._within_s = within_s
-        self._on_batch = on_batch
-        self._queue: deque[I] = deque()
-        self._aside: deque[I] = deque()
-        self._lot = trio.lowlevel.ParkingLot()
-        self._aside_lot = trio.lowlevel.ParkingLot()
-        self._idle = trio.lowlevel.ParkingLot()
-        self._begun_at: float | None = None  # of the batch from the queue that is being applied
-        self._retrying: list[I] = []  # the batch of those aside that is being applied
+    async def carry_out(self, connection: TrioConnection, now: datetime | None = None) -> None:
+        """It is committed: what follows in this engine's memory. ``now``: its time, where that is just now."""
+        ...
 
-    def submit_nowait(self, item: I, *, within_s: float | None = None) -> None:
-        """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general.
-
-        Raises TooManyRequests when the queue is full; the item is refused then.
-        """
-        if len(self._queue) + len(self._aside) >= self._max_queue_items:
-            raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
-        item.deadline = trio.current_time() + (self._within_s if within_s is None else within_s)
-        self._queue.append(item)
-        self._lot.unpark()
-
-    async def submit(self, item: Item[R]) -> R:
-        """Queue an item and wait for its answer."""
-        self.submit_nowait(item)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
-        return await item.wait_answer()
-
-    def set_aside(self, items: Iterable[I], *, in_doubt: bool = False) -> None:
-        """Let items wait beside the queue, as other transactions hold their rows. ``in_doubt``: an earlier try may have
-        been committed."""
-        for item in items:
-            item.stand_aside(in_doubt=in_doubt)
-            self._aside.append(item)
-        self._aside_lot.unpark()
-
-    def statistics(self) -> BatcherStatistics:
-        """A snapshot. Cheap."""
-        age_s = None if self._begun_at is None else trio.current_time() - self._begun_at
-        return BatcherStatistics(len(self._queue), len(self._aside) + len(self._retrying), age_s)
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Apply batches until cancelled. A batch that is being applied is finished first (its bound is `apply`'s)."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_aside)
-            task_status.started()
-            while True:
-                while not self._queue:
-                    self._idle.unpark_all()
-                    await self._lot.park()
-                if batch := self._take():
-                    await self._flush(batch)
-
-    async def _flush(self, batch: list[I]) -> None:
-        self._begun_at = trio.current_time()
-        if self._on_batch is not None:
-            self._on_batch(len(batch))
-        try:
-            await self._apply_shielded(batch)
-        finally:
-            self._begun_at = None
-
-    async def _apply_shielded(self, batch: list[I]) -> None:
-        for item in batch:
-            item.batch = batch
-        with trio.CancelScope(shield=True):
-            await self._apply(batch)
-
-    async def _run_aside(self) -> None:
-        while True:
-            while not self._aside:
-                self._idle.unpark_all()
-                await self._aside_lot.park()
-            await trio.sleep(ASIDE_PAUSE_S)
-            self._retrying = self._take_aside()
-            try:
-                await self._apply_shielded(self._retrying)
-            finally:
-                self._retrying = []
-
-    async def wait_flushed(self) -> None:
-        """Wait until nothing waits and nothing is being applied."""
-        while not self.statistics().idle:
-            await self._idle.park()
-
-    def _take(self) -> list[I]:
-        queue = self._queue
-        if self._key is None:
-            return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
-        taken: dict[object, I] = {}
-        later: list[I] = []
-        aside = (*self._aside, *self._retrying)
-        held = {self._key(item) for item in aside} if aside else ()
-        while queue and len(taken) < self._max_items:
-            item = queue.popleft()
-            key = self._key(item)
-            if key in held:
-                self.set_aside([item])
-            elif key in taken:
-                later.append(item)
-            else:
-                taken[key] = item
-        queue.extendleft(reversed(later))
-        return list(taken.values())
-
-    def _take_aside(self) -> list[I]:
-        """The oldest ones; of those with one key the first."""
-        taken: dict[object, I] = {}
-        for _ in range(len(self._aside)):
-            item = self._aside.popleft()
-            key = id(item) if self._key is None else self._key(item)
-            if len(taken) == self._max_items or taken.setdefault(key, item) is not item:
-                self._aside.append(item)
-        for item in taken.values():
-            item.aside = False
-        return list(taken.values())
+    def give_up(self) -> None:
+        """It was rolled back: what it reserved is free again."""
+        ...
 
 
 class Lane(Batcher[I]):
     """A queue whose batches are applied in the database.
 
-    ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed: then
-    it looks before it answers, and what it sees is on the standby, too. ``find_held(connection, items)`` gives those
-    whose rows other transactions hold now. ``divide`` makes several batches of one; ``finish`` hears of each batch that
-    is over, however it went. ``label`` is that of the metric of batches.
+    ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed.
+    ``look(connection, items)`` is called before it then, and answers those of which it sees that they were applied;
+    what it sees is on the standby, too. ``undo(items)`` gives up what a try reserved that was surely rolled back.
+    ``find_held(connection, items)`` gives those whose rows other transactions hold now. ``divide`` makes several
+    batches of one; ``finish`` hears of each batch that is over, however it went. ``label`` is that of the metric of
+    batches.
     """
 
     def __init__(
@@ -235,6 +114,8 @@ class Lane(Batcher[I]):
         apply: Apply[I],
         *,
         find_held: FindHeld[I] | None = None,
+        look: Look[I] | None = None,
+        undo: Callable[[list[I]], None] | None = None,
         key: Callable[[I], object] | None = None,
         label: str | None = None,
         divide: Callable[[list[I]], list[list[I]]] | None = None,
@@ -253,8 +134,11 @@ class Lane(Batcher[I]):
         self._metrics = metrics
         self._apply_in = apply
         self._find_held = find_held
+        self._look = look
+        self._undo = undo
         self._divide_batch = divide
         self._finish = finish
+        self._in_doubt: list[Committable] = []
 
     async def apply_batch(self, items: list[I]) -> None:
         """Apply a batch; every item is settled then, stands aside or is with another queue."""
@@ -264,6 +148,8 @@ class Lane(Batcher[I]):
         finally:
             if self._finish is not None:
                 self._finish(items)
+            if self._in_doubt:
+                self._abandon(items)
 
     async def apply_safely(self, items: Sequence[I]) -> None:
         """Call ``apply`` until every item is settled, stands aside, or is with another queue.
@@ -317,8 +203,73 @@ class Lane(Batcher[I]):
                 await wait_replicated(connection)
             if ask:
                 items = await self._leave_held(connection, items, again)
+            if again and items:
+                await self._resolve(connection, items)
+                items = [item for item in items if not item.settled]
             if items:
-                await self._apply_in(connection, items, again)
+                await self._apply_or_undo(connection, items, again)
+
+    async def _apply_or_undo(self, connection: TrioConnection, items: list[I], again: bool) -> None:
+        try:
+            await self._apply_in(connection, items, again)
+        except BaseException as error:
+            # in doubt, reservations are kept: whether their jobs were leased is looked up at the next try
+            if self._undo is not None and (not isinstance(error, AWAY) or (isinstance(error, LOCKED) and not again)):
+                self._undo(items)
+            raise
+
+    # -- its transactions, and doubt
+
+    @contextmanager
+    def transaction(self, transaction: Committable) -> Generator[None]:
+        """What fails within gives up what the transaction reserved, unless its COMMIT is in doubt."""
+        try:
+            yield
+        except BaseException:
+            if transaction not in self._in_doubt:
+                transaction.give_up()
+            raise
+
+    async def commit(self, connection: TrioConnection, transaction: Committable, writes: Sequence[Statement]) -> None:
+        """Send the last writes of a transaction with its COMMIT, and answer its items. In doubt, the next try of one of
+        its items looks what became of it."""
+        self._in_doubt.append(transaction)
+        try:
+            await connection.roundtrip([*writes, *transaction.proof_writes, (SQL["commit"], ())])
+        except DatabaseError as error:
+            if not isinstance(error, InDoubt):  # surely rolled back
+                self._in_doubt.remove(transaction)
+            raise
+        self._in_doubt.remove(transaction)
+        transaction.answer()  # first of all: what follows may fail, and must not let them be decided again
+
+    async def _resolve(self, connection: TrioConnection, items: list[I]) -> None:
+        """Look what an earlier try has done, and answer the items that it answers."""
+        asking = set(items)  # another batch has its own under way
+        for transaction in [each for each in self._in_doubt if not asking.isdisjoint(each.items)]:
+            committed = await transaction.was_committed(connection)
+            if committed is None:
+                raise TryAgain("a transaction in doubt has not ended yet")
+            if transaction not in self._in_doubt:
+                continue  # others of its items, which stood aside, have looked meanwhile
+            self._in_doubt.remove(transaction)
+            if committed:
+                transaction.answer()  # also those that stand aside meanwhile
+                await transaction.carry_out(connection)
+            else:
+                transaction.give_up()
+        if self._look is not None:
+            await self._look(connection, items)
+
+    def _abandon(self, items: list[I]) -> None:
+        """Nobody asks any more what became of the transactions of these items, unless others of theirs stand aside."""
+        over = set(items)
+        for transaction in [each for each in self._in_doubt if not over.isdisjoint(each.items)]:
+            if all(item.settled for item in transaction.items):
+                self._in_doubt.remove(transaction)
+                transaction.give_up()
+
+    # -- others' locks
 
     async def _leave_held(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
         """Let those stand aside whose rows others hold; the rest."""

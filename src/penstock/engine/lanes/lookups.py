@@ -27,9 +27,9 @@ class Lookups(Lane[Lookup]):
     """Reads, together, what is asked about jobs. Takes no locks."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics) -> None:
-        super().__init__("look-up", database, settings, metrics, self._look)
+        super().__init__("look-up", database, settings, metrics, self._read)
 
-    async def _look(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
+    async def _read(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
         found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
         for item, known in zip(items, found, strict=True):
             item.answer(known)

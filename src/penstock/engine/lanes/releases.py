@@ -46,8 +46,8 @@ class ReleaseItem(Item[bool]):
 
 
 class Releases(Lane[ReleaseItem]):
-    """Gives leases back. ``queued`` is told the type of each job that is in the queue again; ``look`` that one is whose
-    type is not known here."""
+    """Gives leases back. ``queued`` is told the type of each job that is in the queue again, ``look_soon`` that one is
+    whose type is not known here."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Releases(Lane[ReleaseItem]):
         definitions: Definitions,
         leases: LeaseBook,
         queued: Callable[[str], None],
-        look: Callable[[], None],
+        look_soon: Callable[[], None],
     ) -> None:
         super().__init__(
             "release",
@@ -72,7 +72,7 @@ class Releases(Lane[ReleaseItem]):
         self._definitions = definitions
         self._leases = leases
         self._queued = queued
-        self._look = look
+        self._look_soon = look_soon
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
 
     def give_back(self, jobs: Sequence[Job]) -> None:
@@ -115,7 +115,7 @@ class Releases(Lane[ReleaseItem]):
                 if name is not None:
                     self._queued(name)
                 else:
-                    self._look()
+                    self._look_soon()
             item.tries += 1
             if row is not None or again or item.tries >= RELEASE_TRIES_MAX:  # its row may just have changed
                 item.answer(row is not None or again)

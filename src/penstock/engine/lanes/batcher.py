@@ -1,0 +1,177 @@
+"""A queue of items and the task that applies them: natural batching.
+
+Whatever waits is taken together, whenever the flusher is idle. No timer, no added delay. Under load the batches grow by
+themselves, at rest an item goes alone and at once. Items whose rows other transactions hold stand aside, beside the
+queue, and a second task tries them again and again. Must not know what the items are, nor the database.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import trio
+
+from penstock.engine.lanes.item import Item
+from penstock.errors import TooManyRequests
+
+ASIDE_PAUSE_S: Final = 0.05
+"""Between two tries of what stands aside."""
+
+R = TypeVar("R")
+I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
+
+
+class BatcherStatistics(NamedTuple):
+    """How many items wait in the queue and beside it, and how many seconds the batch from the queue takes already that
+    is being applied (None: none is)."""
+
+    waiting: int
+    aside: int
+    batch_age_s: float | None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do and nothing being done."""
+        return self == (0, 0, None)
+
+
+class Batcher(Generic[I]):
+    """A queue of items and the task that applies them.
+
+    ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
+    process (all operating errors are answers). ``key`` gives what may occur only once in a batch (the token, the
+    instance); a second one waits for the next batch, and stands aside when the first one does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        apply: Callable[[list[I]], Awaitable[None]],
+        *,
+        max_items: int,
+        max_queue_items: int,
+        key: Callable[[I], object] | None = None,
+        on_batch: Callable[[int], None] | None = None,
+        within_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self._apply = apply
+        self._max_items = max_items
+        self._max_queue_items = max_queue_items
+        self._key = key
+        self._within_s = within_s
+        self._on_batch = on_batch
+        self._queue: deque[I] = deque()
+        self._aside: deque[I] = deque()
+        self._lot = trio.lowlevel.ParkingLot()
+        self._aside_lot = trio.lowlevel.ParkingLot()
+        self._idle = trio.lowlevel.ParkingLot()
+        self._begun_at: float | None = None  # of the batch from the queue that is being applied
+        self._retrying: list[I] = []  # the batch of those aside that is being applied
+
+    def submit_nowait(self, item: I, *, within_s: float | None = None) -> None:
+        """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general.
+
+        Raises TooManyRequests when the queue is full; the item is refused then.
+        """
+        if len(self._queue) + len(self._aside) >= self._max_queue_items:
+            raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
+        item.deadline = trio.current_time() + (self._within_s if within_s is None else within_s)
+        self._queue.append(item)
+        self._lot.unpark()
+
+    async def submit(self, item: Item[R]) -> R:
+        """Queue an item and wait for its answer."""
+        self.submit_nowait(item)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
+        return await item.wait_answer()
+
+    def set_aside(self, items: Iterable[I], *, in_doubt: bool = False) -> None:
+        """Let items wait beside the queue, as other transactions hold their rows. ``in_doubt``: an earlier try may have
+        been committed."""
+        for item in items:
+            item.stand_aside(in_doubt=in_doubt)
+            self._aside.append(item)
+        self._aside_lot.unpark()
+
+    def statistics(self) -> BatcherStatistics:
+        """A snapshot. Cheap."""
+        age_s = None if self._begun_at is None else trio.current_time() - self._begun_at
+        return BatcherStatistics(len(self._queue), len(self._aside) + len(self._retrying), age_s)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Apply batches until cancelled. A batch that is being applied is finished first (its bound is `apply`'s)."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_aside)
+            task_status.started()
+            while True:
+                while not self._queue:
+                    self._idle.unpark_all()
+                    await self._lot.park()
+                if batch := self._take():
+                    await self._flush(batch)
+
+    async def _flush(self, batch: list[I]) -> None:
+        self._begun_at = trio.current_time()
+        if self._on_batch is not None:
+            self._on_batch(len(batch))
+        try:
+            await self._apply_shielded(batch)
+        finally:
+            self._begun_at = None
+
+    async def _apply_shielded(self, batch: list[I]) -> None:
+        for item in batch:
+            item.batch = batch
+        with trio.CancelScope(shield=True):
+            await self._apply(batch)
+
+    async def _run_aside(self) -> None:
+        while True:
+            while not self._aside:
+                self._idle.unpark_all()
+                await self._aside_lot.park()
+            await trio.sleep(ASIDE_PAUSE_S)
+            self._retrying = self._take_aside()
+            try:
+                await self._apply_shielded(self._retrying)
+            finally:
+                self._retrying = []
+
+    async def wait_flushed(self) -> None:
+        """Wait until nothing waits and nothing is being applied."""
+        while not self.statistics().idle:
+            await self._idle.park()
+
+    def _take(self) -> list[I]:
+        queue = self._queue
+        if self._key is None:
+            return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
+        taken: dict[object, I] = {}
+        later: list[I] = []
+        aside = (*self._aside, *self._retrying)
+        held = {self._key(item) for item in aside} if aside else ()
+        while queue and len(taken) < self._max_items:
+            item = queue.popleft()
+            key = self._key(item)
+            if key in held:
+                self.set_aside([item])
+            elif key in taken:
+                later.append(item)
+            else:
+                taken[key] = item
+        queue.extendleft(reversed(later))
+        return list(taken.values())
+
+    def _take_aside(self) -> list[I]:
+        """The oldest ones; of those with one key the first."""
+        taken: dict[object, I] = {}
+        for _ in range(len(self._aside)):
+            item = self._aside.popleft()
+            key = id(item) if self._key is None else self._key(item)
+            if len(taken) == self._max_items or taken.setdefault(key, item) is not item:
+                self._aside.append(item)
+        for item in taken.values():
+            item.aside = False
+        return list(taken.values())

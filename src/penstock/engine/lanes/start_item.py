@@ -1,0 +1,51 @@
+"""What waits in the lanes of starts: one request to start an instance."""
+
+from __future__ import annotations
+
+from penstock.access.identity import actor
+from penstock.engine.advancer import LongItem
+from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.vocabulary import StartRequest
+from penstock.engine.waiters import Waiter
+from penstock.wire import model
+from penstock.wire.noun import text_bytes
+
+
+class StartItem(LongItem[model.Instance]):
+    """One start."""
+
+    __slots__ = ("actor", "hold", "id", "loaded", "request", "waiter")
+
+    def __init__(self, request: StartRequest) -> None:
+        super().__init__()
+        self.request = request
+        self.hold = current_hold()
+        self.actor = actor()
+        self.id = 0
+        self.loaded: LoadedDefinition | None = None
+        self.waiter: Waiter | None = None
+
+    def answer(self, answer: model.Instance) -> None:
+        """With room for its own variables reserved before: what there is beyond them is counted too."""
+        more_bytes = text_bytes(answer.variables) - len(self.request.variables)
+        if more_bytes > 0 and not self.settled:
+            self.hold.add(COPIES * more_bytes)
+        super().answer(answer)
+
+    @property
+    def key(self) -> tuple[str | None, str | None]:
+        """What another start may wait for: its idempotency key, else definition and instance key."""
+        request = self.request
+        if request.idempotency_key is not None:
+            return request.idempotency_key, None
+        return request.definition_id, request.instance_key
+
+    @property
+    def keyed(self) -> bool:
+        return self.request.idempotency_key is not None or self.request.instance_key is not None
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """In what order starts claim their keys."""
+        return self.request.idempotency_key or "", self.request.instance_key or ""

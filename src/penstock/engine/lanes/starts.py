@@ -1,0 +1,229 @@
+"""The lanes of starts: plain ones in one statement, the others through `core.advance` (`full_starts`).
+
+A start is plain (the fast path) when its first step is a plain job and it carries no key. Those with a key have a lane
+of their own, as one may wait for another one's commit.
+"""
+
+from __future__ import annotations
+
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.deliveries import Delivery
+from penstock.engine.ids import IdSource
+from penstock.engine.lanes.full_starts import FullStarts
+from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.long_path import LongPath
+from penstock.engine.lanes.start_item import StartItem
+from penstock.engine.lanes.transaction import Transactions
+from penstock.engine.polls import Polls
+from penstock.engine.vocabulary import raw
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import instances as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import LOCKED, Database, IdTaken
+from penstock.store.definitions import latest_keys
+from penstock.store.instances import FastStart
+from penstock.wire import model
+
+
+class Starts:
+    """The lanes of starts and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        polls: Polls,
+        id_source: IdSource,
+        transactions: Transactions,
+    ) -> None:
+        self._to_outbox = settings.through_kafka
+        self._metrics = metrics
+        self._definitions = definitions
+        self._polls = polls
+        self._ids = id_source
+        self.lane: Lane[StartItem] = Lane(
+            "start",
+            database,
+            settings,
+            metrics,
+            self._batch,
+            look=self._find_lost,
+            undo=self._give_up,
+            label="start",
+            finish=self._batch_over,
+        )
+        self.keyed: Lane[StartItem] = Lane(
+            "keyed start",
+            database,
+            settings,
+            metrics,
+            self._batch_keyed,
+            key=lambda item: item.key,
+        )
+        self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
+        self._full = FullStarts(definitions, transactions, id_source, self.long.take_over)
+
+    def lane_of(self, item: StartItem) -> Lane[StartItem]:
+        """Where it waits."""
+        return self.keyed if item.keyed else self.lane
+
+    def _batch_over(self, items: list[StartItem]) -> None:
+        self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
+
+    async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        fresh = [item for item in items if not item.settled and item.loaded is None]
+        await self._load(connection, fresh)
+        known = [(item, item.loaded) for item in items if not item.settled and item.loaded is not None]
+        plain = [item for item, loaded in known if self._is_fast(loaded)]
+        others = [item for item, loaded in known if not self._is_fast(loaded)]
+        if plain:
+            await self._start_fast(connection, plain, again)
+        if others:
+            await self._full.apply(self.lane, connection, others)
+
+    def _is_fast(self, loaded: LoadedDefinition) -> bool:
+        """All fast starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
+        return bool(loaded.fast_start) and not (loaded.code and self._to_outbox)
+
+    async def _load(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""
+        latest = sorted({item.request.definition_id for item in items if not item.request.definition_version})
+        keys = await latest_keys(connection, latest) if latest else {}
+        for item in items:
+            request = item.request
+            if request.definition_version:
+                item.loaded = await self._definitions.find(
+                    connection, request.definition_id, request.definition_version
+                )
+            elif request.definition_id in keys:
+                item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
+            if item.loaded is None:
+                item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
+
+    async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        rows: list[FastStart] = []
+        untried = [item for item in items if not item.id]
+        for item in items:
+            loaded = item.loaded
+            assert loaded is not None
+            first = loaded.definition.steps[0]
+            item.id = item.id or self._ids.next()
+            if item.waiter is None:
+                item.waiter = self._polls.waiters.reserve(first.job_type or "")
+            job_type = loaded.job_types[0]
+            assert job_type is not None
+            waiter = item.waiter
+            rows.append(
+                FastStart(
+                    item.id,
+                    loaded.key,
+                    item.request.variables,
+                    item.request.business_key,
+                    job_type,
+                    None if waiter is None else waiter.worker,
+                    None if waiter is None else waiter.lease_s,
+                    item.actor,
+                )
+            )
+        try:
+            with self._metrics.db_transaction_seconds["start"].time():
+                begun = await store.start_fast(connection, rows, to_outbox=self._to_outbox)
+        except IdTaken:
+            # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
+            # for under its id at the next try.
+            for item in untried if again else items:
+                item.id = self._ids.next()
+            raise
+        found = {row.id: row for row in begun}
+        deliveries: list[Delivery] = []
+        for item in items:
+            self._begun(item, found[item.id], deliveries)
+        await self._deliver(connection, items, deliveries)
+
+    async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
+        if deliveries:
+            await self._polls.deliveries.deliver_all(
+                connection, deliveries, {item.id: item.request.variables for item in items}
+            )
+
+    def _begun(self, item: StartItem, row: store.Begun, deliveries: list[Delivery]) -> None:
+        loaded, request = item.loaded, item.request
+        assert loaded is not None
+        first = loaded.definition.steps[0]
+        waiter, item.waiter = item.waiter, None
+        self._metrics.instances_started.inc()
+        if waiter is not None:
+            assert row.lease_until is not None
+            deliveries.append(
+                Delivery(
+                    waiter,
+                    loaded,
+                    row.id,
+                    row.id,
+                    row.seq,
+                    row.seq,
+                    0,
+                    1,
+                    0,
+                    row.entered_at,
+                    row.entered_at,
+                    row.lease_until,
+                )
+            )
+        else:
+            self._polls.queued(first.job_type or "")
+        item.answer(
+            model.Instance(
+                id=ids.show_instance(row.id),
+                definition_id=loaded.definition.id,
+                definition_version=loaded.version,
+                status="ACTIVE",
+                current_step_ids=[first.id],
+                variables=raw(request.variables),
+                started_at=row.started_at,
+                business_key=request.business_key,
+            )
+        )
+
+    async def _find_lost(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        """Starts of an earlier try that may have been committed: the ids were ours, so they are found by them."""
+        tried = {item.id: item for item in items if item.id and not item.settled and item.loaded is not None}
+        if not tried:
+            return
+        found = await store.started(connection, list(tried))
+        deliveries: list[Delivery] = []
+        for id, (row, holder) in found.items():
+            item = tried[id]
+            if item.waiter is not None and (row.lease_until is None or holder != item.waiter.worker):
+                self._polls.waiters.give_up(item.waiter)
+                item.waiter = None
+            self._begun(item, row, deliveries)
+        await self._deliver(connection, items, deliveries)
+
+    def _give_up(self, items: list[StartItem]) -> None:
+        for item in items:
+            waiter, item.waiter = item.waiter, None
+            if waiter is not None:
+                self._polls.waiters.give_up(waiter)
+
+    async def _apply_long(self, items: list[StartItem]) -> None:
+        for item in items:
+            await self.lane_of(item).apply_batch([item])
+
+    async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        await self._load(connection, [item for item in items if item.loaded is None])
+        # one transaction each: the answer of one may depend on another one's commit, also within the batch
+        for item in sorted(items, key=lambda item: item.order):
+            if not item.settled:
+                try:
+                    await self._full.apply(self.keyed, connection, [item])
+                except LOCKED:
+                    await connection.rollback()
+                    await self.keyed.find_locked_table(connection)
+                    self.keyed.stand_aside([item], again)
+                if connection.pgconn.transaction_status != 0:
+                    await connection.rollback()

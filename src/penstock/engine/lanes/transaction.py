@@ -1,0 +1,221 @@
+"""A transaction of whole instances: what `core.advance` decided of them, their rows, and what hangs on its COMMIT.
+
+Its items are answered, and this engine's memory is changed (leases, parked polls, timers, metrics), once it is known to
+be committed and never before: `Lane.commit` sees to that, also where the answer to the COMMIT was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from penstock.core.effect import JobRef
+from penstock.core.state import TAKEN_KINDS, InstanceStatus, Token, Trigger, move
+from penstock.engine.advancer import Advancer, Case, LongItem
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.deliveries import Delivery
+from penstock.engine.ids import IdSource
+from penstock.engine.lanes.failed import FailedInstances
+from penstock.engine.losses import Loss
+from penstock.engine.polls import Polls
+from penstock.engine.variables import FOLD_MIN_DELTAS
+from penstock.engine.waiters import Waiter
+from penstock.log import get_logger
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store import full_path as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.full_path import Change, NewInstance
+from penstock.store.in_doubt import InDoubtCommit
+from penstock.store.statements import Statement
+
+POSITIONS_PER_ITEM: Final = 12
+
+log = get_logger(__name__)
+
+
+class Transactions:
+    """Begins them, and has what they change when they are committed."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        polls: Polls,
+        ids: IdSource,
+        timer_armed: Callable[[datetime, datetime], None],
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.polls = polls
+        self.timer_armed = timer_armed
+        self.failed = FailedInstances()
+        self.advancer = Advancer(database, settings, definitions, ids)
+
+    def begin(self, now: datetime, xid: str, positions: deque[int]) -> Transaction:
+        """One that has begun in the database, with its time and id; ``positions`` are drawn for it."""
+        return Transaction(self, now, xid, positions)
+
+
+class Transaction:
+    """One transaction; used by one batch of a lane, and by the tries after it while it is in doubt."""
+
+    def __init__(self, parts: Transactions, now: datetime, xid: str, positions: deque[int]) -> None:
+        self._parts = parts
+        self.now = now
+        self._xid = xid
+        self._positions = positions
+        self.items: Sequence[LongItem[Any]] = ()
+        self._changes: list[tuple[Change, LoadedDefinition]] = []
+        self._deliveries: list[Delivery] = []
+        self._queued: list[str] = []
+        self._armed: list[datetime] = []
+        self._sent: InDoubtCommit | None = None
+
+    async def advance(
+        self, connection: TrioConnection, item: LongItem[Any], case: Case, created: NewInstance | None = None
+    ) -> Change:
+        """Advance one instance, start what it chains into, and take all that in.
+
+        Raises PenstockError for an advance that failed, LongWork for one that takes long; takes nothing then.
+        """
+        changes = await self._parts.advancer.run(connection, item, case, self._positions, created)
+        for change, loaded in changes:
+            self._add(change, loaded)
+        return changes[0][0]
+
+    def _add(self, change: Change, loaded: LoadedDefinition) -> None:
+        """Take a change in; jobs that somebody waits for are dispatched directly."""
+        out = change.effects
+        self._changes.append((change, loaded))
+        self._armed.extend(timer.fire_at for timer in out.armed)
+        placed = {token.id: token for token in (*out.inserted, *out.updated)}
+        kept: list[JobRef] = []
+        for job in out.queued:
+            waiter = self._parts.polls.waiters.reserve(job.job_type)
+            if waiter is None:
+                kept.append(job)
+                self._queued.append(job.job_type)
+            else:
+                self._lease(placed[job.token_id], waiter, out.instance.id, loaded)
+        out.queued = kept
+
+    def _lease(self, token: Token, waiter: Waiter, instance: int, loaded: LoadedDefinition) -> None:
+        move(token, Trigger.CLAIM)
+        token.attempt += 1
+        token.claimed_by, token.claimed_at = waiter.worker, self.now
+        token.lease_until = self.now + timedelta(seconds=min(waiter.lease_s, token.timeout_s or waiter.lease_s))
+        self._deliveries.append(
+            Delivery(
+                waiter,
+                loaded,
+                instance,
+                token.id,
+                token.seq,
+                token.entry_id,
+                token.step,
+                token.attempt,
+                token.failures,
+                token.entered_at,
+                self.now,
+                token.lease_until,
+            )
+        )
+
+    def writes(
+        self, connection: TrioConnection, items: Sequence[LongItem[Any]], extra: Sequence[Statement]
+    ) -> list[Statement]:
+        """What it writes, for ``items`` together."""
+        settings = self._parts.settings
+        changes = [change for change, _ in self._changes]
+        self.items = items
+        self._sent = InDoubtCommit(self._xid, changes, repeatable=all(item.repeatable for item in items))
+        return store.statements(
+            changes,
+            self.now,
+            audit=settings.audit_log_enabled,
+            to_outbox=settings.through_kafka,
+            extra=list(extra),
+            vault=connection.vault,
+        )
+
+    def long_runs(self) -> list[int]:
+        """The instances whose variable deltas are due to be folded. Their tokens are all locked here."""
+        return [
+            change.effects.instance.id
+            for change, _ in self._changes
+            if not change.effects.ended
+            and any(token.unfolded >= FOLD_MIN_DELTAS for token in (*change.effects.inserted, *change.effects.updated))
+        ]
+
+    # -- what hangs on its COMMIT
+
+    @property
+    def proof_writes(self) -> Sequence[Statement]:
+        """What has to be written for `was_committed`: nothing, as a rule."""
+        assert self._sent is not None
+        return self._sent.writes
+
+    async def was_committed(self, connection: TrioConnection) -> bool | None:
+        """What became of it (`store.in_doubt`)."""
+        assert self._sent is not None
+        return await self._sent.committed(connection)
+
+    def answer(self) -> None:
+        """Answer its items."""
+        for item in self.items:
+            item.answer(item.planned)
+
+    def give_up(self) -> None:
+        """It did not happen: give up what it reserved."""
+        for over in self._deliveries:
+            self._parts.polls.waiters.give_up(over.waiter)
+        self._deliveries.clear()
+
+    async def carry_out(self, connection: TrioConnection, now: datetime | None = None) -> None:
+        """Carry it into this engine's memory: leases, wake-ups, metrics, direct dispatch.
+
+        ``now`` is the database's time in it; None when it was committed some time ago.
+        """
+        for change, loaded in self._changes:
+            self._note(change, loaded)
+        for job_type in set(self._queued):
+            self._parts.polls.queued(job_type)
+        if self._armed:
+            first = min(self._armed)
+            self._parts.timer_armed(first, now or first)  # how long it has is not known then: looked up at once
+        deliveries, self._deliveries = self._deliveries, []
+        if deliveries:
+            await self._parts.polls.deliveries.deliver_all(connection, deliveries, {})
+
+    def _note(self, change: Change, loaded: LoadedDefinition) -> None:
+        out, metrics, polls = change.effects, self._parts.metrics, self._parts.polls
+        steps = loaded.definition.steps
+        for row in out.history:
+            if row.kind < 10:
+                polls.leases.forget(row.token_id, row.seq)
+                if row.kind in TAKEN_KINDS and row.worker is not None:
+                    loss = Loss(row.worker, out.instance.id, row.token_id, row.seq, row.attempt)
+                    polls.losses.tell(loss)
+                metrics.steps_executed[steps[row.step].type.value].inc()
+            else:
+                polls.leases.end(row.token_id, row.seq, row.attempt)
+                metrics.job_retries.inc()
+        if change.created is not None:
+            metrics.instances_started.inc()
+        if out.dead_end:
+            metrics.dead_ends.inc()
+            log.warning(
+                "instance has no open step and did not reach END",
+                instance=f"{out.instance.id:x}",
+                definition=loaded.definition.id,
+            )
+        if out.instance.status is InstanceStatus.FAILED:
+            self._parts.failed.tell(out.instance.id, loaded.definition.id, out.instance.failure or "")
+        if out.ended:
+            metrics.note_end(loaded.definition.id, InstanceStatus(out.instance.status).name)
