@@ -21,7 +21,7 @@ from penstock.store import instances
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.embedded import embedded
-from penstock.store.instances import Wanted
+from penstock.store.instances import IdPage, Listed
 from penstock.store.schema import ensure_schema
 
 ROUNDS = 5
@@ -40,13 +40,13 @@ PARK = (
     "INSERT INTO parked SELECT id, id FROM token WHERE state = 2",
 )
 LISTS = {
-    "all": Wanted(),
-    "ACTIVE": Wanted(status="ACTIVE"),
-    "ACTIVE of a definition": Wanted([2], "ACTIVE"),
-    "WAITING": Wanted(status="WAITING"),
-    "WAITING of a definition": Wanted([2], "WAITING"),
-    "WAITING by business key": Wanted(None, "WAITING", "order-17"),
-    "COMPLETED": Wanted(status="COMPLETED"),
+    "all": Listed(),
+    "ACTIVE": Listed(status="ACTIVE"),
+    "ACTIVE of a definition": Listed([2], "ACTIVE"),
+    "WAITING": Listed(status="WAITING"),
+    "WAITING of a definition": Listed([2], "WAITING"),
+    "WAITING by business key": Listed(None, "WAITING", "order-17"),
+    "COMPLETED": Listed(status="COMPLETED"),
 }
 
 
@@ -55,6 +55,7 @@ async def show(connection: TrioConnection, title: str) -> None:
     print(title)
     for name, wanted in LISTS.items():
         seconds: list[float] = []
+        page = IdPage([], 0, complete=True)
         for _ in range(ROUNDS):
             began = time.perf_counter()
             page = await instances.find_page(connection, wanted, limit=PAGE, offset=0, count_max=COUNT_MAX)
@@ -83,7 +84,7 @@ async def run(dsn: str, count: int) -> None:
     await database.close(5.0)
 
 
-async def main(count: int = 1_000_000) -> None:
+async def main(count: int) -> None:
     directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
     directory.chmod(0o755)
     try:
@@ -94,4 +95,4 @@ async def main(count: int = 1_000_000) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *map(int, sys.argv[1:]))
+    trio.run(main, int(sys.argv[1]) if sys.argv[1:] else 1_000_000)

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from penstock.engine import advancer
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.testing.definitions import Json, definition, end, linear, timer
 from penstock.wire.model import Instance
 from tests.engine.conftest import MakeDriver
@@ -24,7 +25,7 @@ SECOND = definition(task("y"), end(), definition_id="second")
 
 
 async def children(driver: Driver, definition_id: str) -> list[Instance]:
-    return (await driver.engine.instances.list(definition_id, None, None, 0, 200)).items
+    return (await driver.engine.instances.list(InstanceFilter(definition_id=definition_id), 0, 200)).items
 
 
 async def test_the_child_has_its_parents_variables_and_id_without_key(driver: Driver) -> None:

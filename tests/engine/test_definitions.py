@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from penstock.core.parsing import parse_definition
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.store import definitions as store
 from penstock.testing.definitions import Json, definition, end, service, step
 from tests.engine.conftest import MakeDriver
@@ -126,7 +127,7 @@ async def test_a_chained_definition_is_parsed_without_a_lock(
                 not driver.engine.full_path.long.batcher.statistics().idle
             )  # it waits there for its turn to be evaluated
             assert driver.engine.definitions.cached(1) is None
-    (child,) = (await driver.engine.instances.list("following", None, None, 0, 10)).items
+    (child,) = (await driver.engine.instances.list(InstanceFilter(definition_id="following"), 0, 10)).items
     assert (child.parent_instance_id, child.current_step_ids) == (instance, ["s0"])
 
 
@@ -139,7 +140,7 @@ async def test_a_chain_larger_than_the_definition_cache_ends(make_driver: MakeDr
         await driver.upload({**body, "autoStartNextWorkflow": following is not None, "nextWorkflowId": following or ""})
     with trio.fail_after(30):
         assert (await driver.start("d0", {"n": 1})).status == "COMPLETED"
-    (last,) = (await driver.engine.instances.list("d3", None, None, 0, 10)).items
+    (last,) = (await driver.engine.instances.list(InstanceFilter(definition_id="d3"), 0, 10)).items
     assert last.status == "COMPLETED"
 
 

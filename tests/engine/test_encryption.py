@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from penstock.engine.lanes.releases import UNREADABLE_PAUSE_S
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import Unavailable
 from penstock.offload import INLINE_MAX_BYTES
 from penstock.settings import Secret
@@ -135,7 +136,7 @@ async def test_names_and_keys_stay_readable(driver: Driver) -> None:
     await driver.start("linear", secret(), business_key="B-1", instance_key="I-1")
     text = stored(driver)
     assert all(word in text for word in ("B-1", "I-1", "name"))
-    page = await driver.engine.instances.list(None, None, "B-1", 0, 10)
+    page = await driver.engine.instances.list(InstanceFilter(business_key="B-1"), 0, 10)
     assert [json.loads(bytes(item.variables)) for item in page.items] == [secret()]  # pyright: ignore[reportArgumentType] - a stand-in
     assert (await driver.start("linear", {"other": 1}, instance_key="I-1")).business_key == "B-1"
 
@@ -199,7 +200,7 @@ async def test_a_missing_key_harms_neither_engine_nor_neighbours(make_driver: Ma
     for call in (
         lambda: other.view(sealed),
         lambda: other.engine.tasks.buffered(sealed),
-        lambda: other.engine.instances.list(None, None, None, 0, 10),
+        lambda: other.engine.instances.list(InstanceFilter(), 0, 10),
         lambda: other.cancel(sealed),
         lambda: other.start("everything", secret(price=2), idempotency_key="once"),
     ):
@@ -241,9 +242,9 @@ async def test_secret_variables_stay_out_of_lists_and_records(make_driver: MakeD
     job = await driver.one("work")
     assert variables_of(job) == secret(shown=1)
     await driver.complete(job, {"later": MARK})
-    (item,) = (await driver.engine.instances.list(None, None, None, 0, 10)).items
+    (item,) = (await driver.engine.instances.list(InstanceFilter(), 0, 10)).items
     assert json.loads(bytes(item.variables)) == {"shown": 1}  # pyright: ignore[reportArgumentType] - a stand-in
-    (item,) = (await driver.engine.instances.list_slice(None, None, None, None, 10)).items
+    (item,) = (await driver.engine.instances.list_slice(InstanceFilter(), None, 10)).items
     assert json.loads(bytes(item.variables)) == {"shown": 1}  # pyright: ignore[reportArgumentType] - a stand-in
     assert [
         json.loads(bytes(view.variables))  # pyright: ignore[reportArgumentType] - a stand-in
@@ -257,5 +258,5 @@ async def test_secret_variables_stay_out_of_lists_and_records(make_driver: MakeD
 @pytest.mark.parametrize("metadata", [{}, {"secretVariables": "name"}, {"secretVariables": {"name": 1}}])
 async def test_other_metadata_names_no_secret(driver: Driver, metadata: dict[str, Any]) -> None:
     await driver.run({**linear(1), "metadata": metadata}, secret())
-    (item,) = (await driver.engine.instances.list(None, None, None, 0, 10)).items
+    (item,) = (await driver.engine.instances.list(InstanceFilter(), 0, 10)).items
     assert json.loads(bytes(item.variables)) == secret()  # pyright: ignore[reportArgumentType] - a stand-in

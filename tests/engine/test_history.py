@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.vocabulary import UserTaskCompletion
+from penstock.engine.vocabulary import InstanceFilter, UserTaskCompletion
 from penstock.errors import NotFound
 from penstock.testing.definitions import definition, end, linear, timer
 from penstock.wire.model import JobRef
@@ -247,7 +247,7 @@ async def test_a_chained_start_names_its_parent(driver: Driver) -> None:
     )
     parent = await driver.run(first)
     await driver.complete(await driver.one("x"))
-    (child,) = (await driver.engine.instances.list("second", None, None, 0, 10)).items
+    (child,) = (await driver.engine.instances.list(InstanceFilter(definition_id="second"), 0, 10)).items
     record = (await driver.engine.instances.audit(child.id)).items[0]
     assert (record.kind, record.actor) == ("CHAINED", parent)
 

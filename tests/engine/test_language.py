@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from tests.engine.driver import Driver
@@ -180,7 +181,7 @@ async def test_a_chain_starts_with_its_parents_variables_and_transaction(driver:
     await driver.upload(first)
     parent = await driver.start("first", {"a": 1}, business_key="b")
     await driver.complete(await driver.one("first"), {"b": 2})
-    child = (await driver.engine.instances.list("second", None, None, 0, 10)).items[0]
+    child = (await driver.engine.instances.list(InstanceFilter(definition_id="second"), 0, 10)).items[0]
     assert child.parent_instance_id == parent.id
     assert child.business_key is None
     assert await driver.variables(child.id) == {"a": 1, "b": 2}

@@ -12,6 +12,7 @@ import trio
 
 from penstock.engine.ids import read_instance
 from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
@@ -29,7 +30,8 @@ async def walk(
     found: list[str] = []
     cursor: str | None = None
     while True:
-        part = await driver.engine.instances.list_slice(definition_id, status, business_key, cursor, limit)
+        wanted = InstanceFilter(definition_id=definition_id, status=status, business_key=business_key)
+        part = await driver.engine.instances.list_slice(wanted, cursor, limit)
         assert len(part.items) <= limit
         found += [item.id for item in part.items]
         if part.next is None:
@@ -62,7 +64,8 @@ async def test_slices_hold_what_pages_hold(driver: Driver) -> None:
     await many(driver)
     seen = 0
     for definition_id, status, key in product((None, "a", "b", "none"), STATUSES, (None, "k1")):
-        page = await driver.engine.instances.list(definition_id, status, key, 0, 200)
+        wanted = InstanceFilter(definition_id=definition_id, status=status, business_key=key)
+        page = await driver.engine.instances.list(wanted, 0, 200)
         ids = [item.id for item in page.items]
         seen += bool(ids)
         for limit in (1, 7, 60):
@@ -78,7 +81,7 @@ async def test_a_walk_meets_everything_that_stays_and_nothing_twice(driver: Driv
     gone: set[str] = set()
     cursor: str | None = None
     while True:
-        part = await driver.engine.instances.list_slice(None, "WAITING", None, cursor, 3)
+        part = await driver.engine.instances.list_slice(InstanceFilter(status="WAITING"), cursor, 3)
         found += [item.id for item in part.items]
         for id in (*(item.id for item in part.items), source.choice(before)):
             if id not in gone:
@@ -120,7 +123,7 @@ async def test_failed_jobs_and_definitions_are_listed_by_key(driver: Driver) -> 
 @pytest.mark.parametrize("cursor", ["x!", "-", "1f-2", "f" * 100])
 async def test_a_cursor_that_no_list_gave_is_refused(driver: Driver, cursor: str) -> None:
     with pytest.raises(BadRequest, match="cursor"):
-        await driver.engine.instances.list_slice(None, None, None, cursor, 5)
+        await driver.engine.instances.list_slice(InstanceFilter(), cursor, 5)
     with pytest.raises(BadRequest, match="cursor"):
         await driver.engine.jobs.failed_slice(cursor, 5)
 

@@ -15,7 +15,7 @@ import trio
 from penstock.engine.advancer import Ahead, Case
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.lanes import long_path
-from penstock.engine.vocabulary import StartRequest
+from penstock.engine.vocabulary import InstanceFilter, StartRequest
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store.connection import TrioConnection
@@ -311,7 +311,7 @@ async def test_a_new_version_of_what_is_chained_is_evaluated_anew(driver: Driver
         patch.setattr(advancer, "ahead", overtaken)
         first = await driver.start("long", {"n": 1})
     assert first.status == "COMPLETED"
-    page = await driver.engine.instances.list("child", None, None, 0, 0)
+    page = await driver.engine.instances.list(InstanceFilter(definition_id="child"), 0, 0)
     assert [(view.definition_version, msgspec.json.decode(view.variables)["v"]) for view in page.items] == [(2, 2)]  # pyright: ignore[reportArgumentType] - text in the engine
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, retention
 from penstock.testing.definitions import definition, end
@@ -153,13 +154,15 @@ async def test_an_instance_is_found_by_its_key(driver: Driver) -> None:
         definition_id: str, key: str, status: str | None = None, business_key: str | None = None
     ) -> list[str]:
         instances = driver.engine.instances
-        page = await instances.list(definition_id, status, business_key, 0, 0, key)
+        wanted = InstanceFilter(definition_id=definition_id, status=status, business_key=business_key, instance_key=key)
+        page = await instances.list(wanted, 0, 0)
         assert page.total == len(page.items)
-        part = await instances.list_slice(definition_id, status, business_key, None, 5, key)
+        part = await instances.list_slice(wanted, None, 5)
         assert (part.items, part.next) == (page.items, None)
         if page.items:
-            assert (await instances.list(definition_id, status, business_key, 1, 1, key)).items == []
-            assert (await instances.list_slice(definition_id, None, None, page.items[0].id, 5, key)).items == []
+            assert (await instances.list(wanted, 1, 1)).items == []
+            of_key = InstanceFilter(definition_id=definition_id, instance_key=key)
+            assert (await instances.list_slice(of_key, page.items[0].id, 5)).items == []
         return [item.id for item in page.items]
 
     assert await found("job", "k1") == [ids[0]]
@@ -173,7 +176,7 @@ async def test_an_instance_is_found_by_its_key(driver: Driver) -> None:
     assert await found("job", "k1", "COMPLETED") == [ids[0]]
     assert await found("job", "k2") == []
     with pytest.raises(BadRequest, match="definitionId"):
-        await driver.engine.instances.list(None, None, None, 0, 0, "k1")
+        await driver.engine.instances.list(InstanceFilter(instance_key="k1"), 0, 0)
 
 
 # -- signals

@@ -11,7 +11,7 @@ import trio
 from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
 from penstock.engine import advancer
-from penstock.engine.vocabulary import StartRequest
+from penstock.engine.vocabulary import InstanceFilter, StartRequest
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Instance
@@ -146,11 +146,10 @@ async def test_lists_filter_and_count(driver: Driver) -> None:
     done = await driver.start("linear")
     await driver.complete(await driver.one("work"))
 
-    async def ids(**fields: Any) -> list[str]:
-        arguments = {"definition_id": None, "status": None, "business_key": None, "page": 0, "page_size": 0} | fields
-        page = await driver.engine.instances.list(**arguments)  # pyright: ignore[reportArgumentType] - a stand-in
-        assert page.total == len(page.items) or "page_size" in fields
-        return [item.id for item in page.items]
+    async def ids(page: int = 0, page_size: int = 0, **fields: str) -> list[str]:
+        found = await driver.engine.instances.list(InstanceFilter(**fields), page, page_size)
+        assert found.total == len(found.items) or page_size
+        return [item.id for item in found.items]
 
     assert await ids() == [done.id, cancelled.id, failed.id, waiting.id, first.id]
     assert await ids(definition_id="parked") == [waiting.id]

@@ -26,7 +26,7 @@ from penstock.settings import Settings
 from penstock.store import idempotency, instances, jobs, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
-from penstock.store.instances import FastStart, IdPage, Wanted
+from penstock.store.instances import FastStart, IdPage, Listed
 from penstock.store.jobs import Claimed, Extension, FastItem, JobKey, Lease, Slot
 from penstock.store.statements import SQL
 from penstock.store.timers import Timer
@@ -169,7 +169,7 @@ def starts(n: int) -> list[FastStart]:
 
 def found(**filters: Any) -> Call:
     limit = filters.pop("limit", 50)
-    wanted = Wanted(**filters)
+    wanted = Listed(**filters)
     return lambda connection, _: instances.find_ids(cast(Any, InTransaction(connection)), wanted, limit=limit)
 
 
@@ -331,17 +331,17 @@ async def gives_up(*args: Any, **kwargs: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("wanted", "total"),
     [
-        (Wanted(), 10_001),
-        (Wanted(status="WAITING"), 5_000),
-        (Wanted([2], "WAITING"), 0),
-        (Wanted(None, "WAITING", "order-10034"), 0),
-        (Wanted(status="ACTIVE"), 10_001),
-        (Wanted([2], "ACTIVE"), 100),
-        (Wanted([2], "COMPLETED"), 100),
+        (Listed(), 10_001),
+        (Listed(status="WAITING"), 5_000),
+        (Listed([2], "WAITING"), 0),
+        (Listed(None, "WAITING", "order-10034"), 0),
+        (Listed(status="ACTIVE"), 10_001),
+        (Listed([2], "ACTIVE"), 100),
+        (Listed([2], "COMPLETED"), 100),
     ],
 )
 def test_a_list_takes_seconds_at_most(
-    big_dsn: str, monkeypatch: pytest.MonkeyPatch, wanted: Wanted, total: int
+    big_dsn: str, monkeypatch: pytest.MonkeyPatch, wanted: Listed, total: int
 ) -> None:
     """And its walk, which is for what is rarer still, finds the same."""
     bounds = {"limit": 20, "offset": 3, "count_max": 10_001}
@@ -363,7 +363,7 @@ def test_a_list_takes_seconds_at_most(
 
 def test_a_walk_ends_in_time_and_goes_on_from_there(big_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that there is to find lies behind a million others."""
-    wanted = Wanted([2], "ACTIVE")
+    wanted = Listed([2], "ACTIVE")
     monkeypatch.setattr(instances, "find_ids", gives_up)
     monkeypatch.setattr(instances, "WALK_S", 0.1)
 

@@ -24,6 +24,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalRecord, NewRecord, RunEnd, Taken
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.kernel.record import Kind, Record
@@ -223,7 +224,7 @@ class LocalRuns:
             if found is not None:
                 return show_instance(found)
         if not workflows:
-            page = await told(self._engine.instances.list(None, None, id, 0, 1))
+            page = await told(self._engine.instances.list(InstanceFilter(business_key=id), 0, 1))
             if page.items:
                 return page.items[0].id
         try:

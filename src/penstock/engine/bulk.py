@@ -24,7 +24,7 @@ from penstock.engine.overview import cause_of
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
-from penstock.engine.vocabulary import Signal
+from penstock.engine.vocabulary import InstanceFilter, Signal
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
 from penstock.store.database import Database
@@ -245,9 +245,10 @@ class Bulk:
             page = left[:limit]
             return page, page[-1] if page else below, len(left) > limit
         cursor = None if below == store.BEYOND_ALL else show_cursor(below)
-        found = await self._instances.find_slice(
-            wanted.definition_id, wanted.status, wanted.business_key, cursor, limit, None
+        listed = InstanceFilter(
+            definition_id=wanted.definition_id, status=wanted.status, business_key=wanted.business_key
         )
+        found = await self._instances.find_slice(listed, cursor, limit)
         if found.next is None:
             return found.ids, below, False
         return found.ids, ids.read_instance(found.next), True

@@ -30,7 +30,14 @@ from penstock.engine.paging import (
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.views import history_items, summarize_instances, view_instances
-from penstock.engine.vocabulary import AuditSlice, InstancePage, InstanceSlice, StartRequest, StartResult
+from penstock.engine.vocabulary import (
+    AuditSlice,
+    InstanceFilter,
+    InstancePage,
+    InstanceSlice,
+    StartRequest,
+    StartResult,
+)
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -271,58 +278,39 @@ class Instances:
         async with self._database.connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
-    async def find(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        page: int,
-        page_size: int,
-        instance_key: str | None = None,
-    ) -> FoundInstances:
+    async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> FoundInstances:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
-        _check_status(status)
-        if instance_key is not None:
-            found_one = await self._with_key(definition_id, status, business_key, instance_key)
+        _check_status(wanted.status)
+        if wanted.instance_key is not None:
+            found_one = await self._with_key(wanted, wanted.instance_key)
             return FoundInstances(found_one[offset:], len(found_one), total_is_estimate=False)
         limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
-            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
-            if keys is not None and not keys:
+            listed = await _listed(connection, wanted)
+            if listed is None:
                 return FoundInstances([], 0, total_is_estimate=False)
-            wanted = store.Wanted(keys, status, business_key)
-            found = await store.find_page(connection, wanted, limit=size, offset=offset, count_max=limit + 1)
+            found = await store.find_page(connection, listed, limit=size, offset=offset, count_max=limit + 1)
             if found.complete and found.total <= limit:
                 return FoundInstances(found.ids, found.total, total_is_estimate=False)
             total = found.total
-            if wanted == store.Wanted():
+            if listed == store.Listed():
                 total = max(total, await store.estimate(connection))
         return FoundInstances(found.ids, total, total_is_estimate=True)
 
-    async def find_slice(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        cursor: str | None,
-        limit: int,
-        instance_key: str | None = None,
-    ) -> FoundSlice:
+    async def find_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> FoundSlice:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. Raises BadRequest."""
-        _check_status(status)
+        _check_status(wanted.status)
         before = read_cursor(cursor)
-        if instance_key is not None:
-            found_one = await self._with_key(definition_id, status, business_key, instance_key)
+        if wanted.instance_key is not None:
+            found_one = await self._with_key(wanted, wanted.instance_key)
             return FoundSlice([number for number in found_one if number < before], None)
         async with self._database.connection() as connection:
-            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
-            found: list[int] = []
-            last: int | None = None
-            if keys is None or keys:
-                wanted = store.Wanted(keys, status, business_key)
-                found, last = await store.find_slice(connection, wanted, limit=slice_limit(limit), before=before)
+            listed = await _listed(connection, wanted)
+            if listed is None:
+                return FoundSlice([], None)
+            found, last = await store.find_slice(connection, listed, limit=slice_limit(limit), before=before)
         return FoundSlice(found, show_cursor(last))
 
     async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
@@ -340,48 +328,36 @@ class Instances:
             if COPIES * size_bytes > hold.memory.max_bytes // 2 and len(found) > 1:
                 raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
 
-    async def list(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        page: int,
-        page_size: int,
-        instance_key: str | None = None,
-    ) -> InstancePage:
+    async def list(self, wanted: InstanceFilter, page: int, page_size: int) -> InstancePage:
         """A page with all its variables at once. Raises as `find`, and Overloaded when they are too many bytes."""
-        found = await self.find(definition_id, status, business_key, page, page_size, instance_key)
+        found = await self.find(wanted, page, page_size)
         items = await self._read_at_once(found.ids)
         return InstancePage(items=items, total=found.total, total_is_estimate=found.total_is_estimate)
 
-    async def list_slice(
-        self,
-        definition_id: str | None,
-        status: str | None,
-        business_key: str | None,
-        cursor: str | None,
-        limit: int,
-        instance_key: str | None = None,
-    ) -> InstanceSlice:
+    async def list_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> InstanceSlice:
         """A slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
-        found = await self.find_slice(definition_id, status, business_key, cursor, limit, instance_key)
+        found = await self.find_slice(wanted, cursor, limit)
         return InstanceSlice(items=await self._read_at_once(found.ids), next=found.next)
 
-    async def _with_key(
-        self, definition_id: str | None, status: str | None, business_key: str | None, instance_key: str
-    ) -> builtins.list[int]:
-        if definition_id is None:
+    async def _with_key(self, wanted: InstanceFilter, instance_key: str) -> builtins.list[int]:
+        if wanted.definition_id is None:
             raise BadRequest("instanceKey: needs a definitionId, whose key it is")
-        number = await self.find_by_key(definition_id, instance_key)
+        number = await self.find_by_key(wanted.definition_id, instance_key)
         if number is None:
             return []
         return [
             number
             for view in await self.summarize([number])
-            if status in (None, view.status) and business_key in (None, view.business_key)
+            if wanted.status in (None, view.status) and wanted.business_key in (None, view.business_key)
         ]
 
 
 def _check_status(status: str | None) -> None:
     if status is not None and status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
+
+
+async def _listed(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
+    """What the store lists for a filter; None when there is no such definition."""
+    keys = None if wanted.definition_id is None else await definition_store.keys_of(connection, wanted.definition_id)
+    return store.Listed(keys, wanted.status, wanted.business_key) if keys is None or keys else None

@@ -17,6 +17,7 @@ import trio
 
 from penstock.engine.activity import Activity, Depth
 from penstock.engine.instances import Instances
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.store import activity as store
 from penstock.store.database import Database
@@ -213,7 +214,7 @@ class Overview:
 
     async def _failures(self, since: datetime) -> list[Instance]:
         """Of the newest failed instances those that ended later."""
-        found = await self._instances.find_slice(None, "FAILED", None, None, FAILURES_MAX, None)
+        found = await self._instances.find_slice(InstanceFilter(status="FAILED"), None, FAILURES_MAX)
         summaries = await self._instances.summarize(found.ids)
         return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
 

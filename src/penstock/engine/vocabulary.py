@@ -70,6 +70,16 @@ class StartRequest(Request, frozen=True, kw_only=True):
     idempotency_key: str | None = None
 
 
+class InstanceFilter(Request, frozen=True, kw_only=True):
+    """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` needs
+    the ``definition_id`` whose key it is."""
+
+    definition_id: str | None = None
+    status: str | None = None
+    business_key: str | None = None
+    instance_key: str | None = None
+
+
 class InstancePage(Answer, frozen=True, kw_only=True):
     """One page, newest first. ``total`` is exact up to 10,000."""
 

@@ -12,6 +12,7 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, take_turn
 from penstock.rest.codec import CancelBody, optional_decoder
@@ -41,17 +42,17 @@ class InstanceRoutes:
         view = query_text(request, "view") or VIEW_FULL
         if view not in (VIEW_FULL, VIEW_SUMMARY):
             raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
-        wanted = (
-            query_text(request, "definitionId"),
-            query_text(request, "status"),
-            query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
+        wanted = InstanceFilter(
+            definition_id=query_text(request, "definitionId"),
+            status=query_text(request, "status"),
+            business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
+            instance_key=query_text(request, "instanceKey"),
         )
-        key = query_text(request, "instanceKey")
         if (part := query_slice(request)) is not None:
-            found: Found = await self._instances.find_slice(*wanted, *part, key)
+            found: Found = await self._instances.find_slice(wanted, *part)
         else:
             page = query_number(request, "page"), query_number(request, "pageSize")
-            found = await self._instances.find(*wanted, *page, key)
+            found = await self._instances.find(wanted, *page)
         if view == VIEW_SUMMARY:
             items = await self._instances.summarize(found.ids)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))

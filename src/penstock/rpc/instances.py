@@ -8,7 +8,7 @@ from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import Signal, StartRequest, UserTaskCompletion
+from penstock.engine.vocabulary import InstanceFilter, Signal, StartRequest, UserTaskCompletion
 from penstock.errors import BadRequest
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
@@ -70,16 +70,16 @@ class InstanceCalls:
     async def list(self, request: m.ListInstancesRequest, _call: object) -> m.ListInstancesResponse:
         """Newest first."""
         status = known(m.InstanceStatus, request.status, "status")
-        wanted = (
-            given(request.definition_id, "definition_id"),
-            None if status is None else status.name,
-            given(request.business_key, "business_key"),
+        wanted = InstanceFilter(
+            definition_id=given(request.definition_id, "definition_id"),
+            status=None if status is None else status.name,
+            business_key=given(request.business_key, "business_key"),
+            instance_key=given(request.instance_key, "instance_key"),
         )
-        key = given(request.instance_key, "instance_key")
         if (part := slice_of(request)) is not None:
-            found = await self._instances.list_slice(*wanted, *part, key)
+            found = await self._instances.list_slice(wanted, *part)
             return m.ListInstancesResponse(found.items, next=found.next or "")
-        page = await self._instances.list(*wanted, request.page, request.page_size, key)
+        page = await self._instances.list(wanted, request.page, request.page_size)
         return m.ListInstancesResponse(page.items, total=page.total)
 
     async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:

@@ -153,8 +153,9 @@ async def exists(connection: TrioConnection, id: int) -> bool:
     return bool(await connection.fetch(SQL["instance_exists"], (id,)))
 
 
-class Wanted(NamedTuple):
-    """What a list holds. ``status`` is one of the wire's, None for any."""
+class Listed(NamedTuple):
+    """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's, with a business
+    key; None for any."""
 
     definitions: Sequence[int] | None = None
     status: str | None = None
@@ -171,26 +172,26 @@ class IdPage(NamedTuple):
 
 
 async def find_ids(
-    connection: TrioConnection, wanted: Wanted, *, limit: int, offset: int = 0, before: int = BEYOND_ALL
+    connection: TrioConnection, listed: Listed, *, limit: int, offset: int = 0, before: int = BEYOND_ALL
 ) -> list[int]:
     """Ids below ``before``, newest first. Raises QueryCanceled when there are too few of them among too many, and the
     transaction is rolled back: then `_walk`.
     """
-    keys = None if wanted.definitions is None else arrays.ints(wanted.definitions)
-    params: tuple[object, ...] = (keys, wanted.business_key, limit, offset, before)
-    match wanted.status:
+    keys = None if listed.definitions is None else arrays.ints(listed.definitions)
+    params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before)
+    match listed.status:
         case None:
             name = "list_all"
         case "COMPLETED":
             name = "list_completed"
         case "ACTIVE":
             name = "list_active"
-        case "WAITING" if wanted.definitions is None and wanted.business_key is None:
+        case "WAITING" if listed.definitions is None and listed.business_key is None:
             name, params = "list_waiting", (limit, offset, before)
         case "WAITING":
             name = "list_waiting_of"
         case _:
-            name, params = "list_ended", (*params, int(InstanceStatus[wanted.status]))
+            name, params = "list_ended", (*params, int(InstanceStatus[listed.status]))
     settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
     try:
         *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
@@ -200,13 +201,13 @@ async def find_ids(
     return [cast(int, row[0]) for row in rows]
 
 
-async def _walk(connection: TrioConnection, wanted: Wanted, limit: int, before: int) -> tuple[list[int], int | None]:
+async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: int) -> tuple[list[int], int | None]:
     """Up to ``limit`` ids below ``before``, as many as `WALK_S` suffices for, and below which id there may be more."""
-    keys = None if wanted.definitions is None else arrays.ints(wanted.definitions)
+    keys = None if listed.definitions is None else arrays.ints(listed.definitions)
     found: list[int] = []
     deadline = trio.current_time() + WALK_S
     while True:
-        params = (keys, wanted.business_key, limit - len(found), wanted.status, before, WALK_PIECE_ROWS)
+        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS)
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
@@ -220,33 +221,33 @@ async def _walk(connection: TrioConnection, wanted: Wanted, limit: int, before: 
             return found, before
 
 
-async def find_page(connection: TrioConnection, wanted: Wanted, *, limit: int, offset: int, count_max: int) -> IdPage:
+async def find_page(connection: TrioConnection, listed: Listed, *, limit: int, offset: int, count_max: int) -> IdPage:
     """A page, newest first, counted up to ``count_max``. Takes seconds at most, however many there are to look at."""
     try:
-        page = await find_ids(connection, wanted, limit=limit, offset=offset)
+        page = await find_ids(connection, listed, limit=limit, offset=offset)
     except QueryCanceled:
-        found, more = await _walk(connection, wanted, max(count_max, offset + limit), BEYOND_ALL)
+        found, more = await _walk(connection, listed, max(count_max, offset + limit), BEYOND_ALL)
         complete = more is None or len(found) >= count_max
         return IdPage(found[offset : offset + limit], min(len(found), count_max) + (not complete), complete)
     if len(page) < limit and (page or not offset):
         return IdPage(page, min(offset + len(page), count_max), complete=True)
     try:
-        return IdPage(page, len(await find_ids(connection, wanted, limit=count_max)), complete=True)
+        return IdPage(page, len(await find_ids(connection, listed, limit=count_max)), complete=True)
     except QueryCanceled:
         return IdPage(page, min(offset + len(page) + 1, count_max), complete=False)
 
 
 async def find_slice(
-    connection: TrioConnection, wanted: Wanted, *, limit: int, before: int
+    connection: TrioConnection, listed: Listed, *, limit: int, before: int
 ) -> tuple[list[int], int | None]:
     """Up to ``limit`` ids below ``before``, newest first, and below which id there may be more.
 
     Takes seconds at most: of what is rare among very many there may be fewer in a slice, also none, and more behind it.
     """
     try:
-        found = await find_ids(connection, wanted, limit=limit + 1, before=before)
+        found = await find_ids(connection, listed, limit=limit + 1, before=before)
     except QueryCanceled:
-        return await _walk(connection, wanted, limit, before)
+        return await _walk(connection, listed, limit, before)
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
