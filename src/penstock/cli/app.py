@@ -6,14 +6,12 @@ Relies on typer. Must stay thin: options in, one call, exit code out.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from penstock.cli import tokens
-
-if TYPE_CHECKING:
-    from penstock.settings import Settings
+from penstock.cli.configuration import read_settings, refuse
 
 app = typer.Typer(
     name="penstock",
@@ -79,7 +77,7 @@ def serve(
     from penstock.runtime.service import run, wrong_settings
 
     if problems := wrong_settings(settings):
-        _refuse(problems)
+        refuse(problems)
     raise typer.Exit(run(settings))
 
 
@@ -192,26 +190,3 @@ def version() -> None:
     from penstock import __version__
 
     typer.echo(f"penstock {__version__}")
-
-
-def read_settings(config: Path | None, **options: object) -> Settings:
-    """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
-    from penstock.log import configure_logging, get_logger
-    from penstock.settings import SettingsError, load_settings, unknown_environment
-
-    try:
-        settings = load_settings(config_path=config, options=options)
-    except SettingsError as error:
-        _refuse(error.problems)
-    configure_logging(settings.log_level, settings.log_format)
-    unknown = unknown_environment()
-    if unknown:
-        get_logger(__name__).warning("environment variables that mean nothing to the engine", names=unknown)
-    return settings
-
-
-def _refuse(problems: list[str]) -> NoReturn:
-    typer.echo("penstock: the settings are wrong:", err=True)
-    for problem in problems:
-        typer.echo(f"  {problem}", err=True)
-    raise typer.Exit(2)

@@ -109,7 +109,7 @@ def _day(at: datetime | None) -> str:
 
 
 def _settings(config: Path | None, data_dir: str | None) -> Settings:
-    from penstock.cli.app import read_settings
+    from penstock.cli.configuration import read_settings
 
     return read_settings(config, data_dir=data_dir, log_level="warning")
 

@@ -47,6 +47,7 @@ from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
+from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import Operation, Route
 from penstock.rest.operations import LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
@@ -306,7 +307,8 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]]) -> list[Route
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
-        HealthRoutes(engine, degraded), MeRoutes(), *([DocsRoutes()] if engine.settings.docs_enabled else []),
+        HealthRoutes(engine, degraded), MeRoutes(),
+        *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}
     return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -23,13 +24,15 @@ def _page() -> bytes:
 
 
 class DocsRoutes:
-    """Both answers are made at the first request and kept."""
+    """Both answers are made at the first request and kept. ``document`` is made from the table of routes, which has
+    these two."""
+
+    def __init__(self, document: Callable[[], bytes]) -> None:
+        self._document = document
 
     async def document(self) -> Response:
         """``GET /openapi.json``"""
-        from penstock.rest.openapi import openapi_json  # made from the table of routes, which has this one
-
-        return respond(Reply(200, openapi_json()))
+        return respond(Reply(200, self._document()))
 
     async def page(self) -> Response:
         """``GET /docs``"""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGresult
 
-    from penstock.store.connection import TrioConnection
-
     Sql = LiteralString | bytes
     """bytes saves an encode and is what text read from a file has to be: psycopg wants SQL in str to be literal."""
 
@@ -36,7 +34,6 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
 
     __slots__ = ("_converted",)
 
-    _conn: TrioConnection
     _converted: PostgresQuery
 
     def convert_gen(self, statement: Statement) -> PQGen[None]:
@@ -77,8 +74,6 @@ class TrioServerCursor(psycopg.AsyncRawServerCursor[TupleRow]):
     """psycopg's raw server cursor, its CLOSE shielded: it is the exit of a block, like ROLLBACK."""
 
     __slots__ = ()
-
-    _conn: TrioConnection
 
     async def close(self) -> None:
         """Close the cursor, on the server too."""

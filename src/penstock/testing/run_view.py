@@ -6,16 +6,42 @@ two. Changes nothing: `run.py` and `blocking.py` add what a test does to a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, Self
 
 import msgspec
 
-from penstock.client import Instance, StepExecution
-from penstock.testing.agenda import OpenStep, show_time
+from penstock.client import Client, Instance, StepExecution
+from penstock.testing.agenda import Agenda, OpenStep, show_time
+from penstock.testing.engine_thread import EngineThread
+from penstock.testing.stubs import Duration
 
-if TYPE_CHECKING:
-    from penstock.testing.rehearsal import TestEngine
+
+class RunningEngine(Protocol):
+    """The engine of a test (`rehearsal.TestEngine`), as far as a run needs it."""
+
+    thread: EngineThread
+    agenda: Agenda
+    client: Client
+
+    @property
+    def stubs(self) -> Mapping[str, object]:
+        """Who does the jobs, by type."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """The engine's time."""
+        ...
+
+    async def settle(self) -> None:
+        """Go on until nothing more happens without time passing."""
+        ...
+
+    async def run_until(self, condition: Callable[[], bool], run: Any, within: Duration) -> None:
+        """Go on, and on in time, until ``condition`` holds."""
+        ...
 
 
 class Status(str):
@@ -41,7 +67,7 @@ class StepPath(list[str]):
 class RunView:
     """A workflow instance as it is now."""
 
-    def __init__(self, engine: TestEngine, instance_id: str) -> None:
+    def __init__(self, engine: RunningEngine, instance_id: str) -> None:
         self._engine = engine
         self.id = instance_id
 

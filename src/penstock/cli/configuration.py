@@ -1,0 +1,35 @@
+"""The settings of a command: read, or refused with all that is wrong about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+
+def read_settings(config: Path | None, **options: object) -> Settings:
+    """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
+    from penstock.log import configure_logging, get_logger
+    from penstock.settings import SettingsError, load_settings, unknown_environment
+
+    try:
+        settings = load_settings(config_path=config, options=options)
+    except SettingsError as error:
+        refuse(error.problems)
+    configure_logging(settings.log_level, settings.log_format)
+    unknown = unknown_environment()
+    if unknown:
+        get_logger(__name__).warning("environment variables that mean nothing to the engine", names=unknown)
+    return settings
+
+
+def refuse(problems: list[str]) -> NoReturn:
+    """End the command with exit code 2."""
+    typer.echo("penstock: the settings are wrong:", err=True)
+    for problem in problems:
+        typer.echo(f"  {problem}", err=True)
+    raise typer.Exit(2)
