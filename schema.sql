@@ -293,6 +293,19 @@ CREATE TABLE api_token (               -- who may call, with authentication; `se
   revoked_at  timestamptz
 );
 
+CREATE TABLE session (                 -- of people at the console; ended ones are gone, `setting` counts those that were ended
+  digest      bytea PRIMARY KEY,       -- SHA-256 of the cookie
+  id          text NOT NULL UNIQUE,    -- names it to people
+  name        text NOT NULL,           -- the audit trail's: token:… or oidc:…
+  key         text NOT NULL,           -- what it was opened with; of a token, what the session ends with
+  permissions text[] NOT NULL,         -- of one that was opened with a JSON Web Token; an API token's are as they are now
+  job_types   text[],                  -- a worker's limit, null: none
+  created_at  timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL
+);
+CREATE INDEX session_key ON session (key, created_at);
+CREATE INDEX session_expiry ON session (expires_at);
+
 CREATE TABLE sample (                  -- what an engine counted in a span of time: 10 s for an hour, 60 s for a day, 600 s for a week
   span_s      int NOT NULL,
   at          timestamptz NOT NULL,    -- the span's beginning; of those of 10 s its end
@@ -371,4 +384,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (9);
+INSERT INTO penstock_schema (version) VALUES (10);

@@ -1,8 +1,8 @@
 // The shell: rail, top bar, search, and which page stands at which address.
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
-import { EngineError, engine, signIn } from "./api/client";
+import { EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
@@ -13,6 +13,7 @@ import { OverviewPage } from "./pages/overview";
 import { SearchPage } from "./pages/search";
 import { Icon, type IconName } from "./parts/icons";
 import { Empty, Skeleton } from "./parts/states";
+import { Account, NoRole, SignIn, useMe, useSignedOut } from "./session";
 import { chooseTheme, currentTheme } from "./theme";
 
 // Pages with a picture load it when they are opened.
@@ -42,8 +43,10 @@ export function Console() {
       [go],
     ),
   );
-  const me = useQuery({ queryKey: ["me"], queryFn: ({ signal }) => engine.me(signal), staleTime: Number.POSITIVE_INFINITY });
-  if (me.error instanceof EngineError && me.error.status === 401) return <SignIn reason={me.error.message} />;
+  const me = useMe();
+  useSignedOut();
+  if (me.error instanceof EngineError && me.error.status === 401) return <SignIn />;
+  if (me.data?.name !== undefined && !me.data.can.includes("view")) return <NoRole name={me.data.name} />;
   return (
     <div className="app">
       <a className="skip" href="#main">
@@ -62,7 +65,7 @@ export function Console() {
           <Icon name="help" />
         </button>
       </header>
-      <Rail name={me.data?.name} />
+      <Rail />
       <main id="main" tabIndex={-1}>
         <Suspense fallback={<Skeleton />}>
           <Switch>
@@ -185,7 +188,7 @@ function ThemeButton() {
   );
 }
 
-function Rail({ name }: { name: string | undefined }) {
+function Rail() {
   const [path] = useLocation();
   const here = roomOf(path);
   return (
@@ -197,40 +200,10 @@ function Rail({ name }: { name: string | undefined }) {
         </Link>
       ))}
       <div className="foot">
-        {name !== undefined && <div>{name}</div>}
+        <Account />
         <a href="/docs">REST interface</a>
       </div>
     </nav>
-  );
-}
-
-function SignIn({ reason }: { reason: string }) {
-  const queries = useQueryClient();
-  const [refused, setRefused] = useState(reason);
-  const submit = async (event: FormEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    signIn(String(new FormData(event.currentTarget).get("token")));
-    try {
-      queries.setQueryData(["me"], await engine.me());
-    } catch (error) {
-      setRefused(error instanceof Error ? error.message : String(error));
-    }
-  };
-  return (
-    <main className="signin" id="main">
-      <form className="card" onSubmit={submit}>
-        <h1>Sign in to Penstock</h1>
-        <p role="alert">{refused}</p>
-        <div className="field">
-          <label htmlFor="token">API token</label>
-          <input id="token" name="token" type="password" className="in mono" autoComplete="off" required />
-          <p className="hint">This page keeps it until the tab is closed or loaded again.</p>
-        </div>
-        <button type="submit" className="btn pri">
-          Sign in
-        </button>
-      </form>
-    </main>
   );
 }
 

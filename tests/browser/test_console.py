@@ -12,7 +12,6 @@ import pytest
 
 from penstock.testing.definitions import definition, end, linear, step
 from tests import postgres
-from tests.access.people import TOKENS, lines
 from tests.runtime.engine_process import EngineProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -289,27 +288,3 @@ def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str)
         visitor.go(place).see(text)
         assert visitor.page.locator("html").get_attribute("data-theme") == theme
         assert violations(visitor.page) == [], place
-
-
-def test_a_token_is_asked_for_where_one_is_needed(visitor: Visitor, postgres_server: postgres.Server) -> None:
-    with (
-        postgres_server.database(postgres.apply_schema) as dsn,
-        EngineProcess(dsn, authentication=True, api_tokens=",".join(lines())) as locked,
-    ):
-        locked.wait_ready()
-        visitor.home = f"http://127.0.0.1:{locked.port}/console/"
-        visitor.go().see("Sign in to Penstock")
-        for token in ("ps_wrong", TOKENS["viewer"].text):
-            assert visitor.page.get_by_role("navigation").count() == 0
-            visitor.page.get_by_label("API token").fill(token)
-            with visitor.page.expect_response("**/v1/me"):
-                visitor.click("button", "Sign in")
-        visitor.see_role("heading", "Overview")
-        visitor.see("viewer")
-        assert visitor.page.evaluate("() => [localStorage.length, sessionStorage.length, document.cookie]") == [
-            0,
-            0,
-            "",
-        ]
-        assert all("401" in text for text in visitor.complaints)
-        visitor.complaints.clear()

@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+from tools.openapi_hash import openapi_hash
+
 TOP = Path(__file__).parents[2]
 SOURCES = TOP / "console"
 STATIC = TOP / "src/penstock/console/static"
@@ -36,6 +38,11 @@ def packed_bytes(path: Path) -> int:
 def test_the_bundle_is_made_of_these_sources() -> None:
     made_of = json.loads((STATIC / "build.json").read_text())["sources"]
     assert made_of == sources_hash(), "run `make console` and commit what it makes"
+
+
+def test_the_types_are_those_of_the_engines_interface() -> None:
+    made_of = json.loads((STATIC / "build.json").read_text())["openapi"]
+    assert made_of == openapi_hash(), "run `make console` and commit what it makes"
 
 
 def test_the_page_names_files_that_are_there() -> None:

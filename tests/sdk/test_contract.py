@@ -15,6 +15,8 @@ FOR_PEOPLE = {
     ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
     ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
     ("GET", "/v1/tasks"), ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
+    ("GET", "/v1/sessions/ways"), ("POST", "/v1/sessions"), ("POST", "/v1/sessions/end"),
+    ("POST", "/v1/sessions/oidc"), ("GET", "/v1/sessions/oidc/callback"),
 }  # fmt: skip
 NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), ("GET", "/v1/me"), *FOR_PEOPLE}
 

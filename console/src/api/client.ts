@@ -18,6 +18,8 @@ export type QueueRow = Schemas["QueueRow"];
 export type BulkFilter = Schemas["BulkFilter"];
 export type BulkPreview = Schemas["BulkPreview"];
 export type BulkView = Schemas["BulkView"];
+export type Me = Schemas["Me"];
+export type Permission = "view" | "operate" | "model" | "tasks" | "work";
 export type BulkAction = "retry" | "cancel" | "signal";
 export interface BulkRequest {
   action: BulkAction;
@@ -46,10 +48,11 @@ export function isTemporary(error: unknown): boolean {
   return error instanceof EngineError && (error.status === 0 || error.status === 503);
 }
 
-// Kept in this page's memory only: closing the tab forgets it.
-let token: string | undefined;
-export function signIn(given: string): void {
-  token = given.trim() || undefined;
+/** Of calls that need another proof than the session's cookie, or one that counts still. */
+const listeners = new Set<() => void>();
+export function onSignedOut(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
 }
 
 interface Request {
@@ -67,8 +70,8 @@ async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Re
   for (const [name, value] of Object.entries(request.query ?? {})) {
     if (value !== undefined && value !== "") query.set(name, String(value));
   }
-  const headers: Record<string, string> = { ...request.headers };
-  if (token !== undefined) headers["Authorization"] = `Bearer ${token}`;
+  // Pages of other origins can't send it: what changes something asks for it beside the cookie.
+  const headers: Record<string, string> = { "X-Penstock-Console": "1", ...request.headers };
   if (request.body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
@@ -84,6 +87,7 @@ async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Re
   }
   const text = await response.text();
   if (response.ok) return (text ? JSON.parse(text) : undefined) as T;
+  if (response.status === 401 && !pattern.startsWith("/v1/sessions") && pattern !== "/v1/me") for (const told of listeners) told();
   throw errorOf(response.status, text);
 }
 
@@ -110,7 +114,11 @@ export const PAGE_ITEMS = 50;
 type Variables = Record<string, unknown>;
 
 export const engine = {
-  me: (signal?: AbortSignal) => get<Schemas["Me"]>("/v1/me", s(signal)),
+  me: (signal?: AbortSignal) => get<Me>("/v1/me", s(signal)),
+  signInWays: (signal?: AbortSignal) => get<Schemas["SignInWays"]>("/v1/sessions/ways", s(signal)),
+  signIn: (token: string) => post<Me>("/v1/sessions", { body: { token: token.trim() } }),
+  beginSignIn: (place: string) => post<Schemas["SignInBegun"]>("/v1/sessions/oidc", { body: { place } }),
+  signOut: () => post<void>("/v1/sessions/end", {}),
   ready: (signal?: AbortSignal) => get<Schemas["Readiness"]>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
   workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerSlice"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),

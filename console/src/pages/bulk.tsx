@@ -9,6 +9,7 @@ import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge } from "../parts/status";
 import { Ago, duration } from "../parts/time";
+import { useCan } from "../session";
 
 const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal" };
 const REFRESH_MS = 1_000;
@@ -144,6 +145,7 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
 
 export function Progress({ view }: { view: BulkView }) {
   const queries = useQueryClient();
+  const operates = useCan("operate");
   const over = view.done + view.skipped + view.failed;
   const part = view.state === "DONE" ? 1 : Math.min(1, over / Math.max(1, view.total));
   const stop = () => engine.stopBulk(view.id).then(() => queries.invalidateQueries({ queryKey: ["bulk"] }));
@@ -154,9 +156,11 @@ export function Progress({ view }: { view: BulkView }) {
           {VERBS[view.action as BulkAction] ?? view.action} · {describe(view)}
         </b>
         {view.state === "RUNNING" ? (
-          <button type="button" className="link" onClick={stop}>
-            Stop
-          </button>
+          operates && (
+            <button type="button" className="link" onClick={stop}>
+              Stop
+            </button>
+          )
         ) : (
           <Badge look={view.failed ? "fail" : view.state === "DONE" ? "ok" : "skip"}>{view.state === "DONE" ? "Done" : "Stopped"}</Badge>
         )}

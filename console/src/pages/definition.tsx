@@ -6,11 +6,13 @@ import { engine } from "../api/client";
 import { Picture } from "../graph/picture";
 import { Icon } from "../parts/icons";
 import { Problem, Skeleton } from "../parts/states";
+import { useCan } from "../session";
 import { StartDialog } from "./start";
 
 export function DefinitionPage({ id }: { id: string }) {
   const [params, change] = useAddress();
   const [starting, setStarting] = useState(false);
+  const operates = useCan("operate");
   const asked = Number(params.get("version")) || undefined;
   const latest = useQuery({ queryKey: ["definition", id, "latest"], queryFn: ({ signal }) => engine.definition(id, undefined, signal) });
   const shown = useQuery({
@@ -44,10 +46,12 @@ export function DefinitionPage({ id }: { id: string }) {
             <Link className="btn" href={`/instances?definitionId=${encodeURIComponent(id)}`}>
               Its instances
             </Link>
-            <button type="button" className="btn pri" onClick={() => setStarting(true)}>
-              <Icon name="play" />
-              Start
-            </button>
+            {operates && (
+              <button type="button" className="btn pri" onClick={() => setStarting(true)}>
+                <Icon name="play" />
+                Start
+              </button>
+            )}
           </div>
         </div>
         {definition.description && <p className="mute">{definition.description}</p>}

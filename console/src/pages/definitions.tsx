@@ -6,11 +6,13 @@ import { engine } from "../api/client";
 import { More, WordFilter } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Ago } from "../parts/time";
+import { useCan } from "../session";
 import { StartDialog } from "./start";
 
 export function DefinitionsPage() {
   const [params, change] = useAddress();
   const keyword = params.get("keyword") ?? "";
+  const operates = useCan("operate");
   const [starting, setStarting] = useState<string>();
   const pages = useInfiniteQuery({
     queryKey: ["definitions", keyword],
@@ -65,9 +67,11 @@ export function DefinitionsPage() {
                     <Ago at={row.uploadedAt} />
                   </td>
                   <td className="r">
-                    <button type="button" className="btn sm" onClick={() => setStarting(row.id)} aria-label={`Start ${row.id}`}>
-                      Start
-                    </button>
+                    {operates && (
+                      <button type="button" className="btn sm" onClick={() => setStarting(row.id)} aria-label={`Start ${row.id}`}>
+                        Start
+                      </button>
+                    )}
                   </td>
                 </tr>
               ))}

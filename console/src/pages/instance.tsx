@@ -13,6 +13,7 @@ import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
 import { Ago, At, duration, useNow } from "../parts/time";
+import { useCan } from "../session";
 import { StartDialog } from "./start";
 
 const REFRESH_MS = 1_000;
@@ -87,11 +88,13 @@ type Asked = "retry" | "cancel" | "signal" | "complete" | "again";
 function Heading({ instance, definition }: { instance: Instance; definition: Definition | undefined }) {
   const [asked, setAsked] = useState<Asked>();
   const queries = useQueryClient();
+  const operates = useCan("operate");
+  const doesTasks = useCan("tasks");
   const open = instance.completedAt === undefined;
   const openSteps = (type: string) => (open ? (definition?.steps ?? []).filter((step) => step.type === type && instance.currentStepIds.includes(step.id)) : []);
   const waits = openSteps("WAIT");
   const tasks = openSteps("USER_TASK");
-  const failed = instance.status === "FAILED";
+  const failed = instance.status === "FAILED" && operates;
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
   const done = async () => {
     await queries.invalidateQueries({ queryKey: ["instance", instance.id] });
@@ -106,22 +109,22 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
         <InstanceStatusBadge status={instance.status} />
         <span className="tag">{instance.id}</span>
         <div className="act">
-          {!open && (
+          {!open && operates && (
             <button type="button" className="btn" onClick={() => setAsked("again")}>
               Start again with these variables
             </button>
           )}
-          {open && (
+          {open && operates && (
             <button type="button" className="btn bad" onClick={() => setAsked("cancel")}>
               Cancel…
             </button>
           )}
-          {waits.length > 0 && (
+          {waits.length > 0 && operates && (
             <button type="button" className="btn pri" onClick={() => setAsked("signal")}>
               Signal…
             </button>
           )}
-          {tasks.length > 0 && (
+          {tasks.length > 0 && doesTasks && (
             <button type="button" className="btn pri" onClick={() => setAsked("complete")}>
               Complete task…
             </button>

@@ -9,6 +9,7 @@ import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
 import { BulkPane, type Chosen, Running } from "./bulk";
+import { useCan } from "../session";
 import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
@@ -31,6 +32,7 @@ export function InstancesPage() {
   // biome-ignore lint: the same address is the same filter
   const filter = useMemo(() => filterOf(params), [address]);
   const filtered = Object.keys(filter).length > 0;
+  const operates = useCan("operate");
   const [starting, setStarting] = useState(false);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const [all, setAll] = useState(false);
@@ -59,10 +61,12 @@ export function InstancesPage() {
             <Icon name="copy" />
             Copy link to this view
           </button>
-          <button type="button" className="btn pri" onClick={() => setStarting(true)}>
-            <Icon name="play" />
-            Start an instance
-          </button>
+          {operates && (
+            <button type="button" className="btn pri" onClick={() => setStarting(true)}>
+              <Icon name="play" />
+              Start an instance
+            </button>
+          )}
         </div>
       </div>
       <Filters params={params} change={change} />
@@ -191,6 +195,7 @@ interface RowsProps {
 }
 
 function Rows({ rows, ticked, tick }: RowsProps) {
+  const operates = useCan("operate");
   const toggle = (id: string) => {
     const after = new Set(ticked ?? []);
     if (!after.delete(id)) after.add(id);
@@ -207,14 +212,14 @@ function Rows({ rows, ticked, tick }: RowsProps) {
         k: () => setAt((before) => Math.max(before - 1, 0)),
         x: () => {
           const row = rows[at];
-          if (row) toggle(row.id);
+          if (row && operates) toggle(row.id);
         },
         Enter: () => {
           const row = rows[at];
           if (row) go(`/instances/${encodeURIComponent(row.id)}`);
         },
       }),
-      [rows, at, go, ticked],
+      [rows, at, go, ticked, operates],
     ),
   );
   useEffect(() => {
@@ -224,9 +229,11 @@ function Rows({ rows, ticked, tick }: RowsProps) {
     <table className="wide">
       <thead>
         <tr>
-          <th className="c">
-            <input type="checkbox" aria-label="All rows shown" checked={everything} onChange={() => tick(new Set(everything ? [] : rows.map((row) => row.id)))} />
-          </th>
+          {operates && (
+            <th className="c">
+              <input type="checkbox" aria-label="All rows shown" checked={everything} onChange={() => tick(new Set(everything ? [] : rows.map((row) => row.id)))} />
+            </th>
+          )}
           <th>Status</th>
           <th>Instance</th>
           <th>Business key</th>
@@ -238,9 +245,11 @@ function Rows({ rows, ticked, tick }: RowsProps) {
       <tbody ref={body}>
         {rows.map((row, index) => (
           <tr key={row.id} className={index === at ? "on" : ""}>
-            <td className="c">
-              <input type="checkbox" aria-label={`Select ${row.id}`} checked={ticked === undefined || ticked.has(row.id)} onChange={() => toggle(row.id)} />
-            </td>
+            {operates && (
+              <td className="c">
+                <input type="checkbox" aria-label={`Select ${row.id}`} checked={ticked === undefined || ticked.has(row.id)} onChange={() => toggle(row.id)} />
+              </td>
+            )}
             <td>
               <InstanceStatusBadge status={row.status} />
             </td>

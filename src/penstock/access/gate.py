@@ -19,6 +19,8 @@ from penstock.access.identity import Identity
 from penstock.access.issuer import Issuer
 from penstock.access.networks import TrustedNetworks
 from penstock.access.roles import Grant, read_grant
+from penstock.access.sessions import Sessions
+from penstock.access.sign_in import SignIn
 from penstock.access.tokens import PREFIX, TOKEN_MAX_BYTES, KnownToken, TokenBook, read_fixed_tokens
 from penstock.errors import BadRequest, Unauthenticated
 from penstock.settings import Settings
@@ -44,6 +46,8 @@ class Gate:
         """Raises BadRequest, with the name of the setting, for what can't be read."""
         self.tokens = TokenBook(read_fixed_tokens(settings.api_tokens))
         self.issuer = Issuer(settings) if settings.oidc_issuer is not None else None
+        self.sessions = Sessions(self.tokens, settings.session_max_hours)
+        self.sign_in = None if self.issuer is None or settings.oidc_client_id is None else SignIn(settings, self.issuer)
         self._networks = TrustedNetworks(settings.trusted_networks)
         self._certificates = _read_certificates(settings.tls_client_roles)
         self._watched: dict[object, tuple[Identity, Callable[[Ending], None]]] = {}
@@ -55,16 +59,20 @@ class Gate:
         certificate: Sequence[str] = (),
         *,
         ambient: bool = True,
+        session: bytes = b"",
     ) -> Identity:
-        """Who calls: from each `Authorization` header, the names in the client's certificate, the socket's address.
+        """Who calls: from each `Authorization` header, the session's cookie, the names in the client's certificate, the
+        socket's address.
 
         ``ambient``: what a browser would add for any page counts. Raises Unauthenticated. A checkpoint only for a key
-        of the issuer that is not known yet.
+        of the issuer or a session that is not known yet.
         """
         if len(authorization) > 1:
             raise Unauthenticated("Authorization stands twice")
         if authorization:
             return await self._of_token(authorization[0])
+        if session:
+            return await self.sessions.identify(session)
         identity = (self._of_certificate(certificate) or self._networks.find(address)) if ambient else None
         if identity is None:
             raise Unauthenticated("a token is needed: Authorization: Bearer ...")
@@ -106,17 +114,20 @@ class Gate:
     async def watch_step(self) -> None:
         """One round of the service loop that ends calls whose proof has expired."""
         await trio.sleep(LOOK_INTERVAL_S)
-        self._end_over()
+        self.end_over()
 
     def replace_tokens(self, tokens: Iterable[KnownToken]) -> None:
         """What the database holds has changed."""
         self.tokens.replace(tokens)
-        self._end_over()
+        self.end_over()
 
-    def _end_over(self) -> None:
+    def end_over(self) -> None:
+        """End the calls whose proof counts no longer."""
         now = time.time()
         for mark, (identity, on_end) in list(self._watched.items()):
-            if identity.key.startswith("token:") and not self.tokens.has(identity.key):
+            if (identity.key.startswith("token:") and not self.tokens.has(identity.key)) or (
+                identity.session and not self.sessions.has(identity.session)
+            ):
                 ending = Ending.REVOKED
             elif identity.expires_at <= now:
                 ending = Ending.EXPIRED

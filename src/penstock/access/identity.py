@@ -30,6 +30,8 @@ class Identity(msgspec.Struct, frozen=True):
     """Seconds since the epoch."""
     ambient: bool = False
     """Proved by where the call comes from (network, certificate): a browser sends such a proof for any page."""
+    session: bytes = b""
+    """Digest of the session's cookie; empty without one."""
 
     @property
     def limited(self) -> bool:

@@ -7,8 +7,10 @@ that a token says about where its key is.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import quote_plus
 
 import trio
 
@@ -52,6 +54,31 @@ class Issuer:
                 raise Unavailable("the issuer's keys could not be read yet") from None
         return self.verifier.verify(token)
 
+    async def verify_sign_in(self, verifier: JwtVerifier, token: bytes, nonce: str) -> Identity:
+        """As ``verify``, of an ID token that was asked for with this nonce."""
+        try:
+            return verifier.verify_sign_in(token, nonce)
+        except KeyUnknown:
+            await self._look_again()
+        return verifier.verify_sign_in(token, nonce)
+
+    async def discover(self) -> Mapping[str, Any]:
+        """The issuer's discovery document. Raises ValueError and OSError."""
+        document = await fetch_json(self._issuer.rstrip("/") + _DISCOVERY)
+        found = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+        if found.get("issuer") != self._issuer:
+            raise ValueError("the discovery document is another issuer's")
+        return found
+
+    def url_in(self, document: Mapping[str, Any], name: str) -> str:
+        """One of the URLs of that document. Raises ValueError."""
+        found = str(document.get(name, ""))
+        if not found.startswith(("https://", "http://")) or (
+            self._issuer.startswith("https://") and not found.startswith("https://")
+        ):
+            raise ValueError(f"the discovery document names no https:// {name}")
+        return found
+
     async def refresh_step(self) -> None:
         """One round of the service loop."""
         async with self._looking:
@@ -79,17 +106,9 @@ class Issuer:
     async def _read(self) -> object:
         source = self._source
         if source is None:
-            document = await _fetch(self._issuer.rstrip("/") + _DISCOVERY)
-            found = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
-            if found.get("issuer") != self._issuer:
-                raise ValueError("the discovery document is another issuer's")
-            source = str(found.get("jwks_uri", ""))
-            if not source.startswith(("https://", "http://")) or (
-                self._issuer.startswith("https://") and not source.startswith("https://")
-            ):
-                raise ValueError("the discovery document names no https:// jwks_uri")
+            source = self.url_in(await self.discover(), "jwks_uri")
         if "://" in source:
-            return await _fetch(source)
+            return await fetch_json(source)
         return json.loads(await trio.to_thread.run_sync(_read_file, Path(source)))
 
 
@@ -101,8 +120,11 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-async def _fetch(url: str) -> object:
-    """A JSON document. Raises ValueError and OSError."""
+async def fetch_json(
+    url: str, *, form: Mapping[str, str] | None = None, client: tuple[str, str] | None = None
+) -> object:
+    """A JSON document; with ``form`` the answer to a POST of it, as a client with this id and secret. Raises ValueError
+    and OSError."""
     import ssl
 
     import httpx  # only here: most engines have no issuer behind a URL
@@ -116,7 +138,13 @@ async def _fetch(url: str) -> object:
                 httpx.AsyncClient(
                     trust_env=False, follow_redirects=False, verify=verify, timeout=FETCH_TIMEOUT_S
                 ) as http,
-                http.stream("GET", url, headers={"accept": "application/json"}) as answer,
+                http.stream(
+                    "GET" if form is None else "POST",
+                    url,
+                    headers={"accept": "application/json"},
+                    data=form,
+                    auth=None if client is None else _quoted(client),
+                ) as answer,
             ):
                 if answer.status_code != 200:
                     raise ValueError(f"{url} answered {answer.status_code}")
@@ -129,3 +157,8 @@ async def _fetch(url: str) -> object:
     except httpx.HTTPError as error:
         raise ValueError(f"{url}: {error}") from error
     return json.loads(bytes(data))
+
+
+def _quoted(client: tuple[str, str]) -> tuple[str, str]:
+    """For HTTP Basic, as OAuth has it (RFC 6749, 2.3.1)."""
+    return quote_plus(client[0]), quote_plus(client[1])

@@ -7,6 +7,7 @@ for, so that neither ``none`` nor a public key taken for a shared secret gets th
 from __future__ import annotations
 
 import hashlib
+import hmac
 import importlib
 import time
 from collections import OrderedDict
@@ -83,12 +84,13 @@ class IssuerKeys:
 class JwtVerifier:
     """See the module."""
 
-    def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
+    def __init__(self, settings: Settings, keys: IssuerKeys, audience: Sequence[str] | None = None) -> None:
+        """``audience``: whom tokens are for, other than the setting says."""
         assert settings.oidc_issuer is not None
         self.keys = keys
         self._library = load_library()
         self._issuer = settings.oidc_issuer
-        self._audience = list(settings.oidc_audience)
+        self._audience = list(settings.oidc_audience if audience is None else audience)
         self._skew_s = settings.oidc_clock_skew_seconds
         self._name_claim = settings.oidc_name_claim
         self._roles_claim = settings.oidc_roles_claim.split(".")
@@ -101,8 +103,6 @@ class JwtVerifier:
 
     def verify(self, token: bytes) -> Identity:
         """Whose token this is. Raises Unauthenticated."""
-        if len(token) > TOKEN_MAX_BYTES:
-            raise Unauthenticated(f"the token has more than {TOKEN_MAX_BYTES} bytes")
         digest = hashlib.sha256(token).digest()
         identity = self._seen.get(digest)
         if identity is None:
@@ -114,7 +114,19 @@ class JwtVerifier:
             raise Unauthenticated("the token has expired")
         return identity
 
+    def verify_sign_in(self, token: bytes, nonce: str) -> Identity:
+        """Of an ID token that was asked for with this nonce. Raises Unauthenticated."""
+        claims = self._claims(token)
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+            raise Unauthenticated("the token is not valid: it is for another sign-in")
+        return self._identity(claims)
+
     def _verify(self, token: bytes) -> Identity:
+        return self._identity(self._claims(token))
+
+    def _claims(self, token: bytes) -> Mapping[str, Any]:
+        if len(token) > TOKEN_MAX_BYTES:
+            raise Unauthenticated(f"the token has more than {TOKEN_MAX_BYTES} bytes")
         jwt = self._library
         try:
             header = cast("dict[str, Any]", jwt.get_unverified_header(token))
@@ -137,7 +149,7 @@ class JwtVerifier:
             raise Unauthenticated(f"the token is not valid: {_cause(error)}") from None
         except (ValueError, TypeError, RecursionError):
             raise Unauthenticated("the token is not valid") from None
-        return self._identity(claims)
+        return claims
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         name = claims.get(self._name_claim)

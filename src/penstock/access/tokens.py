@@ -72,7 +72,7 @@ class TokenBook:
         """``fixed`` are those of the settings, which stay."""
         self._fixed = list(fixed)
         self._by_digest: dict[bytes, tuple[KnownToken, Identity]] = {}
-        self._keys: set[str] = set()
+        self._by_key: dict[str, Identity] = {}
         self.replace(())
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class TokenBook:
     def replace(self, tokens: Iterable[KnownToken]) -> None:
         """These, and the fixed ones, count from now on."""
         self._by_digest = {token.digest: (token, token.identity()) for token in (*tokens, *self._fixed)}
-        self._keys = {identity.key for _, identity in self._by_digest.values()}
+        self._by_key = {identity.key: identity for _, identity in self._by_digest.values()}
 
     def find(self, token: bytes) -> Identity | None:
         """Whose token this is; None for one that is unknown, revoked or over."""
@@ -93,7 +93,12 @@ class TokenBook:
 
     def has(self, key: str) -> bool:
         """Whether the token with this identity's key counts still."""
-        return key in self._keys
+        return key in self._by_key
+
+    def identity_of(self, key: str) -> Identity | None:
+        """By an identity's key; None when the token counts no longer."""
+        found = self._by_key.get(key)
+        return None if found is None or found.expires_at <= time.time() else found
 
 
 def read_fixed_tokens(lines: Sequence[str]) -> list[KnownToken]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import tokens
+from penstock.cli import sessions, tokens
 from penstock.cli.configuration import read_settings, refuse
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 app.add_typer(tokens.app)
+app.add_typer(sessions.app)
 
 ConfigOption = Annotated[
     Path | None,

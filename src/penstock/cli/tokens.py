@@ -60,7 +60,7 @@ def new(
         from penstock.runtime import api_tokens
 
         expires_s = None if expires_days is None else expires_days * 86_400
-        made = _run(lambda: api_tokens.new(_settings(config, data_dir), name, grant, expires_s))
+        made = run(lambda: api_tokens.new(settings_of(config, data_dir), name, grant, expires_s))
         typer.echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
     if Role.ADMIN in grant.roles:
         typer.echo("an admin may do everything: keep it as you keep the database's password", err=True)
@@ -76,7 +76,7 @@ def list_tokens(
     """List tokens by id; those of the setting api_tokens are not among them."""
     from penstock.runtime import api_tokens
 
-    tokens = _run(lambda: api_tokens.everything(_settings(config, data_dir)))
+    tokens = run(lambda: api_tokens.everything(settings_of(config, data_dir)))
     now = datetime.now(UTC)
     for token in tokens:
         state = _state(token, now)
@@ -94,7 +94,7 @@ def revoke(
     """Let a token count no longer: calls with it end within a second or two on all engines."""
     from penstock.runtime import api_tokens
 
-    name = _run(lambda: api_tokens.revoke(_settings(config, data_dir), id))
+    name = run(lambda: api_tokens.revoke(settings_of(config, data_dir), id))
     typer.echo(f"revoked {id} ({name})")
 
 
@@ -108,13 +108,13 @@ def _day(at: datetime | None) -> str:
     return "-         " if at is None else f"{at:%Y-%m-%d}"
 
 
-def _settings(config: Path | None, data_dir: str | None) -> Settings:
+def settings_of(config: Path | None, data_dir: str | None) -> Settings:
     from penstock.cli.configuration import read_settings
 
     return read_settings(config, data_dir=data_dir, log_level="warning")
 
 
-def _run(act: Callable[[], T]) -> T:
+def run(act: Callable[[], T]) -> T:
     """What goes wrong is told in a line: exit code 1."""
     from penstock.errors import PenstockError
     from penstock.store.database import DatabaseError, first_line

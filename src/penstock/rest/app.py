@@ -57,6 +57,7 @@ from penstock.rest.problems import bug, nothing_at, problem_of
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
 from penstock.rest.runs import RunRoutes
+from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 
@@ -111,7 +112,7 @@ class RestApp:
         limits: CallLimits | None = None,
     ) -> None:
         self._unknown_parameters = UnknownParameters(engine.metrics)
-        routes = _routes(engine, degraded)
+        routes = _routes(engine, degraded, gate)
         hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
         self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
         self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
@@ -217,8 +218,12 @@ class RestApp:
         proofs = [value for name, value in scope["headers"] if name == b"authorization"]
         certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
         own = self._pages.is_own(headers)
+        session = b""
         try:
-            identity = await gate.identify(proofs, _address_of(scope), certificate, ambient=own)
+            if b"cookie" in headers and not proofs:
+                cookies = (value for name, value in scope["headers"] if name == b"cookie")
+                session = cookie_of(scope["method"], headers, cookies, own=own)
+            identity = await gate.identify(proofs, _address_of(scope), certificate, ambient=own, session=session)
         except PenstockError as error:
             return error
         set_identity(identity)
@@ -302,13 +307,14 @@ class RestApp:
         return status
 
 
-def _routes(engine: Engine, degraded: Callable[[], Sequence[str]]) -> list[Route]:
+def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None) -> list[Route]:
     """All that are switched on."""
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
+        *([] if gate is None else [SessionRoutes(gate)]),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}
     return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]

@@ -78,6 +78,10 @@ class Parameter(NamedTuple):
 Bound = Callable[..., Awaitable[Any]]
 
 
+CONSOLE_HEADER: Final = "X-Penstock-Console"
+"""Only pages of the engine's own origin can send it: others would have to ask first, and are told no."""
+
+
 class Operation(NamedTuple):
     """One method of one path."""
 

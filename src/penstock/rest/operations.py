@@ -47,6 +47,7 @@ from penstock.rest.jobs import BeatOutcome, JobRoutes
 from penstock.rest.me import Me, MeRoutes
 from penstock.rest.operation import (
     BOOLEAN,
+    CONSOLE_HEADER,
     INTEGER,
     STRING,
     VARIABLES,
@@ -60,6 +61,7 @@ from penstock.rest.operation import (
 )
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.runs import RunRoutes
+from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
@@ -107,6 +109,7 @@ KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
 MESSAGE_KEY: Final = Parameter("Idempotency-Key", "header", "A message with the same key is the same message.")
+CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PollBody": ("workerId", "jobTypes"),
     "WatchBody": ("workerId",),
@@ -147,6 +150,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     Lease, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
     TaskSlice, UserTask, ClaimBody,
+    TokenBody, PlaceBody, SignInWays, SignInBegun,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
 
@@ -387,6 +391,37 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
         "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
+    ),
+    Operation(
+        "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
+        "signInWays", "service", "How people can sign in at the console (addition)", answer=struct(SignInWays),
+    ),
+    Operation(
+        "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
+        "signIn", "service", "Open a session with a token (addition)",
+        "The session is a cookie, for the engine's own pages.", parameters=(CONSOLE,),
+        body=struct(TokenBody), status=201, answer=struct(Me), errors=(400, 401, 409),
+    ),
+    Operation(
+        "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
+        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(403,),
+    ),
+    Operation(
+        "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,
+        "beginSignIn", "service", "Begin to sign in at the issuer (addition)", parameters=(CONSOLE,),
+        body=struct(PlaceBody), answer=struct(SignInBegun), errors=(400, 409, 429),
+    ),
+    Operation(
+        "GET", CALLBACK, SessionRoutes.finish, Permission.NONE,
+        "finishSignIn", "service", "Where the issuer sends a browser back (addition)",
+        parameters=(
+            Parameter("code", "query", "The issuer's, which the engine exchanges."),
+            Parameter("state", "query", "Of the sign-in that began."),
+            Parameter("iss", "query", "The issuer."),
+            Parameter("session_state", "query", "Ignored."),
+            *(Parameter(name, "query", "Ignored.") for name in ("error", "error_description", "error_uri")),
+        ),
+        status=303, answer_description="To the console.", errors=(400, 409),
     ),
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,

@@ -56,10 +56,11 @@ class Pages:
         if origin is None:
             return headers.get(b"sec-fetch-site") != b"cross-site"
         origin = origin.lower()
-        return origin in self._origins or _is_at(origin, headers.get(b"host", b"").lower())
+        return origin in self._origins or is_at(origin, headers.get(b"host", b"").lower())
 
 
-def _is_at(origin: bytes, host: bytes) -> bool:
+def is_at(origin: bytes, host: bytes) -> bool:
+    """Whether an origin is that of pages from this host."""
     scheme, separator, authority = origin.partition(b"://")
     if not separator or not authority:
         return False  # `null`: a page without an origin of its own

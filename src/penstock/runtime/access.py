@@ -20,10 +20,12 @@ from penstock.errors import BadRequest
 from penstock.log import get_logger
 from penstock.settings import HttpServer, Settings, is_loopback
 from penstock.store import api_tokens as store
+from penstock.store import sessions
 from penstock.store.connection import TrioConnection
 from penstock.tls import LOOK_AGAIN_S, Tls
 
 LOOK_INTERVAL_S: Final = 1.0
+PURGE_INTERVAL_S: Final = 60.0
 
 log = get_logger(__name__)
 
@@ -36,6 +38,7 @@ class AccessService:
         self._connection = connection
         self._version: str | None = None
         self._hint = trio.Event()
+        gate.sessions.attach(connection)
 
     def hint(self) -> None:
         """Somebody says that the tokens have changed."""
@@ -48,6 +51,8 @@ class AccessService:
             if version != self._version:
                 self._gate.replace_tokens(_known(await store.alive(connection, TOKENS_MAX_COUNT)))
                 self._version = version
+            if await self._gate.sessions.refresh(connection):
+                self._gate.end_over()
         return len(self._gate.tokens)
 
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -55,10 +60,16 @@ class AccessService:
         steps: dict[str, Callable[[], Awaitable[object]]] = {
             "api tokens": self._look,
             "expired calls": self._gate.watch_step,
+            "expired sessions": self._purge,
         }
         if self._gate.issuer is not None:
             steps["issuer keys"] = self._gate.issuer.refresh_step
         return steps
+
+    async def _purge(self) -> None:
+        async with self._connection() as connection:
+            await sessions.purge(connection)
+        await trio.sleep(PURGE_INTERVAL_S)
 
     async def _look(self) -> None:
         with trio.move_on_after(LOOK_INTERVAL_S):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.settings.described import says
+from penstock.settings.secret import Secret
 
 if TYPE_CHECKING:
     from penstock.settings.model import Settings
@@ -61,6 +62,9 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Open connections from one address, on REST and on gRPC each; one more is closed. 0: any.", 0, 1_000_000
         ),
     ] = 0
+    session_max_hours: Annotated[
+        float, _access("How long somebody who signed in at the console stays signed in.", 0.01, 8_760)
+    ] = 12
     tls_cert_path: Annotated[
         str | None,
         _tls("Certificate chain (PEM) of REST, metrics, and gRPC unless it has its own. With it they speak TLS only."),
@@ -102,6 +106,18 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         _oidc("What values of that claim mean: `packers=worker(pack|ship)` each. Default: the names of the roles."),
     ] = ()
+    oidc_client_id: Annotated[
+        str | None,
+        _oidc(
+            "People sign in to the console at the issuer as this client; redirect URI: …`/v1/sessions/oidc/callback`."
+        ),
+    ] = None
+    oidc_client_secret: Annotated[
+        Secret | None, _oidc("Secret of that client. Default: a public client, with PKCE as always.")
+    ] = None
+    oidc_scopes: Annotated[
+        tuple[str, ...], _oidc("Scopes that are asked for at that sign-in; those with the claims of name and roles.")
+    ] = ("openid", "profile")
 
 
 _TLS_PAIRS: Final = (("tls_cert_path", "tls_key_path"), ("grpc_tls_cert_path", "grpc_tls_key_path"))
@@ -132,9 +148,14 @@ def access_problems(settings: Settings) -> list[tuple[str, str]]:
         if getattr(settings, name) and not settings.authentication
     ]
     if settings.oidc_issuer is None:
-        wrong += [(name, "needs oidc_issuer") for name in ("oidc_audience", "oidc_jwks") if getattr(settings, name)]
+        names = "oidc_audience", "oidc_jwks", "oidc_client_id", "oidc_client_secret"
+        wrong += [(name, "needs oidc_issuer") for name in names if getattr(settings, name)]
     elif not settings.oidc_audience:
         wrong.append(("oidc_audience", "oidc_issuer needs it: tokens for others would get in"))
+    if settings.oidc_client_secret is not None and settings.oidc_client_id is None:
+        wrong.append(("oidc_client_secret", "needs oidc_client_id"))
+    if "openid" not in settings.oidc_scopes:
+        wrong.append(("oidc_scopes", "openid has to be among them"))
     wrong += _key_source_problems(settings)
     wrong += _tls_problems(settings)
     wrong += [

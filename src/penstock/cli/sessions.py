@@ -1,0 +1,37 @@
+"""`penstock session …`: who is signed in at the console, and the end of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.tokens import ConfigOption, DataDirOption, run, settings_of
+
+app = typer.Typer(
+    name="session",
+    help="Sessions of people who are signed in at the console: list, end.",
+    no_args_is_help=True,
+)
+
+
+@app.command(name="list")
+def list_sessions(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+    """List sessions by id: since when, until when, whose."""
+    from penstock.runtime import sessions
+
+    for one in run(lambda: sessions.everything(settings_of(config, data_dir))):
+        typer.echo(f"{one.id}  {one.created_at:%Y-%m-%d %H:%M}  {one.expires_at:%Y-%m-%d %H:%M}  {one.name}")
+
+
+@app.command()
+def end(
+    id: Annotated[str, typer.Argument(help="As `penstock session list` shows it.")],
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """End a session: calls with it end within a second or two on all engines."""
+    from penstock.runtime import sessions
+
+    name = run(lambda: sessions.end(settings_of(config, data_dir), id))
+    typer.echo(f"ended {id} ({name})")

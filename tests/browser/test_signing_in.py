@@ -1,0 +1,136 @@
+"""Signing in and out at the console, and what each role is shown, in a real Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import linear
+from tests import postgres
+from tests.access.issuer_server import Issuer, serve_issuer
+from tests.access.people import TOKENS, lines
+from tests.browser.test_console import TIMEOUT_MS, Visitor, violations
+from tests.runtime.engine_process import EngineProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Generator[Issuer]:
+    with serve_issuer() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def locked(postgres_server: postgres.Server, issuer: Issuer) -> Generator[EngineProcess]:
+    given: dict[str, Any] = {"authentication": True, "api_tokens": ",".join(lines()), **issuer.settings}
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn, **given) as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture
+def visitor(page: Any, locked: EngineProcess, issuer: Issuer) -> Generator[Visitor]:
+    """To go to the issuer is a navigation of the whole page, and the one thing that leads to another origin."""
+    found = Visitor(page, locked)
+    yield found
+    issuer_page = f"asked elsewhere: {issuer.address}/authorize?"
+    # The browser notes each answer of 401 by itself.
+    assert [one for one in found.complaints if "401" not in one and not one.startswith(issuer_page)] == []
+
+
+def sign_in(visitor: Visitor, token: str) -> None:
+    visitor.page.get_by_label("API token").fill(token)
+    with visitor.page.expect_response("**/v1/sessions"):
+        visitor.click("button", "Sign in", exact=True)
+
+
+def kept_by_scripts(visitor: Visitor) -> list[Any]:
+    found: list[Any] = visitor.page.evaluate("() => [localStorage.length, sessionStorage.length, document.cookie]")
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_signing_in_with_a_token_and_out_again(visitor: Visitor, theme: str) -> None:
+    visitor.page.emulate_media(color_scheme=theme)
+    visitor.go("instances").see("Sign in to Penstock")
+    assert violations(visitor.page) == []
+    sign_in(visitor, "pst_wrong")
+    visitor.see("unknown, revoked or expired")
+    assert violations(visitor.page) == []
+    assert visitor.page.get_by_role("navigation").count() == 0
+    sign_in(visitor, TOKENS["operator"].text)
+    visitor.see_role("heading", "Instances")
+    assert visitor.clicks == 2
+    visitor.page.reload()
+    visitor.see("token:operator")
+    assert kept_by_scripts(visitor) == [0, 0, ""]
+    assert violations(visitor.page) == []
+    visitor.click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+    visitor.page.reload()
+    visitor.see("Sign in to Penstock")
+
+
+def test_signing_in_at_the_issuer_with_two_clicks(visitor: Visitor, issuer: Issuer) -> None:
+    visitor.go("instances?status=FAILED").see("Sign in to Penstock")
+    visitor.click("button", "Sign in at 127.0.0.1")
+    visitor.click("link", "Go on as anna")
+    visitor.see_role("heading", "Instances")
+    visitor.see("oidc:anna")
+    assert visitor.page.url.endswith("/console/instances?status=FAILED")
+    assert visitor.clicks == 2
+    assert kept_by_scripts(visitor) == [0, 0, ""]
+
+
+def test_the_issuers_no_is_told(visitor: Visitor, issuer: Issuer) -> None:
+    issuer.claims = {"nonce": "another"}
+    try:
+        visitor.go().see("Sign in to Penstock")
+        visitor.click("button", "Sign in at 127.0.0.1")
+        visitor.click("link", "Go on as anna")
+        visitor.see("The issuer did not vouch for you")
+    finally:
+        issuer.claims = {}
+
+
+def test_buttons_are_there_for_those_who_may(visitor: Visitor, locked: EngineProcess) -> None:
+    page = visitor.page
+    visitor.go().see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["admin"].text)
+    visitor.see("token:admin")
+    asked = {"X-Penstock-Console": "1", "Origin": visitor.home.removesuffix("/console/")}
+    upload = page.request.post(f"{asked['Origin']}/v1/definitions", data=linear(1, definition_id="shop"), headers=asked)
+    assert upload.status == 201
+    started = page.request.post(f"{asked['Origin']}/v1/instances", data={"definitionId": "shop"}, headers=asked)
+    place = f"instances/{started.json()['id']}"
+    visitor.go(place).see_role("button", "Cancel…")
+    visitor.go().click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["viewer"].text)
+    visitor.see("token:viewer")
+    visitor.go(place).see_role("heading", "shop")
+    visitor.see("waits for a worker")
+    visitor.see("token:viewer")
+    assert page.get_by_role("button", name="Cancel…").count() == 0
+    visitor.go("instances").see("newest first")
+    assert page.get_by_role("button", name="Start an instance").count() == 0
+    assert page.get_by_role("checkbox").count() == 0
+
+
+def test_somebody_without_a_role_is_told_so(visitor: Visitor) -> None:
+    visitor.go().see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["worker"].text)
+    visitor.see("You have no role here")
+    assert violations(visitor.page) == []
+    visitor.click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+
+
+def test_a_page_without_its_session_asks_again(visitor: Visitor, locked: EngineProcess) -> None:
+    visitor.go().see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["viewer"].text)
+    visitor.see("token:viewer")
+    visitor.page.context.clear_cookies()
+    visitor.page.get_by_text("Sign in to Penstock").first.wait_for(timeout=TIMEOUT_MS)
