@@ -221,3 +221,20 @@ async def test_over_http_2_the_same_is_asked(start_engine: StartEngine) -> None:
         assert await status(path="/healthz") == 200
         assert await status(path="/v1/definitions?access_token=" + TOKENS["admin"].text) == 401
         assert (await client.post("/v1/definitions", headers=[right], json=linear(1))).status_code == 403
+
+
+async def test_over_http_2_a_web_page_is_refused_likewise(start_engine: StartEngine) -> None:
+    engine = start_engine(http_server="hypercorn").wait_ready()
+    here = f"http://127.0.0.1:{engine.port}"
+    async with httpx.AsyncClient(http1=False, http2=True, base_url=here) as client:
+
+        async def status(**headers: str) -> int:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            answer = await client.post("/v1/definitions", headers=named, json=linear(1))
+            assert answer.http_version == "HTTP/2"
+            return answer.status_code
+
+        assert await status(origin=here) == await status() == 201
+        assert await status(origin="https://evil.example") == await status(origin="null") == 403
+        assert await status(sec_fetch_site="cross-site") == await status(host="evil.example") == 403
+        assert await status(host=f"evil.example:{engine.port}", origin=f"http://evil.example:{engine.port}") == 403

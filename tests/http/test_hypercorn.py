@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -12,7 +14,7 @@ import trio.testing
 import trustme
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import StreamEnded
+from h2.events import DataReceived, StreamEnded
 from hypercorn.config import Config
 from hypercorn.trio import serve as stock_serve
 from quart import request
@@ -332,6 +334,78 @@ async def test_a_head_that_does_not_end_is_a_408() -> None:
         assert (await client.read()).status == 408
         assert await client.reads_end()
         assert server.statistics().timed_out_total == 1
+
+
+HEAD_OF_HTTP_2 = bytes([0, 0, 3, 1, 1, 0, 0, 0, 1]) + bytes([0x82, 0x86, 0x84])
+"""HEADERS that CONTINUATION has to follow."""
+BEGUN = {
+    "continuation missing": HEAD_OF_HTTP_2,
+    "half a frame of headers": HEAD_OF_HTTP_2[:10],
+    "half of a continuation": HEAD_OF_HTTP_2 + bytes([0, 0, 3, 9]),
+}
+
+
+async def open_http_2(port: int) -> trio.SocketStream:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    h2 = H2Connection()
+    h2.initiate_connection()
+    await stream.send_all(h2.data_to_send())
+    assert await stream.receive_some(65_536)
+    return stream
+
+
+async def read_to_the_end(stream: trio.SocketStream) -> bytes:
+    said = b""
+    with trio.fail_after(30), suppress(trio.BrokenResourceError):
+        while part := await stream.receive_some(65_536):
+            said += part
+    return said
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+async def test_an_http_2_head_that_does_not_end_ends_its_connection(begun: str) -> None:
+    server = HypercornServer(Limits(header_timeout_seconds=0.2))
+    async with running(server, echo) as http, await open_http_2(http.port) as stream:
+        await stream.send_all(BEGUN[begun])
+        await read_to_the_end(stream)
+        assert server.statistics().timed_out_total == 1
+
+
+async def test_an_http_2_frame_too_large_is_refused_by_its_head() -> None:
+    async with running(HypercornServer(), echo) as http, await open_http_2(http.port) as stream:
+        await stream.send_all(bytes([0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 1]) + b"x" * 1_000)
+        assert ErrorCodes.FRAME_SIZE_ERROR.to_bytes(4, "big") in await read_to_the_end(stream)
+
+
+@pytest.mark.slow
+async def test_http_2_requests_in_a_row_are_no_slow_head() -> None:
+    """Each read ends within a head; every head is whole before its time is over."""
+    limits = Limits(header_timeout_seconds=2)
+    h2 = H2Connection()
+    h2.initiate_connection()
+    head = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "x")]
+    rest = h2.data_to_send()
+    async with (
+        running(HypercornServer(limits), echo) as http,
+        await trio.open_tcp_stream("127.0.0.1", http.port) as stream,
+    ):
+        over = trio.current_time() + 2 * limits.header_timeout_seconds
+        answered = -1
+        for number in count(1, 2):
+            h2.send_headers(number, head, end_stream=True)
+            data = h2.data_to_send()
+            await stream.send_all(rest + data[:10])
+            rest = data[10:]
+            while answered < number - 2:
+                answer = await stream.receive_some(65_536)
+                assert answer
+                for event in h2.receive_data(answer):
+                    if isinstance(event, DataReceived):
+                        h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                    answered = event.stream_id if isinstance(event, StreamEnded) else answered
+            if trio.current_time() > over:
+                break
+        assert http.server.statistics().timed_out_total == 0
 
 
 async def test_a_request_slower_than_its_head_may_be_is_answered() -> None:

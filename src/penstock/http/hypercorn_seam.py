@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import h11
 import trio
 from h2.errors import ErrorCodes
-from h2.events import Event, StreamReset
+from h2.events import Event, RequestReceived, StreamReset, TrailersReceived
 from h2.exceptions import ProtocolError
+from h2.frame_buffer import FrameBuffer
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData
@@ -45,6 +46,8 @@ log = get_logger(__name__)
 
 ROOM_LOOK_SECONDS = 1.0
 """How often a full server looks for an idle connection to end."""
+_HEAD_FRAMES = (b"\x01", b"\x09")
+"""HEADERS and CONTINUATION."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -208,7 +211,7 @@ class _Connection(TCPServer):
     """hypercorn's, but over when the client is gone. Left alone, it then still waits for its idle timer (120 s with our
     default), and on HTTP/2 for an application that waits in ``send()`` for a window that nobody will open.
 
-    Also bounds how long the head of an HTTP/1.1 request takes, and how many HTTP/2 requests a client resets.
+    Also bounds how long the head of a request takes, and how many HTTP/2 requests a client resets.
     """
 
     def __init__(self, guard: Guard, app: ASGIWrapper, config: Config, context: WorkerContext, stream: Any) -> None:
@@ -216,6 +219,7 @@ class _Connection(TCPServer):
         self._guard = guard
         self._limits = guard.shared.limits
         self._resets = Allowance(self._limits.resets_burst, self._limits.resets_per_second)
+        self._head_since = math.inf
 
     async def _read_data(self) -> None:
         await self._read_until_gone()
@@ -226,34 +230,39 @@ class _Connection(TCPServer):
                 await buffer.close()
 
     async def _read_until_gone(self) -> None:
-        head_since = math.inf
         data: bytes | bytearray = b""
         while True:
-            head_since = min(head_since, trio.current_time()) if self._waits_for_rest_of_head() else math.inf
-            with trio.move_on_at(head_since + self._limits.header_timeout_seconds) as patience:
+            within_head = self._waits_for_rest_of_head()
+            self._head_since = min(self._head_since, trio.current_time()) if within_head else math.inf
+            with trio.move_on_at(self._head_since + self._limits.header_timeout_seconds) as patience:
                 try:
                     data = await self.stream.receive_some(MAX_RECV)
                 except (trio.ClosedResourceError, trio.BrokenResourceError):
                     return
             if patience.cancelled_caught:
                 self._guard.shared.timed_out_total += 1
-                with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
-                    await self.stream.send_all(_TOO_SLOW)
+                if isinstance(self.protocol.protocol, H11Protocol):
+                    with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                        await self.stream.send_all(_TOO_SLOW)
                 return
+            self._watch_http2()
             await self.protocol.handle(RawData(bytes(data)))
-            self._count_resets()
+            self._watch_http2()
             if not data:
                 return
 
     def _waits_for_rest_of_head(self) -> bool:
-        """Whether a part of a head came, on HTTP/1.1."""
+        """Whether a part of a head came."""
         protocol = self.protocol.protocol
-        if not isinstance(protocol, H11Protocol) or not isinstance(protocol.connection, h11.Connection):
+        if isinstance(protocol, H2Protocol):
+            return _is_within_head(protocol.connection.incoming_buffer)
+        if not isinstance(protocol.connection, h11.Connection):
             return False
         return protocol.connection.their_state is h11.IDLE and bool(protocol.connection.trailing_data[0])
 
-    def _count_resets(self) -> None:
-        """From now on, on HTTP/2: h2 hands its events to hypercorn only, so they are looked at on their way."""
+    def _watch_http2(self) -> None:
+        """Count resets and see heads end, from now on: h2 hands its events to hypercorn only, so they are looked at on
+        their way."""
         protocol = self.protocol.protocol
         if not isinstance(protocol, H2Protocol) or "receive_data" in vars(protocol.connection):
             return
@@ -261,13 +270,30 @@ class _Connection(TCPServer):
 
         def counted(data: Buffer) -> list[Event]:
             events = receive_data(data)
+            if _is_too_large(protocol.connection.incoming_buffer):
+                protocol.connection.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+                raise ProtocolError("a frame too large")
             for event in events:
+                if isinstance(event, RequestReceived | TrailersReceived):
+                    self._head_since = math.inf
                 if isinstance(event, StreamReset) and not self._resets.take():
                     protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                     raise ProtocolError("too many reset streams")
             return events
 
         protocol.connection.receive_data = counted  # type: ignore[method-assign] # of this connection only
+
+
+def _is_within_head(buffer: FrameBuffer) -> bool:
+    """Whether h2 waits for the rest of a block of headers. Of a frame that is not whole the fourth byte is its type."""
+    begun = buffer._headers_buffer  # pyright: ignore[reportPrivateUsage] - h2 does not tell; held by tests
+    return bool(begun) or bytes(buffer._data[3:4]) in _HEAD_FRAMES  # pyright: ignore[reportPrivateUsage] - the same
+
+
+def _is_too_large(buffer: FrameBuffer) -> bool:
+    """Whether a frame has begun that may not come: h2 would first collect the 16 MiB that its head may announce."""
+    length = buffer._data[:3]  # pyright: ignore[reportPrivateUsage] - the same
+    return int.from_bytes(length, "big") > buffer.max_frame_size
 
 
 class _BoundedStream(trio.abc.HalfCloseableStream):
