@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from benchmarks.load.durable import waiting_run_bytes
 from penstock.durable import (
     BadKey,
     BadMessage,
@@ -537,3 +538,7 @@ def test_a_discarded_run_begins_no_branch_any_more():
         del kernel
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
+
+
+def test_a_run_that_waits_in_ten_scopes_takes_little_memory():
+    assert waiting_run_bytes() < 20_000

@@ -45,6 +45,9 @@ class Limits(msgspec.Struct, frozen=True):
     max_resumes: int = 10_000_000  # of all branches in one activation
 
 
+_LIMITS = Limits()
+
+
 class Kernel:
     """One run of one body. ``now`` is the time of the last record, in seconds since 1970; it never goes back."""
 
@@ -78,7 +81,7 @@ class Kernel:
         *,
         deadline: float = inf,
     ) -> None:
-        self.now, self.limits = now, limits or Limits()
+        self.now, self.limits = now, limits or _LIMITS
         self.info = info  # what verbs want to know of the run; the kernel does not look at it
         self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
         self.root = CancelScope(self)
@@ -91,7 +94,7 @@ class Kernel:
         self.mail: dict[str, deque[Record]] = {}  # messages that nobody has received yet, by name
         self.receivers: dict[str, dict[Branch, Receive]] = {}
         self._answered: set[str] = set()
-        self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
+        self._ready: list[tuple[Branch, Any, BaseException | None]] = []  # a deque has 760 bytes when it is empty
         self._deadlines = Deadlines()
         if deadline != inf:
             self._deadlines.add(self.root)
@@ -194,7 +197,7 @@ class Kernel:
         scopes = [self.root]
         while scopes:
             scope = scopes.pop()
-            found.extend(scope.branches)
+            found.extend(scope.branches())
             scopes.extend(scope.scopes)
         return found
 
@@ -278,44 +281,48 @@ class Kernel:
                 self._ready.append((branch, _SLEPT, None))
 
     def _run(self) -> None:
-        ready, before = self._ready, running.branch
+        before = running.branch
         self._activation += 1
         resumes = 0
         try:
-            while ready:
-                resumes += 1
+            while self._ready:  # those that come to be due by it follow
+                due, self._ready = self._ready, []
+                resumes += len(due)
                 if resumes > self.limits.max_resumes:
                     raise Endless(f"one activation resumed its branches more than {self.limits.max_resumes:,} times")
-                branch, value, error = ready.popleft()
-                if value is _SLEPT:
-                    value, error = None, Cancelled() if branch.scope.effective else None
-                elif value is _CHECK:
-                    value = None
-                    if branch.scope.effective:
-                        ready.append((branch, None, Cancelled()))
-                        continue
-                if error is not None and type(error) is Cancelled and self._swallows(branch):
-                    continue
-                running.branch = branch
-                try:
-                    operation = branch.coroutine.send(value) if error is None else branch.coroutine.throw(error)
-                except StopIteration as stop:
-                    self._ended(branch, Outcome(stop.value))
-                except (KeyboardInterrupt, Overrun):  # the person at the terminal, or the executor, not the body
-                    raise
-                except BaseException as raised:
-                    self._ended(branch, Outcome(error=raised))
-                else:
-                    self._enter(branch, operation)
+                for branch, value, error in due:
+                    self._resume(branch, value, error)
         finally:
             running.branch = before
+
+    def _resume(self, branch: Branch, value: Any, error: BaseException | None) -> None:
+        if value is _SLEPT:
+            value, error = None, Cancelled() if branch.scope.effective else None
+        elif value is _CHECK:
+            value = None
+            if branch.scope.effective:
+                self._ready.append((branch, None, Cancelled()))
+                return
+        if error is not None and type(error) is Cancelled and self._swallows(branch):
+            return
+        running.branch = branch
+        try:
+            operation = branch.coroutine.send(value) if error is None else branch.coroutine.throw(error)
+        except StopIteration as stop:
+            self._ended(branch, Outcome(stop.value))
+        except (KeyboardInterrupt, Overrun):  # the person at the terminal, or the executor, not the body
+            raise
+        except BaseException as raised:
+            self._ended(branch, Outcome(error=raised))
+        else:
+            self._enter(branch, operation)
 
     def _enter(self, branch: Branch, operation: Any) -> None:
         if not isinstance(operation, Operation):
             place, awaited = branch.where(), branch.awaits()
             hint = "Use what penstock.durable has for it, or move it into a step."
             text = f"{place} awaits {awaited} in a workflow body. {hint}"
-            self._ready.appendleft((branch, None, ForeignAwait(text)))
+            self._ready.append((branch, None, ForeignAwait(text)))
             return
         if branch.scope.effective and not operation.shielded:  # level-triggered: every operation in there raises
             self._ready.append((branch, None, Cancelled()))
@@ -339,15 +346,16 @@ class Kernel:
         return True
 
     def _ended(self, branch: Branch, outcome: Outcome) -> None:
-        branch.scope.remove(branch)
         self._open -= 1
         if branch.nursery is None:
+            self.root.remove(branch)
             if outcome.error is not None:
                 ended = TooSlow("the deadline of the run is over") if self.root.expired else Cancelled()
                 outcome = Outcome(error=self.root.absorb(outcome.error) or ended)
             self.result = outcome
         else:
-            branch.nursery.child_ended(branch, outcome.error)
+            branch.nursery.cancel_scope.remove(branch)
+            branch.nursery.child_ended(outcome.error)
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:

@@ -24,7 +24,6 @@ class Nursery:
     """Opened by `async with`. One child that fails cancels the others; the block raises what was raised, as a group."""
 
     __slots__ = (
-        "_children",
         "_closed",
         "_exceptions",
         "_kernel",
@@ -40,7 +39,6 @@ class Nursery:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._children: dict[Branch, None] = {}
         self._exceptions: list[BaseException] = []
         self._keys: set[str] = set()
         self._spawned = 0
@@ -86,7 +84,7 @@ class Nursery:
         if len(path) > MAX_PATH_CHARS:
             raise BadKey(f"the path of this branch would have {len(path):,} characters, {MAX_PATH_CHARS:,} at most")
         self._spawned += 1
-        self._children[self._kernel.spawn(function(*args), path, self)] = None
+        self._kernel.spawn(function(*args), path, self)
 
     def _new_key(self, key: str) -> str:
         if not 0 < len(key) <= MAX_KEY_CHARS:
@@ -96,9 +94,8 @@ class Nursery:
         self._keys.add(key)
         return key.replace("%", "%25").replace("]", "%5D")  # so that a path reads one way only
 
-    def child_ended(self, child: Branch, error: BaseException | None) -> None:
-        """A child's coroutine has ended."""
-        self._children.pop(child, None)
+    def child_ended(self, error: BaseException | None) -> None:
+        """A child's coroutine has ended, and has left the scope."""
         if error is not None:
             self._add(error)
         self._check()
@@ -108,7 +105,7 @@ class Nursery:
         self.cancel_scope.cancel()
 
     def _check(self) -> None:
-        if self._leaving and not self._children and not self._closed:
+        if self._leaving and not self.cancel_scope.children and not self._closed:
             self._closed = True
             if self._waiting is not None:
                 self._kernel.resume(self._waiting)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kernel.errors import Cancelled, TooDeep, TooSlow
 
 if TYPE_CHECKING:
     from penstock.kernel.branch import Branch
     from penstock.kernel.drive import Kernel
+
+_NONE: Final[dict[Any, None]] = {}
+"""In place of a dictionary of its own in each of the many scopes that have nothing to put into it. Not written to."""
 
 
 class CancelScope:
@@ -22,7 +25,7 @@ class CancelScope:
     """
 
     __slots__ = (
-        "_kernel", "_opened", "_seconds", "_too_slow", "branch", "branches", "cancel_called", "cancelled_caught",
+        "_kernel", "_opened", "_seconds", "_too_slow", "branch", "cancel_called", "cancelled_caught", "children",
         "deadline", "depth", "effective", "expired", "is_open", "parent", "path", "scopes", "shield",
     )  # fmt: skip
 
@@ -37,9 +40,9 @@ class CancelScope:
         self.deadline = inf
         self.depth = 0
         self.parent: CancelScope | None = None
-        self.branch: Branch | None = None
-        self.scopes: dict[CancelScope, None] = {}
-        self.branches: dict[Branch, None] = {}
+        self.branch: Branch | None = None  # that opened it
+        self.scopes: dict[CancelScope, None] = _NONE  # that were opened in it
+        self.children: dict[Branch, None] = _NONE  # that began in it, wherever they are now
 
     def __enter__(self) -> CancelScope:
         kernel = self._kernel
@@ -52,9 +55,9 @@ class CancelScope:
         self._opened = self.is_open = True
         self.path = branch.next_path()
         self.branch, self.parent, self.depth = branch, parent, parent.depth + 1
+        if not parent.scopes:
+            parent.scopes = {}
         parent.scopes[self] = None
-        parent.branches.pop(branch, None)
-        self.branches[branch] = None
         branch.scope = self
         self.deadline = kernel.now + self._seconds
         if self.deadline <= kernel.now:
@@ -84,11 +87,20 @@ class CancelScope:
 
     def add(self, branch: Branch) -> None:
         """A branch begins in this scope."""
-        self.branches[branch] = None
+        if not self.children:
+            self.children = {}
+        self.children[branch] = None
 
     def remove(self, branch: Branch) -> None:
-        """A branch has ended in this scope."""
-        self.branches.pop(branch, None)
+        """A branch that began in this scope has ended."""
+        self.children.pop(branch, None)
+
+    def branches(self) -> list[Branch]:
+        """Those that are in it, and in no scope within."""
+        found = [child for child in self.children if child.scope is self]
+        if self.branch is not None and self.branch.scope is self:
+            found.append(self.branch)
+        return found
 
     def find(self, path: str) -> CancelScope | None:
         """The open scope of that path at or below this one. Walks: cancels from outside are seldom."""
@@ -109,8 +121,6 @@ class CancelScope:
         assert branch is not None
         assert parent is not None
         branch.scope = parent
-        self.branches.pop(branch, None)
-        parent.branches[branch] = None
         parent.scopes.pop(self, None)
         self.is_open = False
         return self.absorb(exc)
@@ -144,7 +154,7 @@ class CancelScope:
             if effective == scope.effective:
                 continue
             scope.effective = effective
-            for branch in sorted(scope.branches, key=_ticket):
+            for branch in sorted(scope.branches(), key=_ticket):
                 self._kernel.interrupt(branch)
             todo.extend(scope.scopes)
 
