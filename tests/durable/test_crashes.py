@@ -71,7 +71,7 @@ class InlineSteps(StepHost):
     """Steps take virtual time, then act at once: what was stopped did not act."""
 
     def __init__(self, begun: list[tuple[float, str]]) -> None:
-        super().__init__(1)
+        super().__init__(1, 1)
         self.begun = begun
 
     async def attempt(self, call: StepCall, info: StepInfo) -> Outcome:
