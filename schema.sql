@@ -18,7 +18,8 @@
 --
 -- Variables of an instance are  vars || overlay || outputs of history with pos > folded_pos, in order of pos.
 -- `pos` is taken from step_seq after the token's lock, never a time. Folding moves outputs into `overlay` under the
--- locks of all tokens, and records how far it went; `vars` is never written again (it may be 256 kB).
+-- locks of all tokens, and records how far it went; `vars` (it may be 256 kB) is written again only when somebody edits
+-- the variables, which folds everything into it; `variables_edit` keeps what it was.
 --
 -- Numbers of states, statuses and kinds: src/penstock/core/state.py. Times come from penstock_now() only.
 
@@ -221,6 +222,13 @@ CREATE TABLE journal (                 -- of runs of workflows written as code: 
 ) PARTITION BY RANGE (instance_id);
 CREATE TABLE journal_other PARTITION OF journal DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
+CREATE TABLE variables_edit (          -- people changed an instance's variables
+  instance_id bigint NOT NULL,
+  pos         bigint NOT NULL,         -- outputs of history with a lower one are in what `vars` became
+  before      jsonb NOT NULL,          -- `vars` as it was
+  PRIMARY KEY (instance_id, pos)
+);
+
 CREATE TABLE job_note (                -- what heartbeats left: one row per token, void when seq is another
   token_id    bigint PRIMARY KEY,
   seq         bigint NOT NULL,
@@ -384,4 +392,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (10);
+INSERT INTO penstock_schema (version) VALUES (11);

@@ -57,6 +57,7 @@ class Machine:
     ) -> None:
         self.definition = definition if isinstance(definition, Definition) else parse_definition(definition)
         self.start_variables = variables or {}
+        self.folded = 0
         self.instance = Instance(INSTANCE)
         self.tokens: dict[int, Token] = {}
         self.ready: set[tuple[int, int]] = set()  # (token, place)
@@ -219,11 +220,16 @@ class Machine:
         """(step, how it ended) of closed executions in order of their end."""
         return [(self.definition.steps[h.step].id, h.kind.name) for h in self.history if h.kind in CLOSING_KINDS]
 
+    def edit(self, given: Json, removed: str) -> None:
+        """As somebody changes the variables: all that was written is folded into what the instance begins with."""
+        self.start_variables = {**{k: v for k, v in self.variables.items() if k != removed}, **given}
+        self.folded = max((row.position for row in self.history), default=0)
+
     @property
     def variables(self) -> dict[str, Any]:
         values: dict[str, Any] = dict(self.start_variables)
         for row in sorted(self.history, key=lambda row: row.position):
-            if row.output is not None:
+            if row.output is not None and row.position > self.folded:
                 values.update(msgspec.json.decode(row.output))
         return values
 

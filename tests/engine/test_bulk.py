@@ -122,6 +122,12 @@ async def test_cancelled_are_those_that_were_there_when_it_began(make_driver: Ma
     assert details == ["made by mistake"]
 
 
+def test_a_bulk_signals_variables_are_read() -> None:
+    """They were refused: a field of JSON as it is, or None, takes only null."""
+    body = b'{"action":"signal","ids":["1"],"stepId":"w","variables":{"paid":true}}'
+    assert bytes(msgspec.json.decode(body, type=BulkRequest).variables) == b'{"paid":true}'
+
+
 async def test_a_signal_acts_once_on_each(make_driver: MakeDriver) -> None:
     driver = make_driver()
     await driver.upload(definition(wait("w", "again"), wait("again", "end"), end(), definition_id="waiting"))

@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
+from penstock.engine.repair import VariablesEdit
 from penstock.engine.vocabulary import StartRequest
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
@@ -222,6 +224,12 @@ def claiming(*, release: bool = False) -> Prepare:
     return prepare
 
 
+async def edit(driver: Driver, key: str) -> LockedBatch:
+    instance = (await driver.start("ask", {"x": 1}, business_key=key)).id
+    changes = VariablesEdit(set=msgspec.Raw(b'{"y":2}'), remove=["x"])
+    return LockedBatch(key, lambda: driver.engine.repair.edit_variables(instance, changes))
+
+
 async def signal(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("wait", business_key=key)).id
     return LockedBatch(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
@@ -274,6 +282,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a user task": user_task,
     "a claim of a user task": claiming(),
     "a claimed task given back": claiming(release=True),
+    "an edit of variables": edit,
     "a signal": signal,
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
@@ -285,7 +294,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
-  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind LIKE 'TASK%%'),
+  i.vars::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
+  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind LIKE ANY('{TASK%%,VARIABLES%%}')),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)

@@ -20,7 +20,8 @@ MAX_WORK = 120_000
 
 
 class Move(NamedTuple):
-    """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep."""
+    """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep. An
+    edit sets ``output`` and removes ``removed``."""
 
     what: str
     place: int = 0
@@ -28,12 +29,13 @@ class Move(NamedTuple):
     output: Json | None = None
     step: str = ""
     times: int = 1
+    removed: str = ""
 
 
 def possible(game: TokenGame) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
-        return [Move("retry")]
+        return [Move("retry"), Move("edit")]
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
@@ -56,6 +58,8 @@ def possible(game: TokenGame) -> list[Move]:
         and (name not in open_steps or game.kept_signals[name])
         and sum(game.kept_signals.values()) < 3
     ]
+    if game.waiting:
+        moves.append(Move("edit"))
     if moves:
         moves.append(Move("cancel"))
     return moves
@@ -110,6 +114,10 @@ def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
     if move.what == "complete":
         return move._replace(output=drawing.output())
+    if move.what == "edit":
+        given = drawing.output()
+        removed = drawing.pick(sorted({*game.variables, "absent"} - given.keys() - {"moment"}))
+        return move._replace(output=given, removed=removed)
     if move.what == "keep signal":
         return move._replace(output=drawing.output(), times=drawing.pick(SIGNALS_AT_ONCE))
     return move
@@ -129,6 +137,8 @@ def play(game: TokenGame, move: Move) -> None:
         case "keep signal":
             for _ in range(move.times):
                 game.keep_signal(move.step, output_of(move))
+        case "edit":
+            game.edit(output_of(move), move.removed)
         case "cancel":
             game.cancel()
         case "retry":

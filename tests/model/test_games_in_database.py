@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from penstock.engine.lanes.commands import FoldCommand, TimerCommand
+from penstock.engine.repair import VariablesEdit
 from penstock.errors import PenstockError
 from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
@@ -114,6 +115,10 @@ class Played:
                 return
             case "retry":
                 await self.engine.retry(self.instance)
+                return
+            case "edit":
+                changes = VariablesEdit(set=msgspec.Raw(msgspec.json.encode(output_of(move))), remove=[move.removed])
+                await self.engine.engine.repair.edit_variables(self.instance, changes)
                 return
             case "keep signal":
                 for _ in range(move.times):
@@ -283,11 +288,11 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
 
 async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver) -> None:
     seen = await play_games(make_driver, range(150))
-    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal"}
+    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [1000, 2000, 3000])
 async def test_the_engine_plays_by_the_rules_in_many_games(make_driver: MakeDriver, first: int) -> None:
     seen = await play_games(make_driver, range(first, first + 500))
-    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal"}
+    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit"}

@@ -64,6 +64,9 @@ def make(machine: Machine, move: Move) -> None:
     if move.what == "retry":
         machine.retry()
         return
+    if move.what == "edit":
+        machine.edit(output_of(move), move.removed)
+        return
     if move.what == "keep signal":
         for _ in range(move.times):
             machine.buffer(move.step, output_of(move))
@@ -171,7 +174,7 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 
 GAMES = 800
 WANTED = {
-    "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal",
+    "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit",
     "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
     "a join fired", "a side token", "an interruption", "a step open twice", "an END closed others", "long",
 }  # fmt: skip

@@ -103,6 +103,11 @@ class PlayedOverRest(Played):
             status, found = await self.call("POST", f"{path}/{move.what}", {"reason": "cancelled"})
             assert (status, found["id"]) == (200, self.instance)
             return
+        if move.what == "edit":
+            body = {"set": output_of(move), "remove": [move.removed], "note": "because"}
+            status, found = await self.call("POST", f"{path}/variables", body)
+            assert (status, found.get("id")) == (200, self.instance), found
+            return
         if move.what == "keep signal":
             for _ in range(move.times):
                 await self.signal(move.step, output_of(move), early=True)
@@ -315,16 +320,18 @@ class PlayedOverRest(Played):
         assert records[0]["kind"] == "STARTED"
         times = [record["at"] for record in records]
         assert times == sorted(times)
-        kinds = Counter(record["kind"] for record in records)
+        order = [record["kind"] for record in records]
+        kinds = Counter(order)
         steps = Counter((record["stepId"], record["kind"]) for record in records if record["kind"].startswith("STEP_"))
         assert steps == Counter({(step, f"STEP_{how}"): n for (step, how), n in game.closed.items()})
         made = Counter(move.what for move in self.moves)
         assert kinds["CANCELLED"] == made["cancel"]
         assert kinds["RETRIED"] == made["retry"]
+        assert kinds["VARIABLES_EDITED"] == made["edit"]
         assert kinds["TIMER_FIRED"] == game.timers_fired
         ends = [record["kind"] for record in records if record["kind"].startswith("INSTANCE_")]
         assert ends == ([f"INSTANCE_{view['status']}"] if view["status"] in ENDED else [])
-        assert not ends or records[-1]["kind"] == ends[0]
+        assert not ends or [kind for kind in order if kind != "VARIABLES_EDITED"][-1] == ends[0]
         retried = Counter(record["stepExecutionId"] for record in records if record["kind"] == "JOB_RETRIED")
         failed = Counter(
             {
@@ -393,6 +400,6 @@ async def test_the_engine_plays_by_the_rules_over_rest(engines: list[tuple[Drive
         for _ in range(GAMES_AT_ONCE):
             nursery.start_soon(player, [one, two])
     if GAMES >= GAMES_DEFAULT:  # enough of everything, else it would prove nothing
-        assert set(moves) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal"}
+        assert set(moves) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit"}
         assert moves.total() > 3.5 * GAMES
         assert set(calls) == {"POST definitions", "POST instances", "GET instances", "POST jobs"}

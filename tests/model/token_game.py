@@ -149,6 +149,12 @@ class TokenGame:
                 self._go(beside, event["targetStepId"])
         self._settle()
 
+    def edit(self, given: dict[str, Any], removed: str) -> None:
+        """Somebody changes the variables of an instance that waits or has failed."""
+        assert self.status == "FAILED" or self.waiting
+        self.variables.pop(removed, None)
+        self.variables.update(copy.deepcopy(given))
+
     def cancel(self) -> None:
         self._begin()
         self._end("CANCELLED", "cancelled")

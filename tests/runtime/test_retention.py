@@ -6,10 +6,12 @@ import datetime as dt
 import itertools
 from collections.abc import AsyncGenerator
 
+import msgspec
 import psycopg
 import pytest
 
 from penstock.engine.ids import EPOCH_MS, IdSource
+from penstock.engine.repair import VariablesEdit
 from penstock.errors import NotFound
 from penstock.runtime.retention import Retention
 from penstock.store import retention as store
@@ -18,7 +20,7 @@ from penstock.testing.definitions import definition, end, linear
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartEngine, StartLocal
 from tests.runtime.local_engine import LocalEngine
-from tests.shapes import task, wait
+from tests.shapes import task, user, wait
 
 DAY_S = 86_400
 WEEK = 7
@@ -181,6 +183,21 @@ async def test_a_failed_instances_kept_signals_go_with_it(start_local: StartLoca
     engine.clock.advance(40 * DAY_S)
     await Retention(engine.engine).run_once()
     assert engine.rows("SELECT instance_id FROM buffered_signal") == engine.rows("SELECT id FROM instance")
+
+
+async def test_edits_of_variables_go_with_their_instances(start_local: StartLocal) -> None:
+    engine = await keeping(start_local, retention_days=10)
+    await engine.upload(definition(user("ask"), end(), definition_id="asks"))
+    for done in (True, False):
+        instance = (await engine.start("asks")).id
+        await engine.engine.repair.edit_variables(instance, VariablesEdit(set=msgspec.Raw(b'{"a":1}')))
+        if done:
+            await engine.finish_task(instance, "ask")
+    assert engine.rows("SELECT count(*) FROM variables_edit") == [(2,)]
+    engine.clock.advance(40 * DAY_S)
+    await Retention(engine.engine).run_once()
+    assert engine.rows("SELECT instance_id FROM variables_edit") == engine.rows("SELECT id FROM instance")
+    assert engine.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
 async def test_journals_go_with_their_instances_also_those_in_no_partition(start_local: StartLocal) -> None:

@@ -80,6 +80,7 @@ def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, wire
     name = f"three-{uuid.uuid4().hex[:8]}"
     builder = WorkflowBuilder(name).service_task("a", "a").service_task("b", "b", boundary=[], retries=1)
     document = builder.decision("large", {"n > 1": "c", "true": "end"}).service_task("c", "c").end().document()
+    document |= {"metadata": {"forms": {"a": 1}}}
 
     async def main() -> None:
         async with Client(wire.url) as client:

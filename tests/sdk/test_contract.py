@@ -38,6 +38,7 @@ CALLS = (
     calls.SendMessage(instance_id="{id}", name="n", payload=1, idempotency_key="k"),
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
+    calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
     calls.CompleteUserTask(instance_id="{id}", step_id="{stepId}"),
     calls.Signal(instance_id="{id}", step_id="{stepId}"),
     calls.SignalByKey(definition_id="{id}", instance_key="{key}", step_id="{stepId}", signal_id="s"),

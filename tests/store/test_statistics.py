@@ -30,7 +30,7 @@ TABLES = {
     "instance": "id", "token": "id", "ready": "seq", "timer": "token_id", "history_other": "instance_id",
     "idempotency": "instance_id", "abnormal_end": "instance_id", "job_note": "token_id", "dispatch_outbox": "id",
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
-    "signal_id": "instance_id", "open_task": "seq",
+    "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -43,6 +43,7 @@ HOT = (
     "append_records", "read_journal", "run_marks", "run_states", "appended", "tell_runs", "park_runs", "lock_due_runs",
     "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
+    "edited_size", "edit_variables",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"
@@ -55,6 +56,7 @@ FILL_REST = """
     INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM token ON CONFLICT DO NOTHING;
     INSERT INTO open_task (seq, token_id, instance_id, entered_at, job_type, definition, step, assignee)
       SELECT seq, id, instance_id, entered_at, seq % 3, 1, 0, CASE seq % 4 WHEN 0 THEN 'p' || seq % 100 END FROM token;
+    INSERT INTO variables_edit (instance_id, pos, before) SELECT instance_id, seq, '{}' FROM token;
     INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
       SELECT instance_id, seq, now(), 1, 1, '/0' FROM token;
     INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance_id, id::text, '' FROM token;

@@ -18,6 +18,7 @@ from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
+    EditVariables,
     FailJob,
     FailJobs,
     GetAudit,
@@ -235,6 +236,16 @@ def _send_message(operation: SendMessage) -> Exchange:
     return Exchange("POST", path, _nothing, body, idempotency_key=operation.idempotency_key)
 
 
+def _edit_variables(operation: EditVariables) -> Exchange:
+    body = _given(
+        set=operation.variables,
+        remove=list(operation.remove) or None,
+        ifVersion=operation.if_version,
+        note=operation.note,
+    )
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/variables", _read_instance, body)
+
+
 def _retry_instance(operation: RetryInstance) -> Exchange:
     return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/retry", _read_instance)
 
@@ -341,6 +352,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetAudit: _get_audit,
     ListSignals: _list_signals,
     CancelInstance: _cancel_instance,
+    EditVariables: _edit_variables,
     GetJournal: _get_journal,
     GetTree: _get_tree,
     SendMessage: _send_message,

@@ -17,6 +17,7 @@ from penstock.client.model import Page, StartRequest, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
+    EditVariables,
     GetAudit,
     GetHistory,
     GetInstance,
@@ -252,6 +253,34 @@ class InstanceCalls(Caller):
             Conflict: it has not failed.
         """
         return await self.call(RetryInstance(id=instance_id))
+
+    async def edit_variables(
+        self,
+        instance_id: str,
+        variables: object = None,
+        *,
+        remove: Sequence[str] = (),
+        if_version: str | None = None,
+        note: str | None = None,
+    ) -> Instance:
+        """Set and remove variables (top-level names) of an instance that waits or has failed.
+
+        ``note`` goes into the audit trail. ``if_version``: only if nobody has written any since. Not repeated on a lost
+        answer.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it neither waits nor has failed, it is a run of code, or ``if_version`` is not the newest.
+        """
+        return await self.call(
+            EditVariables(
+                id=instance_id,
+                variables=optional_object(variables) or {},
+                remove=remove,
+                if_version=if_version,
+                note=note,
+            )
+        )
 
     async def wait_until_ended(
         self, instance_id: str, *, timeout_s: float | None = None, on_change: Callable[[Instance], None] | None = None

@@ -196,6 +196,20 @@ class RetryInstance(Operation[Instance], frozen=True):
         return Repeat.IF_NOT_APPLIED
 
 
+class EditVariables(Operation[Instance], frozen=True):
+    """Set and remove variables of an instance that waits or has failed."""
+
+    id: str
+    variables: JsonObject
+    remove: Sequence[str] = ()
+    if_version: str | None = None
+    note: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
 class CompleteUserTask(Operation[None], frozen=True):
     """Complete the open user task of a step. A repeat may complete the next round of a loop: not repeatable."""
 

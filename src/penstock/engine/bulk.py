@@ -70,7 +70,7 @@ class BulkRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ids: list[str] | None = None
     per_second: float | None = None
     step_id: str | None = None
-    variables: msgspec.Raw | None = None
+    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     note: str | None = None
     dry_run: bool = False
 
@@ -173,7 +173,7 @@ class Bulk:
             request.action,
             msgspec.json.encode(wanted),
             request.step_id,
-            None if request.variables is None else bytes(request.variables),
+            bytes(request.variables) or None,
             request.note,
             actor(),
             request.per_second,
@@ -348,7 +348,7 @@ def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
         raise BadRequest("stepId: the step that is signalled; of signals only")
     if request.step_id is not None:
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-    if request.variables is not None:
+    if bytes(request.variables):
         if request.action != "signal":
             raise BadRequest("variables: of signals only")
         check_variables(bytes(request.variables), limits)

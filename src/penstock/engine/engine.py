@@ -32,6 +32,7 @@ from penstock.engine.leases import Leases
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
+from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
@@ -98,6 +99,7 @@ class Engine:
             database, self.definitions, self.instances, self.full_path, self.runs, audit=settings.audit_log_enabled
         )
         self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
+        self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)

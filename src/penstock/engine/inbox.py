@@ -212,7 +212,7 @@ class Inbox:
         if self._audit:
             name = actor(assignee)
             detail = None if assignee == name or assignee is None else f"for {assignee}"
-            await audit_store.add(connection, instance, step.index, kind, name, detail)
+            await connection.fetch(*audit_store.add(instance, step.index, kind, name, detail))
 
     # -- a database that had no list
 

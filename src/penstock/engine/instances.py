@@ -222,6 +222,10 @@ class Instances:
         await self._full_path.submit(RetryCommand(ids.read_instance(id)))
         return await self._view(id, committed=True)
 
+    async def after_change(self, id: str) -> Instance:
+        """An instance that was changed just now: the answer waits for room, but is not refused for want of it."""
+        return await self._view(id, committed=True)
+
     async def cancel_one_of_many(self, instance: int, note: str | None) -> None:
         """As `cancel`, without looking at it afterwards."""
         try:

@@ -12,10 +12,11 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.repair import VariablesEdit
 from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
-from penstock.offload import INLINE_MAX_BYTES, take_turn
-from penstock.rest.codec import CancelBody, optional_decoder
+from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
+from penstock.rest.codec import CancelBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
 from penstock.wire.model import Instance
@@ -25,6 +26,7 @@ VIEW_FULL: Final = "full"
 VIEW_SUMMARY: Final = "summary"
 
 _read_cancel = optional_decoder(CancelBody)
+_read_edit = decoder(VariablesEdit)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -32,10 +34,11 @@ Found = FoundInstances | FoundSlice
 
 
 class InstanceRoutes:
-    """Read, list, history, audit, cancel, retry."""
+    """Read, list, history, audit, cancel, retry, change variables."""
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
+        self._repair = engine.repair
 
     async def list(self) -> Response:
         """``GET /v1/instances``, with ``view=summary`` without variables"""
@@ -88,6 +91,12 @@ class InstanceRoutes:
         """``POST /v1/instances/{id}/cancel``"""
         body = _read_cancel(await body_of(request))
         return respond(Reply(200, _encode(await self._instances.cancel(id, body.reason, force=bool(body.force)))))
+
+    async def edit_variables(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/variables``"""
+        data = await body_of(request)
+        edit = await run_sized(len(data), lambda: _read_edit(data))
+        return respond(Reply(200, _encode(await self._repair.edit_variables(id, edit))))
 
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""

@@ -16,6 +16,7 @@ from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
 from penstock.engine.inbox import TaskSlice, UserTask
 from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
+from penstock.engine.repair import VariablesEdit
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
     AuditSlice,
@@ -149,7 +150,7 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
     Lease, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
-    TaskSlice, UserTask, ClaimBody,
+    TaskSlice, UserTask, ClaimBody, VariablesEdit,
     TokenBody, PlaceBody, SignInWays, SignInBegun,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
 )  # fmt: skip
@@ -238,6 +239,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
         "runs first, so it may still be open in the answer. `force` ends it at once, without.",
         body=struct(CancelBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/variables", InstanceRoutes.edit_variables, Permission.OPERATE,
+        "editVariables", "instances", "Change variables of an instance that waits or has failed (addition)",
+        "Whole top-level values. With `ifVersion` only if nobody has written any since.",
+        body=struct(VariablesEdit), answer=struct(Instance), errors=(400, 404, 409, 413),
     ),
     Operation(
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 
 
 class AuditEntry(NamedTuple):
@@ -24,8 +24,6 @@ async def of_instance(connection: TrioConnection, instance: int) -> list[AuditEn
     return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
 
 
-async def add(
-    connection: TrioConnection, instance: int, step: int, kind: str, actor: str | None, detail: str | None
-) -> None:
-    """Write one, of now."""
-    await connection.fetch(SQL["add_audit"], (instance, step, kind, actor, detail))
+def add(instance: int, step: int | None, kind: str, actor: str | None, detail: str | None) -> Statement:
+    """Writes one, of now."""
+    return SQL["add_audit"], (instance, step, kind, actor, detail)

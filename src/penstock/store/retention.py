@@ -21,7 +21,7 @@ from penstock.store.statements import SQL
 REMOVE_MAX_ROWS: Final = 1_000
 """Instances that one transaction removes: some ten milliseconds."""
 
-_REMOVALS: Final = ("remove_signals", "remove_signal_ids", "remove_instance_keys", "remove_journals")
+_REMOVALS: Final = ("remove_signals", "remove_signal_ids", "remove_instance_keys", "remove_journals", "remove_edits")
 
 
 class Partition(NamedTuple):

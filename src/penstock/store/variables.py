@@ -10,7 +10,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing, Vault, offloaded
+from penstock.store.vault import KeyMissing, Sealing, Vault, offloaded
 
 _unreadable = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
@@ -66,3 +66,22 @@ def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[St
     folded = [id for id in instances if id not in too_large]
     counts = ((folded, 0), (sorted(too_large), UNFOLDED_MAX))
     return [(SQL["count_unfolded"], (arrays.ints(ids), count)) for ids, count in counts if ids]
+
+
+async def edited_size(
+    connection: TrioConnection, instance: int, given: bytes, removed: Collection[str], vault: Vault | None
+) -> tuple[int, int]:
+    """What an edit of an instance, whose tokens are all locked, would lead to: bytes of variables; and which version of
+    them it would change."""
+    rows = await connection.fetch(SQL["edited_size"], _edit(instance, given, removed, vault))
+    return cast("tuple[int, int]", rows[0])
+
+
+def edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> Statement:
+    """Sets and removes variables of an instance whose tokens are all locked."""
+    return SQL["edit_variables"], _edit(instance, given, removed, vault)
+
+
+def _edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> tuple[object, ...]:
+    text = given.decode() if vault is None else Sealing(len(given), lambda: vault.seal(given).decode())
+    return instance, text, arrays.texts(sorted(removed))

@@ -53,7 +53,7 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     auto_start_next_workflow: bool | None = None
     next_workflow_id: str | None = None
     steps: list[_Step] | None = None
-    metadata: msgspec.Raw | None = None
+    metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # `| None` would take null only
 
 
 _read = msgspec.json.Decoder(_Document).decode
@@ -82,7 +82,7 @@ def message_of(document: bytes) -> m.WorkflowDefinition:
         auto_start_next_workflow=bool(read.auto_start_next_workflow),
         next_workflow_id=read.next_workflow_id or "",
         steps=[_step_message(step) for step in steps],
-        metadata=b"" if read.metadata is None else bytes(read.metadata),
+        metadata=bytes(read.metadata),
     )
 
 

@@ -22,6 +22,7 @@ from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
+    EditVariables,
     FailJob,
     FailJobs,
     GetAudit,
@@ -277,5 +278,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    GetAudit, GetJournal, GetTree, ListFailedJobs, ListSignals, RetryInstance, SendMessage, WaitLostJobs,
+    EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListSignals, RetryInstance, SendMessage, WaitLostJobs,
 )  # fmt: skip

@@ -56,6 +56,9 @@ DELETE FROM signal_id WHERE instance_id = ANY($1::bigint[])
 -- Of what is in no partition that will be dropped.
 DELETE FROM journal_other WHERE instance_id = ANY($1::bigint[])
 
+-- name: remove_edits
+DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])
+
 -- name: remove_instance_keys
 DELETE FROM instance_key WHERE instance_id = ANY($1::bigint[])
 

@@ -28,3 +28,24 @@ SELECT id FROM merged WHERE bytes > $2::int
 -- What the tokens of instances $1 wrote since the last fold: $2.
 UPDATE token SET unfolded = $2::smallint
 WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> instance_id)
+
+-- name: edited_size
+-- What an edit of the instance $1 would lead to ($2 what is set, $3 what is removed), under the locks of all its tokens: the
+-- bytes of the variables as jsonb, and the version of them that it would change.
+SELECT pg_column_size((i.vars || coalesce(i.overlay, '{}') || coalesce((
+    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}')) - $3::text[] || $2::jsonb),
+  greatest(i.folded_pos, (
+    SELECT h.pos FROM history h WHERE h.instance_id = i.id AND h.output IS NOT NULL ORDER BY h.pos DESC LIMIT 1))
+FROM instance i WHERE i.id = $1::bigint
+
+-- name: edit_variables
+-- Folds everything into `vars` and changes that: $1 instance $2 what is set $3 what is removed.
+WITH old AS MATERIALIZED (
+  SELECT i.ctid AS place, i.vars, nextval('step_seq') AS pos, i.vars || coalesce(i.overlay, '{}') || coalesce((
+      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS whole
+  FROM instance i WHERE i.id = $1::bigint),
+noted AS (INSERT INTO variables_edit (instance_id, pos, before) SELECT $1::bigint, pos, vars FROM old)
+UPDATE instance i SET vars = o.whole - $3::text[] || $2::jsonb, overlay = '{}', folded_pos = o.pos
+FROM old o WHERE i.ctid = o.place

@@ -1,0 +1,150 @@
+"""Mending an instance by hand: changing its variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.access.identity import actor
+from penstock.core.event import Event
+from penstock.core.state import InstanceStatus, TokenState
+from penstock.engine import ids
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.instances import REASON_MAX_CHARS, Instances
+from penstock.engine.lanes.command import Command, WritesOnly
+from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import PayloadLimits, check_text, check_variables
+from penstock.engine.vocabulary import EMPTY_OBJECT
+from penstock.errors import BadRequest, Conflict, PayloadTooLarge
+from penstock.settings import Settings
+from penstock.store import audit, variables
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.full_path import LockedInstance
+from penstock.store.jobs import ExecutionInfo
+from penstock.store.statements import Statement
+from penstock.store.vault import Vault
+from penstock.wire.model import Instance
+
+EDIT_NAMES_MAX: Final = 1_000
+"""Variables that one edit removes."""
+NAMES_MAX_CHARS: Final = 1_000
+"""Of the variables that an audit record names."""
+_VERSION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class VariablesEdit(msgspec.Struct, rename="camel"):
+    """``set`` (an object) and ``remove`` (names) variables. ``if_version``: only if nobody has written any since."""
+
+    set: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(EMPTY_OBJECT))
+    remove: list[str] = []
+    if_version: str | None = None
+    note: str | None = None
+
+
+class EditCommand(Command):
+    """Set and remove variables of an instance that waits or has failed. ``version``: only if that is the newest."""
+
+    __slots__ = ("_actor", "_audit", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version")
+
+    def __init__(
+        self,
+        instance: int,
+        given: bytes,
+        removed: Sequence[str],
+        *,
+        version: int | None,
+        note: str | None,
+        limit_bytes: int,
+        audit: bool,
+        vault: Vault | None,
+    ) -> None:
+        super().__init__(instance)
+        self._given = given
+        self._removed = removed
+        self._version = version
+        self._note = note
+        self._limit_bytes = limit_bytes
+        self._audit = audit
+        self._actor = actor()
+        self._vault = vault
+
+    async def prepare(self, connection: TrioConnection) -> None:
+        size_bytes, version = await variables.edited_size(
+            connection, self.instance, self._given, self._removed, self._vault
+        )
+        if self._version is not None and version != self._version:
+            raise Conflict("ifVersion: the variables were written again since they were read")
+        if size_bytes > self._limit_bytes:
+            raise PayloadTooLarge(f"variables: the instance would have more than {self._limit_bytes} bytes of them")
+
+    def decide(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        if loaded.code:
+            raise Conflict("the variables of a run of code are its arguments: they can't be changed")
+        status = locked.instance.status
+        waits = any(token.state is TokenState.PARKED for token in locked.tokens)
+        if status is not InstanceStatus.FAILED and not (status is InstanceStatus.ACTIVE and waits):
+            raise Conflict(f"the instance is {status.name}: its variables can be changed while it waits or has failed")
+        raise WritesOnly
+
+    def statements(self) -> list[Statement]:
+        edit = variables.edit(self.instance, self._given, self._removed, self._vault)
+        if not self._audit:
+            return [edit]
+        names = [*msgspec.json.decode(self._given), *(f"-{name}" for name in self._removed)]
+        detail = ", ".join(names)[:NAMES_MAX_CHARS] + (f": {self._note}" if self._note else "")
+        return [edit, audit.add(self.instance, None, "VARIABLES_EDITED", self._actor, detail)]
+
+
+class Repair:
+    """The operations that mend instances."""
+
+    def __init__(
+        self, database: Database, settings: Settings, limits: PayloadLimits, instances: Instances, full_path: FullPath
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._limits = limits
+        self._instances = instances
+        self._full_path = full_path
+
+    async def edit_variables(self, id: str, edit: VariablesEdit) -> Instance:
+        """Set and remove variables of an instance that waits or has failed.
+
+        Raises NotFound, BadRequest (nothing to change, or what is no variable), Conflict (another status, a run of
+        code, ``if_version`` is not the newest any more) and PayloadTooLarge.
+        """
+        number = ids.read_instance(id)
+        given = check_variables(bytes(edit.set), self._limits, "set")
+        removed = sorted(set(edit.remove))
+        if len(removed) > EDIT_NAMES_MAX:
+            raise BadRequest(f"remove: more than {EDIT_NAMES_MAX} names")
+        for name in removed:
+            check_text(name, "remove", self._limits.variables_max_bytes)
+        names = msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+        if not names and not removed:
+            raise BadRequest("set: names nothing, and neither does remove")
+        if twice := names.keys() & set(removed):
+            raise BadRequest(f"remove: '{min(twice)[:NAME_MAX_CHARS]}' is set, too")
+        if edit.note is not None:
+            check_text(edit.note, "note", REASON_MAX_CHARS)
+        if edit.if_version is not None and _VERSION.fullmatch(edit.if_version) is None:
+            raise BadRequest("ifVersion: is no version of variables")
+        command = EditCommand(
+            number,
+            given,
+            removed,
+            version=None if edit.if_version is None else int(edit.if_version),
+            note=edit.note,
+            limit_bytes=self._settings.instance_variables_max_bytes,
+            audit=self._settings.audit_log_enabled,
+            vault=self._database.vault,
+        )
+        await self._full_path.submit(command)
+        return await self._instances.after_change(id)
