@@ -23,7 +23,11 @@ LINE = definition(task("one", "two"), task("two"), end(), id="line")
 async def edit(driver: Driver, instance: str, given: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     raw = msgspec.Raw(msgspec.json.encode(given or {}))
     view = await driver.engine.repair.edit_variables(instance, VariablesEdit(set=raw, **fields))
-    found: dict[str, Any] = msgspec.json.decode(view.variables)
+    return read(view.variables)
+
+
+def read(variables: Any) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(variables)
     return found
 
 
@@ -34,7 +38,7 @@ async def test_a_waiting_instances_variables_are_set_and_removed(driver: Driver)
     }  # fmt: skip
     await driver.finish_task(instance, "ask", {"e": 5})
     job = await driver.one("work")
-    assert msgspec.json.decode(job.variables) == {"a": 2, "b": {"deep": True}, "d": None, "e": 5}
+    assert read(job.variables) == {"a": 2, "b": {"deep": True}, "d": None, "e": 5}
     assert find_broken(driver.dsn) == []
 
 
@@ -46,7 +50,7 @@ async def test_what_was_written_before_is_under_the_edit(driver: Driver) -> None
     instance = await driver.run(body, {"a": 1})
     await driver.complete(await driver.one("t"), {"b": 2, "x": 1})
     driver.engine.full_path.submit_nowait(FoldCommand(int(instance, 16), lambda: None))
-    await driver.engine.full_path.lane.wait_flushed()
+    await driver.engine.full_path.wait_flushed()
     job = await driver.one("t2")
     assert await edit(driver, instance, {"a": "new"}, remove=["b"]) == {"a": "new", "x": 1}
     await driver.complete(job, {"x": 2})
@@ -62,7 +66,7 @@ async def test_a_failed_instance_goes_on_with_what_was_edited(driver: Driver) ->
     await driver.fail(await driver.one("two"), retryable=False)
     assert await edit(driver, instance, {"amount": 3}, note="was a typo") == {"amount": 3, "seen": 1}
     await driver.engine.instances.retry(instance)
-    assert msgspec.json.decode((await driver.one("two")).variables) == {"amount": 3, "seen": 1}
+    assert read((await driver.one("two")).variables) == {"amount": 3, "seen": 1}
     audit = (await driver.engine.instances.audit(instance)).items
     assert [record.detail for record in audit if record.kind == "VARIABLES_EDITED"] == ["amount: was a typo"]
 

@@ -25,7 +25,7 @@ class Move(NamedTuple):
 
     what: str
     place: int = 0
-    index: int = 0
+    index: int = 0  # pyright: ignore[reportIncompatibleMethodOverride] - a field, where tuples have a method
     output: Json | None = None
     step: str = ""
     times: int = 1
@@ -143,6 +143,8 @@ def play(game: TokenGame, move: Move) -> None:
             game.cancel()
         case "retry":
             game.retry()
+        case _:
+            raise AssertionError(move.what)
 
 
 def output_of(move: Move) -> dict[str, Any]:
