@@ -82,7 +82,7 @@ class EditCommand(Command):
         if size_bytes > self._limit_bytes:
             raise PayloadTooLarge(f"variables: the instance would have more than {self._limit_bytes} bytes of them")
 
-    def decide(
+    def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if loaded.code:
