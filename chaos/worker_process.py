@@ -22,7 +22,7 @@ from chaos.journal import Journal
 from chaos.workflows import WORKFLOWS
 from penstock.client import Client
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, Unavailable
-from penstock.client.model import Completion, Failure, Job, JobRef, Outcome
+from penstock.client.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.worker import Worker
 from penstock.worker.context import JobContext
 
@@ -184,7 +184,7 @@ class Workers:
                 refs = [JobRef(job_id=job.id, attempt=job.attempt) for job in back]
                 await self._report(worker, "release", back, client.release_jobs(worker, refs))
 
-    async def _report(self, worker: str, call: str, jobs: list[Job], calling: Awaitable[list[Outcome]]) -> None:
+    async def _report(self, worker: str, call: str, jobs: list[Job], calling: Awaitable[list[JobOutcome]]) -> None:
         try:
             outcomes = [outcome.outcome for outcome in await calling]
         except ClientError as error:

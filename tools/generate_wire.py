@@ -43,11 +43,17 @@ MODULES = {
 NOUNS_FILE, NOUNS_MODULE = "penstock/rest/v1/rest.proto", PACKAGE / "wire" / "model.py"
 NOUNS = {
     "Job": ("workflow.v1.Job", "penstock.v1.Job"),
-    "Completion": ("penstock.v1.Completion",),
-    "Failure": ("penstock.v1.Failure",),
+    "Completion": ("workflow.v1.CompleteJobRequest", "penstock.v1.Completion"),
+    "Failure": ("workflow.v1.FailJobRequest", "penstock.v1.Failure"),
     "JobRef": ("penstock.v1.Release",),
     "Heartbeat": ("penstock.v1.Heartbeat",),
     "Instance": ("workflow.v1.WorkflowInstance", "penstock.v1.Instance"),
+    "StartRequest": ("workflow.v1.StartInstanceRequest", "penstock.v1.StartItem"),
+    "StartResult": ("penstock.v1.StartResult",),
+    "PollRequest": ("workflow.v1.PollJobsRequest",),
+    "JobOutcome": ("penstock.v1.JobOutcome", "penstock.v1.HeartbeatOutcome"),
+    "UserTaskCompletion": ("workflow.v1.CompleteUserTaskRequest",),
+    "Signal": ("workflow.v1.SignalWaitRequest",),
     "StepExecution": ("workflow.v1.StepExecution",),
     "Attempt": (),
     "AuditRecord": (),
@@ -58,13 +64,23 @@ NOUNS = {
     "DefinitionSummary": (),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
-OTHER_NAMES = {"penstock.v1.Failure.retry_after_ms": "retry_after_seconds"}
-REQUESTS = {"Completion", "Failure", "JobRef", "Heartbeat"}
+OTHER_NAMES = {
+    "penstock.v1.Failure.retry_after_ms": "retry_after_seconds",
+    "workflow.v1.CompleteJobRequest.variables_to_set": "variables",
+    "workflow.v1.CompleteUserTaskRequest.user_task_step_id": "step_id",
+    "workflow.v1.CompleteUserTaskRequest.result": "variables",
+    "workflow.v1.SignalWaitRequest.wait_step_id": "step_id",
+}
+REQUESTS = {
+    "Completion", "Failure", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion", "Signal",
+}  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {"Instance.progress", "StepExecution.attempts"}
 """Not in the JSON when empty; other lists and objects always are."""
 METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
+OTHER_WORDS = {".penstock.v1.Outcome"}
+"""Enums whose words are `not-found` in JSON, not `NOT_FOUND`."""
 PYTHON_NAMES = {"Failure.retry_after_seconds": "retry_after_s"}
 LEFT_OUT = {"ExtensionNumberResponse.extension_number"}
 """A packed list of numbers, which the codec does not know: proto3 messages have no extensions to number."""
@@ -247,23 +263,28 @@ def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
     yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto\n"
     yield "from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables"
-    yield "\nfrom penstock.wire.noun import Whole\n\n\n"
+    yield "\nfrom penstock.wire.noun import Texts, Whole\n\n\n"
     messages = {f"{file.package}.{message.name}": message for file in files.values() for message in file.message_type}
     described = files[NOUNS_FILE]
     comments = {tuple(place.path): place.leading_comments.strip() for place in described.source_code_info.location}
     notes = {message.name: comments.get((_MESSAGE_FIELD, at), "") for at, message in enumerate(described.message_type)}
-    enums = {f".{file.package}.{enum.name}": _words(enum) for file in files.values() for enum in file.enum_type}
+    enums = {
+        (full_name := f".{file.package}.{enum.name}"): _words(enum, full_name)
+        for file in files.values()
+        for enum in file.enum_type
+    }
     for name in _by_need({f".{described.package}.{message.name}": message for message in described.message_type}):
         message = messages[name[1:]]
         parts = {of: messages[of] for of in NOUNS[message.name]}
         yield _noun(message, notes[message.name], parts, enums)
 
 
-def _words(enum: EnumDescriptorProto) -> tuple[str, ...]:
+def _words(enum: EnumDescriptorProto, full_name: str) -> tuple[str, ...]:
     """The words of an enum by number, as JSON has them."""
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
     assert [value.number for value in enum.value] == list(range(len(enum.value)))
-    return ("", *(value.name.removeprefix(prefix) for value in enum.value[1:]))
+    words = [value.name.removeprefix(prefix) for value in enum.value[1:]]
+    return ("", *(word.lower().replace("_", "-") if full_name in OTHER_WORDS else word for word in words))
 
 
 def _noun(
@@ -284,6 +305,7 @@ def _noun(
             for its in described.field
             if OTHER_NAMES.get(f"{part}.{its.name}", its.name) == field.name
         ]
+        protos = list(dict.fromkeys(protos))  # a noun that is two messages of one package
         if protos:
             python_type = f"Annotated[{python_type}, {', '.join(protos)}]"
         lines.append(f"    {name}: {python_type} = {default}\n" if default else f"    {name}: {python_type}\n")
@@ -295,6 +317,8 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
     """The Python type of a field and its default. In answers whatever has no presence is always in the JSON."""
     name = field.type_name.rpartition(".")[2]
     plain = "" if field.type == _TYPE_MESSAGE else {1: "float", 5: "int", 8: "bool", 9: "str"}[field.type]
+    if field.label == _LABEL_REPEATED and not answer:
+        return "Texts", "field(default_factory=list[str])"
     if field.label == _LABEL_REPEATED:
         made = "dict[str, Any]" if name.endswith("Entry") else f"list[{plain or name}]"
         if f"{message.name}.{field.name}" in LEFT_OUT_EMPTY:
@@ -307,6 +331,8 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
             return ("datetime", "required") if required else ("datetime | None", "None")
         if not answer:
             return "JsonText", "None"
+        if name in NOUNS:
+            return f"{name} | None", "None"
         return ("Any", "None") if name == "Value" else ("Variables", "field(default_factory=dict[str, Any])")
     if field.proto3_optional:
         return "Seconds" if plain == "float" else f"{plain} | None", "None"

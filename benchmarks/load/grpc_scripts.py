@@ -18,6 +18,7 @@ from benchmarks.load.scripts import Context, Plan, part
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion, JobOutcome, PollRequest
 from penstock.wire.protobuf import write_varint
 
 WORKFLOW = "/workflow.v1.WorkflowEngine/"
@@ -25,7 +26,7 @@ WORK = "/penstock.v1.Worker/Work"
 EMPTY_PAUSE_S = 0.005
 """Before a worker polls again when nothing was there: `PollJobs` does not wait."""
 
-_OK = bytes((0x18, w.Outcome.OK))
+_OK = encode_message(JobOutcome(outcome="ok"))
 
 
 def field(tag: int, body: bytes) -> bytes:
@@ -100,9 +101,9 @@ class UnaryWorker:
         self._context = context
         self._http2 = Http2(context.host, self._answered, self._ended)
         self._connection: Connection | None = None
-        self._poll = encode_message(m.PollJobsRequest(name, list(plan.job_types), 1, 60))
+        self._poll = encode_message(PollRequest(name, list(plan.job_types), 1, 60))
         self._rest = {
-            job_type: encode_message(m.CompleteJobRequest("", name, output))
+            job_type: encode_message(Completion("", worker_id=name, variables=output), m.PACKAGE)
             for job_type, output in plan.outputs.items()
         }
         self._last_type = plan.job_types[-1]

@@ -20,7 +20,7 @@ from penstock.rpc.methods import unary
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.settings import Settings
-from penstock.wire.workflow_v1 import PollJobsRequest
+from penstock.wire.model import PollRequest
 from tests.access.people import bearer, make_gate
 from tests.rest.scripted import Rest, ScriptedEngine
 from tests.waiting import wait_until
@@ -111,10 +111,10 @@ async def test_a_parked_poll_counts_as_running_until_it_is_answered() -> None:
 
 class Quick:
     def __mapping__(self) -> dict[str, Handler]:
-        async def run(_request: PollJobsRequest, _call: object) -> PollJobsRequest:
-            return PollJobsRequest()
+        async def run(_request: PollRequest, _call: object) -> PollRequest:
+            return PollRequest()
 
-        return {POLL: unary(run, PollJobsRequest, PollJobsRequest)}
+        return {POLL: unary(run, PollRequest, PollRequest)}
 
 
 async def test_grpc_answers_resource_exhausted() -> None:

@@ -27,7 +27,7 @@ from penstock.runtime.rpc_server import RpcServer
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
-from penstock.wire.workflow_v1 import PollJobsRequest
+from penstock.wire.model import PollRequest
 from tests.access.people import TOKENS, bearer, make_gate
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -83,11 +83,11 @@ class Everything:
         from penstock.rpc.methods import unary
 
         def serve(path: str) -> Handler:
-            async def run(_request: PollJobsRequest, _call: object) -> PollJobsRequest:
+            async def run(_request: PollRequest, _call: object) -> PollRequest:
                 self.reached.append(path)
-                return PollJobsRequest()
+                return PollRequest()
 
-            return unary(run, PollJobsRequest, PollJobsRequest)
+            return unary(run, PollRequest, PollRequest)
 
         return {path: serve(path) for path in (*table.RPC, "/workflow.v1.WorkflowEngine/New")}
 
@@ -181,9 +181,9 @@ async def test_a_worker_gets_and_settles_jobs_of_its_types_only(driver: Driver, 
     await driver.start("mine")
     await driver.start("other")
     for job_type, status in (("secret", Status.PERMISSION_DENIED), ("work", Status.OK)):
-        request = encode_message(PollJobsRequest("w", [job_type], 5))
+        request = encode_message(PollRequest("w", [job_type], 5))
         assert (await call(gated.client, POLL, proof("worker"), request)).status == status.value
-    mixed = encode_message(PollJobsRequest("w", ["work", "secret"], 5))
+    mixed = encode_message(PollRequest("w", ["work", "secret"], 5))
     assert (await call(gated.client, POLL, proof("worker"), mixed)).status == Status.PERMISSION_DENIED.value
 
     (held,) = await driver.poll("secret", worker="w")
@@ -247,4 +247,4 @@ async def test_a_stream_may_report_held_jobs_after_its_token_expired(
     assert answer.status == Status.UNAUTHENTICATED.value
     outcomes = [decode_message(each, w.WorkResponse) for each in answer.messages]
     assert [len(each.jobs) for each in outcomes if each.jobs] == [1]
-    assert [each.outcome for message in outcomes for each in message.outcomes] == [w.Outcome.OK]
+    assert [each.outcome for message in outcomes for each in message.outcomes] == ["ok"]

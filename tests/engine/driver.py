@@ -12,10 +12,21 @@ from penstock.core.definition import Definition
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import PollRequest, Signal, StartRequest, UserTaskCompletion
 from penstock.errors import Conflict
 from penstock.testing.clock import DatabaseClock
-from penstock.wire.model import Completion, Failure, Heartbeat, Instance, Job, Lease, StepExecution
+from penstock.wire.model import (
+    Completion,
+    Failure,
+    Heartbeat,
+    Instance,
+    Job,
+    Lease,
+    PollRequest,
+    Signal,
+    StartRequest,
+    StepExecution,
+    UserTaskCompletion,
+)
 
 
 class Driver:

@@ -13,10 +13,10 @@ from penstock.engine.lanes.command import Command
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.tasks import SignalCommand
-from penstock.engine.vocabulary import Signal
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from penstock.testing.definitions import definition, end, service
+from penstock.wire.model import Signal
 from tests.engine.driver import Driver, number
 from tests.engine.test_held_rows import held_instance
 from tests.shapes import wait

@@ -18,14 +18,13 @@ import trio
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
 from penstock.engine.repair import VariablesEdit
-from penstock.engine.vocabulary import StartRequest
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
-from penstock.wire.model import Failure, Heartbeat, Job, JobRef
+from penstock.wire.model import Failure, Heartbeat, Job, JobRef, StartRequest
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.vocabulary import InstanceFilter, UserTaskCompletion
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import NotFound
 from penstock.testing.definitions import definition, end, linear, timer
-from penstock.wire.model import JobRef
+from penstock.wire.model import JobRef, UserTaskCompletion
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait

@@ -15,11 +15,12 @@ import trio
 from penstock.engine.advancer import Ahead, Case
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.lanes import long_path
-from penstock.engine.vocabulary import InstanceFilter, StartRequest
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import Json, definition, end, service, step
+from penstock.wire.model import StartRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.waiting import wait_until

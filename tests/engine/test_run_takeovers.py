@@ -12,7 +12,6 @@ import pytest
 import structlog.testing
 
 from penstock.core.definition import InvalidDefinition
-from penstock.engine.vocabulary import PollRequest
 from penstock.errors import Forbidden, LeaseLost
 from penstock.runtime.deaths import Deaths, is_alive, this_process
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -20,7 +19,7 @@ from penstock.settings import DispatchMode
 from penstock.store import outbox as outbox_store
 from penstock.store.engines import OtherEngine
 from penstock.testing.definitions import linear
-from penstock.wire.model import Completion, Heartbeat, JobRef
+from penstock.wire.model import Completion, Heartbeat, JobRef, PollRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import HOLDER, ORDER, append, begin, done, finish, paths, start, take

@@ -11,10 +11,10 @@ import trio
 from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
 from penstock.engine import advancer
-from penstock.engine.vocabulary import InstanceFilter, StartRequest
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
-from penstock.wire.model import Instance
+from penstock.wire.model import Instance, StartRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 

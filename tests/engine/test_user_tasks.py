@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.vocabulary import UserTaskCompletion
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.testing.definitions import definition, end, timer
+from penstock.wire.model import UserTaskCompletion
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 

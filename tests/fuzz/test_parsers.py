@@ -31,9 +31,9 @@ from penstock.rpc import limits as rpc_limits
 from penstock.rpc.transport import open_http2
 from penstock.testing.random_definitions import definitions
 from penstock.wire import penstock_v1 as w
-from penstock.wire import workflow_v1 as m
-from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.codec import decode_message, encode_message, package_of
 from penstock.wire.http2 import ProtocolError
+from penstock.wire.model import Completion, PollRequest, StartRequest
 from penstock.wire.protobuf import DecodeError, write_varint
 from tests.http.raw import chunked, get, post
 
@@ -153,9 +153,9 @@ def _length(body: bytes) -> bytes:
 
 
 MESSAGES: list[Any] = [
-    m.CompleteJobRequest("1-2-3", "w", b'{"a":[1,{"b":null}],"c":"d"}'),
-    m.StartInstanceRequest("d", 1, b'{"a":{"b":{"c":[[1]]}}}', "k"),
-    m.PollJobsRequest("w", ["a", "b"], 3, 30),
+    Completion("1-2-3", worker_id="w", variables=b'{"a":[1,{"b":null}],"c":"d"}'),
+    StartRequest("d", 1, b'{"a":{"b":{"c":[[1]]}}}', "k"),
+    PollRequest("w", ["a", "b"], 3, 30),
     w.WorkRequest("w", 30, [w.Credit("work", 1)], [w.Completion("1-2-3", 1, b"{}")], [w.Failure("1-2-4")]),
 ]
 nested = st.recursive(
@@ -173,7 +173,8 @@ nested = st.recursive(
 @given(st.sampled_from(MESSAGES), st.data())
 @example(MESSAGES[0], None)
 def test_the_protobuf_codec(message: Any, data: Any) -> None:
-    good = encode_message(message)
+    package = package_of(type(message)) or "workflow.v1"
+    good = encode_message(message, package)
     body = (
         good
         if data is None
@@ -182,7 +183,7 @@ def test_the_protobuf_codec(message: Any, data: Any) -> None:
 
     def read() -> None:
         with contextlib.suppress(DecodeError):
-            decode_message(body, type(message))
+            decode_message(body, type(message), package)
 
     check(read, len(body), per_byte=60)
 

@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from penstock.client.errors import Unavailable
-from penstock.client.model import Outcome
+from penstock.client.model import JobOutcome
 from penstock.client.operation import CompleteJobs, FailJobs, HeartbeatJobs, ReleaseJobs
 from penstock.kafka.record import Record
 from penstock.worker import Worker
@@ -34,7 +34,7 @@ class SmallEngine:
         self.away = False
         self._lock = threading.Lock()
 
-    async def call(self, operation: Any, timeout_s: float | None = None) -> list[Outcome]:
+    async def call(self, operation: Any, timeout_s: float | None = None) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()
         if self.away:
             raise Unavailable("the engine is away")
@@ -49,18 +49,19 @@ class SmallEngine:
                 case HeartbeatJobs():
                     self.beats.update(job.job_id for job in operation.jobs)
                     return self._each([], operation.jobs)
-        raise AssertionError(operation)
+                case _:
+                    raise AssertionError(operation)
 
-    def _each(self, taken: list[str], items: Sequence[Any]) -> list[Outcome]:
+    def _each(self, taken: list[str], items: Sequence[Any]) -> list[JobOutcome]:
         outcomes = [
-            Outcome(job_id=item.job_id, outcome="lease-lost" if item.job_id in self.lost else "ok") for item in items
+            JobOutcome(job_id=item.job_id, outcome="lease-lost" if item.job_id in self.lost else "ok") for item in items
         ]
         taken += [outcome.job_id for outcome in outcomes if outcome.outcome == "ok"]
         return outcomes
 
 
 def worker_of(engine: SmallEngine, bootstrap: str, **settings: Any) -> Worker:
-    return Worker(KafkaWork.connect(engine, [bootstrap]), **settings)  # type: ignore[arg-type]
+    return Worker(KafkaWork.connect(engine, [bootstrap]), **settings)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
 async def send(bootstrap: str, *records: Record) -> None:
@@ -104,7 +105,7 @@ async def members(bootstrap: str, job_type: str) -> int:
             [answer] = await admin.describe_consumer_groups([f"workflow.workers.{job_type}"])
         finally:
             await admin.close()
-        [group] = answer.groups
+        [group] = answer.groups  # pyright: ignore[reportAttributeAccessIssue] - untyped there
         return len(group[5])
 
     return await in_thread(ask)

@@ -16,6 +16,7 @@ import trio
 from penstock.testing.definitions import linear
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import PollRequest
 from tests.rest.test_floods import MEGABYTE, head, others_are_served, resident_mb
 from tests.rpc.raw import Answer, client_on, framed
 from tests.runtime.conftest import StartEngine, start_engine
@@ -134,7 +135,7 @@ async def test_a_grpc_client_with_a_window_of_nothing(start_engine: StartEngine)
     requests = [
         (f"{service}/ListInstances", encode_message(m.ListInstancesRequest(page_size=5))),
         (f"{service}/GetInstance", encode_message(m.GetInstanceRequest(id))),
-        (f"{service}/PollJobs", encode_message(m.PollJobsRequest("w", ["work"], 10))),
+        (f"{service}/PollJobs", encode_message(PollRequest("w", ["work"], 10))),
     ]
     stream = await trio.open_tcp_stream("127.0.0.1", engine.grpc_port)
     async with attacked(engine), client_on(stream, window=0) as client:

@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 
 from penstock.engine.payload import ITEMS_MAX_COUNT
-from penstock.engine.vocabulary import ItemOutcome, StartRequest, StartResult
-from penstock.wire.model import Completion, Failure, Heartbeat, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef, Lease, StartRequest, StartResult
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 
-async def all_ok(requests: list[Any]) -> list[ItemOutcome]:
-    return [ItemOutcome(job_id=request.job_id, outcome="ok") for request in requests]
+async def all_ok(requests: list[Any]) -> list[JobOutcome]:
+    return [JobOutcome(job_id=request.job_id, outcome="ok") for request in requests]
 
 
 async def test_completions_are_passed_on_together(rest: Rest, engine: ScriptedEngine) -> None:
-    async def answer(requests: list[Completion]) -> list[ItemOutcome]:
+    async def answer(requests: list[Completion]) -> list[JobOutcome]:
         return [
-            ItemOutcome(job_id=requests[0].job_id, outcome="ok"),
-            ItemOutcome(job_id=requests[1].job_id, outcome="unavailable", reason="later"),
+            JobOutcome(job_id=requests[0].job_id, outcome="ok"),
+            JobOutcome(job_id=requests[1].job_id, outcome="unavailable", reason="later"),
         ]
 
     engine.on("jobs.complete_many", answer)
@@ -139,7 +138,7 @@ async def test_several_bad_items_of_each_kind_leave_their_neighbours_alone(rest:
 async def test_heartbeats_answer_with_the_new_end_or_an_outcome(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on(
         "jobs.heartbeat_many",
-        [Lease(lock_expires_at=NOON), ItemOutcome(job_id="c", outcome="lease-lost")],
+        [Lease(lock_expires_at=NOON), JobOutcome(job_id="c", outcome="lease-lost")],
     )
     items = [
         {"jobId": "a", "leaseSeconds": 60, "progress": {"p": 1}},

@@ -11,10 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.vocabulary import PollRequest
 from penstock.errors import Unavailable
 from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, MANY_TYPES, UNWATCHED_SECONDS
-from penstock.wire.model import Job, LostJob
+from penstock.wire.model import Job, LostJob, PollRequest
 from tests.rest.scripted import Answer, Rest, ScriptedEngine, job
 
 
@@ -32,9 +31,10 @@ class Queue:
         self._changed.set()
 
     async def poll(self, request: PollRequest) -> list[Job]:
-        self.waits.append(request.wait_seconds)
+        wait_s = request.wait_seconds or 0
+        self.waits.append(wait_s)
         try:
-            with trio.move_on_after(request.wait_seconds):
+            with trio.move_on_after(wait_s):
                 await self._changed.wait()
         except trio.Cancelled:
             self.cancelled += 1
@@ -137,7 +137,7 @@ async def test_jobs_that_came_while_the_client_left_are_released(rest: Rest, eng
 
 async def test_an_error_in_a_held_poll_is_answered_as_itself(rest: Rest, engine: ScriptedEngine) -> None:
     async def answer(request: PollRequest) -> list[Job]:
-        if request.wait_seconds > UNWATCHED_SECONDS:
+        if (request.wait_seconds or 0) > UNWATCHED_SECONDS:
             raise Unavailable("the database is away")
         return []
 

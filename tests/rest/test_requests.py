@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.vocabulary import PollRequest, StartRequest
-from penstock.wire.model import Completion, Failure, Heartbeat, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, Lease, PollRequest, StartRequest
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 
 # -- poll

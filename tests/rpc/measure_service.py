@@ -16,6 +16,7 @@ from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.model import Completion, PollRequest, StartRequest
 from tests import postgres
 from tests.rpc.raw import RawClient, client_on, framed
 from tests.rpc.served import WORKER, WORKFLOW, Work
@@ -39,7 +40,7 @@ def postgres_cpu_s(pid: int) -> float:
 
 async def start(client: RawClient, count: int) -> None:
     for begin in range(0, count, 500):
-        items = [w.StartItem("linear", variables=b'{"order":7}') for _ in range(min(500, count - begin))]
+        items = [StartRequest("linear", variables=b'{"order":7}') for _ in range(min(500, count - begin))]
         answer = await client.call(WORKER + "StartInstances", encode_message(w.StartInstancesRequest(items)))
         assert answer.status == 0, answer.reason
 
@@ -47,7 +48,7 @@ async def start(client: RawClient, count: int) -> None:
 async def unary(client: RawClient, instances: int, callers: int) -> int:
     """Every caller polls ten jobs and completes them one by one."""
     left = instances * STEPS
-    poll = encode_message(m.PollJobsRequest("w", ["work"], 10))
+    poll = encode_message(PollRequest("w", ["work"], 10))
 
     async def caller() -> None:
         nonlocal left
@@ -55,7 +56,8 @@ async def unary(client: RawClient, instances: int, callers: int) -> int:
             answer = await client.call(WORKFLOW + "PollJobs", poll)
             for job in decode_message(answer.messages[0], m.PollJobsResponse).jobs:
                 done = await client.call(
-                    WORKFLOW + "CompleteJob", encode_message(m.CompleteJobRequest(job.id, "w", OUTPUT))
+                    WORKFLOW + "CompleteJob",
+                    encode_message(Completion(job.id, worker_id="w", variables=OUTPUT), m.PACKAGE),
                 )
                 assert done.status == 0, done.reason
                 left -= 1
@@ -78,7 +80,7 @@ async def stream(client: RawClient, instances: int, credit: int) -> int:
         size = int.from_bytes(answer.data[1:5], "big")
         found = decode_message(bytes(answer.data[5 : 5 + size]), w.WorkResponse)
         del answer.data[: 5 + size]
-        assert all(outcome.outcome == w.Outcome.OK for outcome in found.outcomes)
+        assert all(outcome.outcome == "ok" for outcome in found.outcomes)
         outcomes += len(found.outcomes)
         if found.jobs:
             done = [w.Completion(job.id, job.attempt, OUTPUT) for job in found.jobs]

@@ -20,7 +20,8 @@ from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.codec import decode_message, encode_message, package_at
+from penstock.wire.model import Completion, JobOutcome, PollRequest
 from tests.rpc.raw import RawClient, client_on, framed
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -60,15 +61,16 @@ class Served:
 
     async def call(self, method: str, request: msgspec.Struct, answer: type[T]) -> T:
         """One unary call. Raises CallFailed."""
-        return await self.bytes(method, encode_message(request), answer)
+        path = method if method.startswith("/") else WORKFLOW + method
+        return await self.bytes(path, encode_message(request, package_at(path)), answer)
 
     async def poll(self, *types: str, worker: str = "w", n: int = 0, lease: int = 0) -> list[m.Job]:
-        request = m.PollJobsRequest(worker, list(types), n, lease)
+        request = PollRequest(worker, list(types), n, lease)
         return (await self.call("PollJobs", request, m.PollJobsResponse)).jobs
 
     async def complete(self, job: str, variables: dict[str, Any] | None = None, *, worker: str = "w") -> None:
         body = b"" if variables is None else json.dumps(variables).encode()
-        await self.call("CompleteJob", m.CompleteJobRequest(job, worker, body), m.CompleteJobResponse)
+        await self.call("CompleteJob", Completion(job, worker_id=worker, variables=body), m.CompleteJobResponse)
 
 
 class Work:
@@ -79,8 +81,8 @@ class Work:
         self.stream_id = stream_id
         self._read = 0
         self.jobs: list[w.Job] = []
-        self.outcomes: list[w.JobOutcome] = []
-        self.heartbeats: list[w.HeartbeatOutcome] = []
+        self.outcomes: list[JobOutcome] = []
+        self.heartbeats: list[JobOutcome] = []
         self.losses: list[w.LeaseLoss] = []
         self.cancellations: list[w.Cancellation] = []
         self.credits: list[w.Credit] = []
@@ -118,7 +120,7 @@ class Work:
         taken, self.jobs = self.jobs[:count], self.jobs[count:]
         return taken
 
-    async def wait_outcomes(self, count: int) -> list[w.JobOutcome]:
+    async def wait_outcomes(self, count: int) -> list[JobOutcome]:
         while len(self.outcomes) < count:
             await self.next()
         taken, self.outcomes = self.outcomes[:count], self.outcomes[count:]

@@ -11,6 +11,7 @@ from penstock.rpc.call import Call
 from penstock.rpc.methods import both_stream, unary
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
+from penstock.wire.model import Completion, Failure, JobOutcome, PollRequest, StartRequest
 
 POLL = "/workflow.v1.WorkflowEngine/PollJobs"
 COMPLETE = "/workflow.v1.WorkflowEngine/CompleteJob"
@@ -32,14 +33,14 @@ class Engine:
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
-            POLL: unary(self._poll, m.PollJobsRequest, m.PollJobsResponse),
-            COMPLETE: unary(self._complete, m.CompleteJobRequest, m.CompleteJobResponse),
-            FAIL: unary(self._fail, m.FailJobRequest, m.FailJobResponse),
-            START: unary(self._start, m.StartInstanceRequest, m.StartInstanceResponse),  # pyright: ignore[reportArgumentType] - a stand-in
+            POLL: unary(self._poll, PollRequest, m.PollJobsResponse),
+            COMPLETE: unary(self._complete, Completion, m.CompleteJobResponse),
+            FAIL: unary(self._fail, Failure, m.FailJobResponse),
+            START: unary(self._start, StartRequest, m.StartInstanceResponse),  # pyright: ignore[reportArgumentType] - a stand-in
             WORK: both_stream(self._work, w.WorkRequest, w.WorkResponse),
         }
 
-    async def _poll(self, request: m.PollJobsRequest, _call: object) -> m.PollJobsResponse:
+    async def _poll(self, request: PollRequest, _call: object) -> m.PollJobsResponse:
         """``max_jobs`` jobs of the first type, with the worker's id as a variable."""
         job = m.Job(
             id="1-2-3",
@@ -48,7 +49,7 @@ class Engine:
         )
         return m.PollJobsResponse([job] * request.max_jobs)
 
-    async def _complete(self, request: m.CompleteJobRequest, _call: object) -> m.CompleteJobResponse:
+    async def _complete(self, request: Completion, _call: object) -> m.CompleteJobResponse:
         """The job "wait" waits for ``release``, "forever" for its cancellation, "N ms" sleeps."""
         self.running += 1
         self.started += 1
@@ -67,7 +68,7 @@ class Engine:
         self.seen.append(request)
         return m.CompleteJobResponse()
 
-    async def _fail(self, request: m.FailJobRequest, _call: object) -> m.FailJobResponse:
+    async def _fail(self, request: Failure, _call: object) -> m.FailJobResponse:
         """Raises what the error message names."""
         kind, _, text = request.error_message.partition(":")
         if kind == "bug":
@@ -85,14 +86,14 @@ class Engine:
     async def _raise(self, error: Exception) -> None:
         raise error
 
-    async def _start(self, request: m.StartInstanceRequest, call: Call[object, object]) -> m.StartInstanceResponse:
+    async def _start(self, request: StartRequest, call: Call[object, object]) -> m.StartInstanceResponse:
         """Echoes variables; the business key "header:NAME" answers with that header, "metadata" reads all of it."""
         if request.business_key == "metadata":
             assert call.metadata is not None
-        key = request.business_key
+        key = request.business_key or ""
         if key.startswith("header:"):
             key = call.header(key[7:]) or ""
-        return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))  # pyright: ignore[reportArgumentType] - a stand-in
+        return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))
 
     async def _work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
         """Answers every completion; ends when the worker half-closes. Counts as running."""
@@ -102,7 +103,9 @@ class Engine:
                 if request.worker_id == "wait":
                     await self.release.wait()
                 self.started += 1
-                outcomes = [w.JobOutcome(done.job_id, done.attempt, w.Outcome.OK) for done in request.completions]  # pyright: ignore[reportArgumentType] - a stand-in
+                outcomes = [
+                    JobOutcome(job_id=done.job_id, attempt=done.attempt, outcome="ok") for done in request.completions
+                ]
                 jobs = [
                     w.Job(id=f"{n}", job_type=credit.job_type, variables=b'{"note":"' + b"x" * 200 + b'"}')  # pyright: ignore[reportArgumentType] - a stand-in
                     for credit in request.credits

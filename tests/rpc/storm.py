@@ -31,7 +31,8 @@ from penstock.rpc.limits import Limits
 from penstock.testing.invariants import assert_invariants
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.codec import decode_message, encode_message, package_at
+from penstock.wire.model import StartRequest
 from tests import postgres
 from tests.engine.driver import Driver
 from tests.rpc.raw import RawClient, client_on, framed
@@ -80,7 +81,7 @@ class Storm:
         ):  # fmt: skip
             upload = m.UploadDefinitionRequest(m.WorkflowDefinition(id=id, name=id, steps=steps))
             await self._run.call("UploadDefinition", upload, m.UploadDefinitionResponse)
-            start = w.StartInstancesRequest([w.StartItem(id) for _ in range(100)])
+            start = w.StartInstancesRequest([StartRequest(id) for _ in range(100)])
             answer = await self._run.call(WORKER + "StartInstances", start, w.StartInstancesResponse)
             known += [result.instance.id for result in answer.results if result.instance is not None]
 
@@ -160,7 +161,7 @@ class Storm:
             path, request, learn = self._requests.draw(method, rng)
             late: dict[str, Any] = {"grpc_timeout": f"{rng.randint(1, 20)}m"} if fate == "late" else {}
             stream_id = await client.open(path, **late)
-            data = framed(encode_message(request))
+            data = framed(encode_message(request, package_at(path)))
             cut = rng.randrange(len(data)) if fate == "torn" else len(data)
             await client.send(stream_id, data[:cut], end=cut == len(data))
             if fate in ("reset", "torn"):
@@ -288,7 +289,7 @@ class Storm:
             answer = await self._run.call(
                 WORKER + "CompleteJobs", w.CompleteJobsRequest("honest", done), w.CompleteJobsResponse
             )
-            assert {result.outcome for result in answer.results} <= {w.Outcome.OK}
+            assert {result.outcome for result in answer.results} <= {"ok"}
             self._requests.settle(sent, answer.results)
         for (id,) in self._driver.rows("SELECT id FROM instance WHERE status <> 0 ORDER BY id"):
             await self._check(f"{id:x}")

@@ -18,6 +18,7 @@ import msgspec
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message
+from penstock.wire.model import Completion, Failure, JobOutcome, PollRequest, Signal, StartRequest, UserTaskCompletion
 from tests.rpc.served import WORKER, WORKFLOW
 
 POLL_LEASE_S = 1
@@ -62,10 +63,10 @@ class Requests:
         assert place not in self.acknowledged, f"{place} was done twice: {self.acknowledged[place]} and {value}"
         self.acknowledged[place] = value
 
-    def settle(self, sent: dict[str, tuple[Place, int]], outcomes: list[w.JobOutcome]) -> None:
+    def settle(self, sent: dict[str, tuple[Place, int]], outcomes: list[JobOutcome]) -> None:
         """The outcomes of completions that were sent, by job."""
         for outcome in outcomes:
-            if outcome.outcome == w.Outcome.OK and outcome.job_id in sent:
+            if outcome.outcome == "ok" and outcome.job_id in sent:
                 self.acknowledge(*sent.pop(outcome.job_id))
 
     def _take(self, rng: random.Random, count: int) -> list[Held]:
@@ -88,11 +89,11 @@ class Requests:
             jobs = decode_message(data, m.PollJobsResponse).jobs
             self._held += [Held(job.id, worker, job.attempt, job.instance_id, job.step_id) for job in jobs]  # pyright: ignore[reportArgumentType] - a stand-in
 
-        return m.PollJobsRequest(worker, ["other", "work"], rng.randint(1, 10), POLL_LEASE_S), learn
+        return PollRequest(worker, ["other", "work"], rng.randint(1, 10), POLL_LEASE_S), learn
 
     def _complete(self, rng: random.Random) -> tuple[Any, Learn]:
         held, value = self._one(rng), next(self.values)
-        request = m.CompleteJobRequest(held.job, held.worker, json.dumps({held.step: value}).encode())
+        request = Completion(held.job, worker_id=held.worker, variables=json.dumps({held.step: value}).encode())
         return request, lambda _: self.acknowledge((held.instance, held.step), value)
 
     def _complete_many(self, rng: random.Random) -> tuple[Any, Learn]:
@@ -109,7 +110,7 @@ class Requests:
 
     def _fail(self, rng: random.Random) -> tuple[Any, Learn]:
         held = self._one(rng)
-        return m.FailJobRequest(held.job, held.worker, True, "storm"), ignore
+        return Failure(held.job, worker_id=held.worker, retryable=True, error_message="storm"), ignore
 
     def _fail_many(self, rng: random.Random) -> tuple[Any, Learn]:
         worker, items = self._same_worker(rng)
@@ -130,10 +131,10 @@ class Requests:
             self.instances.append(instance.id)
 
         text = "x" * rng.choice([0, 10, 5_000])
-        return m.StartInstanceRequest("storm", variables=json.dumps({"text": text}).encode()), learn
+        return StartRequest("storm", variables=json.dumps({"text": text}).encode()), learn
 
     def _start_many(self, rng: random.Random) -> tuple[Any, Learn]:
-        items = [w.StartItem("storm", idempotency_key=f"k-{rng.randrange(100)}") for _ in range(rng.randint(1, 3))]
+        items = [StartRequest("storm", idempotency_key=f"k-{rng.randrange(100)}") for _ in range(rng.randint(1, 3))]
         return w.StartInstancesRequest(items), ignore
 
     def _any(self, rng: random.Random) -> str:
@@ -144,12 +145,14 @@ class Requests:
 
     def _user_task(self, rng: random.Random) -> tuple[Any, Learn]:
         id, value = rng.choice(self.tasks), next(self.values)
-        request = m.CompleteUserTaskRequest("me", json.dumps({"ask": value}).encode(), id, "ask")
+        request = UserTaskCompletion(
+            completed_by="me", variables=json.dumps({"ask": value}).encode(), instance_id=id, step_id="ask"
+        )
         return request, lambda _: self.acknowledge((id, "ask"), value)
 
     def _signal(self, rng: random.Random) -> tuple[Any, Learn]:
         id, value = rng.choice(self.tasks), next(self.values)
-        request = m.SignalWaitRequest(id, "hold", json.dumps({"hold": value}).encode())
+        request = Signal(id, "hold", json.dumps({"hold": value}).encode())
         return request, lambda _: self.acknowledge((id, "hold"), value)
 
     def _upload_again(self, _: random.Random) -> tuple[Any, Learn]:

@@ -13,6 +13,7 @@ from h2.errors import ErrorCodes
 from penstock.testing.definitions import linear
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import PollRequest
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.rpc.raw import framed
@@ -78,7 +79,7 @@ async def test_jobs_of_an_answer_that_is_not_taken_go_back(driver: Driver, grpc:
         await driver.start("linear", {"text": "x" * 5_000})
     async with grpc.connect(window=0) as client:
         stream_id = await client.open(WORKFLOW + "PollJobs")
-        poll = m.PollJobsRequest("gone", ["work"], 3, 3_600)
+        poll = PollRequest("gone", ["work"], 3, 3_600)
         await client.send(stream_id, framed(encode_message(poll)), end=True)
 
         async def leased() -> bool:

@@ -12,11 +12,12 @@ from penstock.rpc.limits import Limits
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import Answer, RawClient, framed
 from tests.rpc.services import COMPLETE, WORK
 
-WAIT = encode_message(m.CompleteJobRequest("wait"))
+WAIT = encode_message(Completion("wait"), m.PACKAGE)
 LAST_STREAM_ID = 2**31 - 1
 
 
@@ -102,7 +103,7 @@ async def test_after_the_grace_calls_are_cancelled_and_told_unavailable(autojump
             await client.send(stream_id, framed(body), end=path == COMPLETE)
             answers.append(await client.finished(stream_id))
 
-        nursery.start_soon(call, COMPLETE, encode_message(m.CompleteJobRequest("forever")))
+        nursery.start_soon(call, COMPLETE, encode_message(Completion("forever"), m.PACKAGE))
         nursery.start_soon(call, WORK, encode_message(w.WorkRequest()))
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
@@ -127,9 +128,7 @@ async def test_a_handler_that_ignores_cancellation_is_cut_off(
 
     class Stubborn:
         def __mapping__(self) -> dict[str, Handler]:
-            return {
-                "/t.T/Stubborn": Handler(stubborn, Cardinality.UNARY_UNARY, m.CompleteJobRequest, m.CompleteJobResponse)
-            }
+            return {"/t.T/Stubborn": Handler(stubborn, Cardinality.UNARY_UNARY, Completion, m.CompleteJobResponse)}
 
     async with running(Limits(abort_s=2.0), more=[Stubborn()]) as run, run.memory_client() as client:
         stream_id = await client.open("/t.T/Stubborn", end=True)
@@ -201,7 +200,7 @@ async def test_calls_under_load_are_never_broken_by_a_drain() -> None:
                 nonlocal answered
                 while len(client.goaways) < 2 and not client.closed.is_set():
                     stream_id = client.h2.get_next_available_stream_id()
-                    answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("3 ms")))
+                    answer = await client.call(COMPLETE, encode_message(Completion("3 ms"), m.PACKAGE))
                     if not answer.trailers:
                         # refused, or told by the last GOAWAY, which it met on its way: not begun, it may go elsewhere
                         begun = answer.reset != 7 and stream_id <= (client.goaways[-1].last_stream_id or 0)

@@ -24,7 +24,8 @@ from penstock.rpc.worker_service import Worker
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.codec import encode_message
+from penstock.wire.codec import encode_message, package_at
+from penstock.wire.model import StartRequest
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
@@ -46,7 +47,8 @@ class Target:
         requests = Requests()
         requests.instances, requests.tasks = ["1f"], ["1f"]
         rng = random.Random(1)
-        self.samples = {(made := requests.draw(name, rng))[0]: encode_message(made[1]) for name in METHODS}
+        drawn = [requests.draw(name, rng) for name in METHODS]
+        self.samples = {path: encode_message(request, package_at(path)) for path, request, _ in drawn}
         first = w.WorkRequest("w", 30, [w.Credit("work", 1)], [w.Completion("1-2-3", 1, b"{}")], [w.Failure("1-2-4")])
         self.samples["/penstock.v1.Worker/Work"] = encode_message(first)
         modules = {"workflow.v1": google.workflow, "penstock.v1": google.penstock}
@@ -102,6 +104,6 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
         jobs = await run.poll("work", n=1_000)
         started = driver.rows("SELECT count(*) FROM instance")[0][0]
         assert len(jobs) <= started
-        request = m.StartInstanceRequest("storm")
+        request = StartRequest("storm")
         assert (await run.call("StartInstance", request, m.StartInstanceResponse)).instance is not None
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []

@@ -15,9 +15,10 @@ import pytest
 
 from penstock.wire import grpc_health, grpc_reflection, model, penstock_v1, workflow_v1
 from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, UINT32, VALUE, WORDS, Proto, fields_of
-from tools.generate_wire import NOUNS
+from tools.generate_wire import NOUNS, OTHER_NAMES, PYTHON_NAMES
 
 SHARED = {message for messages in NOUNS.values() for message in messages}
+NOUN_OF = {message: noun for noun, messages in NOUNS.items() for message in messages}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -92,7 +93,11 @@ def test_structs_equal_the_proto_messages_field_by_field(module: ModuleType, pac
 
 def other_name(package: str, message: str, field: str) -> str:
     """The name of a field of the model in a message of gRPC."""
-    return {"penstock.v1.Failure.retry_after_s": "retry_after_ms"}.get(f"{package}.{message}.{field}", field)
+    prefix, noun = f"{package}.{message}.", NOUN_OF.get(f"{package}.{message}")
+    json_names = {ours: name.partition(".")[2] for name, ours in PYTHON_NAMES.items() if name.startswith(f"{noun}.")}
+    field = json_names.get(field, field)
+    theirs = {ours: name.removeprefix(prefix) for name, ours in OTHER_NAMES.items() if name.startswith(prefix)}
+    return theirs.get(field, field)
 
 
 def test_classes_of_the_model_have_the_names_of_json() -> None:
@@ -126,8 +131,7 @@ def kind_in(field: Any) -> str:
         return "map of value" if value.message_type else "map of string"
     names = {1: "double", 5: "int32", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 14: "int32"}
     kind: str = {  # pyright: ignore[reportAssignmentType] - a stand-in
-        "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp", "penstock.v1.Release": "JobRef",
-        "workflow.v1.WorkflowInstance": "Instance",
+        "google.protobuf.Struct": "struct", "google.protobuf.Timestamp": "timestamp", **NOUN_OF,
     }.get(type_name, type_name.rpartition(".")[2]) if type_name else names[field.type]  # fmt: skip
     if field.containing_oneof is not None and not type_name:
         kind += " or none"
@@ -160,7 +164,6 @@ def kind_of(python_type: Any, proto: Proto) -> str:
         (workflow_v1.StepType, "workflow.v1", "StepType"),
         (workflow_v1.InstanceStatus, "workflow.v1", "InstanceStatus"),
         (workflow_v1.BoundaryEventType, "workflow.v1", "BoundaryEventType"),
-        (penstock_v1.Outcome, "penstock.v1", "Outcome"),
         (grpc_health.ServingStatus, "grpc.health.v1", "HealthCheckResponse.ServingStatus"),
     ],
 )

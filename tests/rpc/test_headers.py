@@ -13,6 +13,7 @@ from penstock.rpc.headers import flaw_of
 from penstock.rpc.limits import Limits
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import Answer, RawClient, framed
 from tests.rpc.services import COMPLETE, WORK
@@ -160,7 +161,7 @@ async def test_small_messages_and_window_updates_for_answers_are_welcome() -> No
         async with running(limits) as run, run.client() as client:
             stream_id = await client.open(WORK)
             for _ in range(100):
-                await client.send(stream_id, framed(encode_message(m.CompleteJobRequest("1 ms"))))
+                await client.send(stream_id, framed(encode_message(Completion("1 ms"), m.PACKAGE)))
             for _ in range(100):
                 assert (await client.call(COMPLETE)).status == 0
                 client.h2.increment_flow_control_window(1)

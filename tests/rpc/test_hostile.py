@@ -16,6 +16,7 @@ from h2.settings import SettingCodes
 from penstock.rpc.limits import Limits
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion, StartRequest
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import client_on, framed
 from tests.rpc.services import COMPLETE, FAIL, POLL, START, WORK
@@ -234,7 +235,7 @@ async def test_a_stream_too_many_is_refused_alone() -> None:
             held = []
             for _ in range(5):
                 stream_id = await client.open(COMPLETE)
-                await client.send(stream_id, framed(encode_message(m.CompleteJobRequest("wait"))), end=True)
+                await client.send(stream_id, framed(encode_message(Completion("wait"), m.PACKAGE)), end=True)
                 held.append(stream_id)
             await run.until(lambda _: run.engine.running == 5)
             client.h2.remote_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = 100  # as if it had not seen ours
@@ -266,7 +267,7 @@ async def test_the_longest_idle_connection_without_a_call_makes_room() -> None:
         limits = Limits(connections=2, evict_after_idle_s=0.2, drain_ping_s=0.1)
         async with running(limits) as run, run.client() as busy, run.client() as idle:
             stream_id = await busy.open(COMPLETE)
-            await busy.send(stream_id, framed(encode_message(m.CompleteJobRequest("wait"))), end=True)
+            await busy.send(stream_id, framed(encode_message(Completion("wait"), m.PACKAGE)), end=True)
             assert (await idle.call(COMPLETE)).status == 0
             began = trio.current_time()
             async with run.client() as newcomer:
@@ -309,15 +310,15 @@ async def test_thousands_of_cancels_and_drops_leak_nothing(run: Running) -> None
     async def one_call(client, fate: str) -> None:  # type: ignore[no-untyped-def]
         path, body = rng.choice(
             [
-                (COMPLETE, m.CompleteJobRequest(f"{rng.randrange(8)} ms")),
-                (COMPLETE, m.CompleteJobRequest("forever")),
-                (WORK, m.CompleteJobRequest()),
-                (START, m.StartInstanceRequest(business_key="k" * rng.randrange(50_000))),
+                (COMPLETE, Completion(f"{rng.randrange(8)} ms")),
+                (COMPLETE, Completion("forever")),
+                (WORK, Completion()),
+                (START, StartRequest(business_key="k" * rng.randrange(50_000))),
             ]
         )
-        endless = path == WORK or (isinstance(body, m.CompleteJobRequest) and body.job_id == "forever")
+        endless = path == WORK or (isinstance(body, Completion) and body.job_id == "forever")
         stream_id = await client.open(path)
-        data = framed(encode_message(body))
+        data = framed(encode_message(body, m.PACKAGE))
         try:
             await client.send(stream_id, data[: rng.randrange(len(data))])
         except H2Error:

@@ -27,6 +27,7 @@ from penstock.settings import DispatchMode
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Completion, Failure, PollRequest, Signal, StartRequest, UserTaskCompletion
 from penstock.wire.protobuf import write_varint
 from penstock.wire.struct_codec import MAX_LEVELS
 from tests.engine.conftest import MakeDriver, make_driver
@@ -233,11 +234,11 @@ async def test_large_answers_are_made_beside_the_loop_and_counted(
     await grpc.call("GetDefinition", m.GetDefinitionRequest("d"), m.GetDefinitionResponse)
     await grpc.call("ListDefinitions", m.ListDefinitionsRequest(), m.ListDefinitionsResponse)
     await driver.upload(linear(1))
-    start = m.StartInstanceRequest("linear", 1, b'{"text":"%b"}' % (b"x" * 100_000))
+    start = StartRequest("linear", 1, b'{"text":"%b"}' % (b"x" * 100_000))
     started = (await grpc.call("StartInstance", start, m.StartInstanceResponse)).instance
     assert started is not None
     await grpc.call("GetInstance", m.GetInstanceRequest(started.id), m.GetInstanceResponse)
-    await grpc.call("PollJobs", m.PollJobsRequest("w", ["work"]), m.PollJobsResponse)
+    await grpc.call("PollJobs", PollRequest("w", ["work"]), m.PollJobsResponse)
     assert here == {
         "UploadDefinitionResponse": True,
         "StoredDefinition": False,
@@ -256,7 +257,7 @@ async def test_large_answers_are_made_beside_the_loop_and_counted(
 
 async def test_an_instance_has_every_field(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
-    request = m.StartInstanceRequest("linear", 1, b'{"n":3,"x":2.5,"none":null}', "key")
+    request = StartRequest("linear", 1, b'{"n":3,"x":2.5,"none":null}', "key")
     started = (await grpc.call("StartInstance", request, m.StartInstanceResponse)).instance
     assert started is not None
     assert (started.definition_id, started.definition_version, started.status) == ("linear", 1, "ACTIVE")
@@ -294,7 +295,7 @@ async def test_whole_numbers_stay_whole(driver: Driver, grpc: Served) -> None:
     """A Struct has doubles only; what REST and expressions see of them are whole numbers, as far as doubles go."""
     await driver.upload(linear(1))
     body = b'{"n":3,"big":9007199254740992,"x":0.1,"zero":0,"neg":-7}'
-    request = m.StartInstanceRequest("linear", 0, body)
+    request = StartRequest("linear", 0, body)
     started = (await grpc.call("StartInstance", request, m.StartInstanceResponse)).instance
     assert started is not None
     stored = await driver.variables(started.id)
@@ -339,10 +340,16 @@ async def test_a_fail_by_a_non_holder_is_answered_ok(driver: Driver, grpc: Serve
     started = await driver.start("linear")
     (job,) = await grpc.poll("work", worker="mine")
     for worker in ("thief", "w" * 256):
-        await grpc.call("FailJob", m.FailJobRequest(job.id, worker, False, "x" * 9_000), m.FailJobResponse)
+        await grpc.call(
+            "FailJob", Failure(job.id, worker_id=worker, retryable=False, error_message="x" * 9_000), m.FailJobResponse
+        )
     assert (await refused(grpc.complete(job.id, worker="thief")))[0] is Status.ABORTED
     assert await driver.status(started.id) == "ACTIVE"
-    await grpc.call("FailJob", m.FailJobRequest(job.id, "mine", False, "\0" + "x" * 9_000), m.FailJobResponse)
+    await grpc.call(
+        "FailJob",
+        Failure(job.id, worker_id="mine", retryable=False, error_message="\0" + "x" * 9_000),
+        m.FailJobResponse,
+    )
     view = await driver.view(started.id)
     assert view.status == "FAILED"
     assert len((view.failure_reason or "").encode()) <= 4_200
@@ -355,7 +362,7 @@ async def test_a_poll_cancelled_during_its_claim_releases_the_jobs(driver: Drive
     with psycopg.connect(driver.dsn) as blocker:
         blocker.execute("LOCK TABLE token IN EXCLUSIVE MODE")  # the claim has to wait for this
         stream_id = await grpc.client.open(WORKFLOW + "PollJobs")
-        await grpc.client.send(stream_id, framed(encode_message(m.PollJobsRequest("gone", ["work"], 3))), end=True)
+        await grpc.client.send(stream_id, framed(encode_message(PollRequest("gone", ["work"], 3))), end=True)
 
         async def claiming() -> bool:
             return driver.waiting_for_locks() > 0
@@ -384,10 +391,10 @@ async def test_a_poll_cancelled_during_its_claim_releases_the_jobs(driver: Drive
         ("GetDefinition", m.GetDefinitionRequest()),
         ("ListDefinitions", m.ListDefinitionsRequest(page=-1)),
         ("ListDefinitions", m.ListDefinitionsRequest("a\0")),
-        ("StartInstance", m.StartInstanceRequest()),
-        ("StartInstance", m.StartInstanceRequest("linear", business_key="k\0")),
-        ("StartInstance", m.StartInstanceRequest("linear", business_key="k" * 100_000)),
-        ("StartInstance", m.StartInstanceRequest("linear", variables=b'{"a\\u0000":1}')),
+        ("StartInstance", StartRequest()),
+        ("StartInstance", StartRequest("linear", business_key="k\0")),
+        ("StartInstance", StartRequest("linear", business_key="k" * 100_000)),
+        ("StartInstance", StartRequest("linear", variables=b'{"a\\u0000":1}')),
         ("GetInstance", m.GetInstanceRequest()),
         ("GetInstanceHistory", m.GetInstanceHistoryRequest()),
         ("CancelInstance", m.CancelInstanceRequest()),
@@ -395,23 +402,23 @@ async def test_a_poll_cancelled_during_its_claim_releases_the_jobs(driver: Drive
         ("ListInstances", m.ListInstancesRequest(status=-1)),
         ("ListInstances", m.ListInstancesRequest(page=-1)),
         ("ListInstances", m.ListInstancesRequest("d\0")),
-        ("PollJobs", m.PollJobsRequest()),
-        ("PollJobs", m.PollJobsRequest("w")),
-        ("PollJobs", m.PollJobsRequest("", ["work"])),
-        ("PollJobs", m.PollJobsRequest("w\0", ["work"])),
-        ("PollJobs", m.PollJobsRequest("w", ["work\0"])),
-        ("PollJobs", m.PollJobsRequest("w", [str(number) for number in range(1001)])),
-        ("CompleteJob", m.CompleteJobRequest()),
-        ("CompleteJob", m.CompleteJobRequest("1f-1-1")),
-        ("CompleteJob", m.CompleteJobRequest("", "w")),
-        ("CompleteJob", m.CompleteJobRequest("1f-1-1", "w" * 257)),
-        ("FailJob", m.FailJobRequest()),
-        ("FailJob", m.FailJobRequest("1f-1-1", "w\0")),
-        ("CompleteUserTask", m.CompleteUserTaskRequest()),
-        ("CompleteUserTask", m.CompleteUserTaskRequest(instance_id="1f")),
-        ("CompleteUserTask", m.CompleteUserTaskRequest("by\0", b"", "1f", "s")),
-        ("SignalWait", m.SignalWaitRequest()),
-        ("SignalWait", m.SignalWaitRequest("1f")),
+        ("PollJobs", PollRequest()),
+        ("PollJobs", PollRequest("w")),
+        ("PollJobs", PollRequest("", ["work"])),
+        ("PollJobs", PollRequest("w\0", ["work"])),
+        ("PollJobs", PollRequest("w", ["work\0"])),
+        ("PollJobs", PollRequest("w", [str(number) for number in range(1001)])),
+        ("CompleteJob", Completion()),
+        ("CompleteJob", Completion("1f-1-1")),
+        ("CompleteJob", Completion("", worker_id="w")),
+        ("CompleteJob", Completion("1f-1-1", worker_id="w" * 257)),
+        ("FailJob", Failure()),
+        ("FailJob", Failure("1f-1-1", worker_id="w\0")),
+        ("CompleteUserTask", UserTaskCompletion()),
+        ("CompleteUserTask", UserTaskCompletion(instance_id="1f")),
+        ("CompleteUserTask", UserTaskCompletion(completed_by="by\0", variables=b"", instance_id="1f", step_id="s")),
+        ("SignalWait", Signal()),
+        ("SignalWait", Signal("1f")),
     ],
 )
 async def test_missing_or_impossible_arguments_are_invalid(grpc: Served, method: str, request_: msgspec.Struct) -> None:
@@ -426,14 +433,14 @@ async def test_missing_or_impossible_arguments_are_invalid(grpc: Served, method:
         ("GetDefinition", m.GetDefinitionRequest("no\0thing")),
         ("GetDefinition", m.GetDefinitionRequest("d" * 10_000)),
         ("GetDefinition", m.GetDefinitionRequest("d", -(2**31))),
-        ("StartInstance", m.StartInstanceRequest("nothing", -1)),
+        ("StartInstance", StartRequest("nothing", -1)),
         ("GetInstance", m.GetInstanceRequest("\0")),
         ("GetInstanceHistory", m.GetInstanceHistoryRequest("1F")),
         ("CancelInstance", m.CancelInstanceRequest("ffffffffffffffff")),
-        ("CompleteJob", m.CompleteJobRequest("1-2-3-4", "w")),
-        ("FailJob", m.FailJobRequest("1-2-3", "w", error_message="\0")),
-        ("CompleteUserTask", m.CompleteUserTaskRequest("", b"", "1f", "s")),
-        ("SignalWait", m.SignalWaitRequest("1f", "s")),
+        ("CompleteJob", Completion("1-2-3-4", worker_id="w")),
+        ("FailJob", Failure("1-2-3", worker_id="w", error_message="\0")),
+        ("CompleteUserTask", UserTaskCompletion(completed_by="", variables=b"", instance_id="1f", step_id="s")),
+        ("SignalWait", Signal("1f", "s")),
     ],
 )
 async def test_what_does_not_exist_is_not_found(grpc: Served, method: str, request_: msgspec.Struct) -> None:
@@ -492,17 +499,17 @@ async def test_a_status_of_every_kind_of_conflict(driver: Driver, grpc: Served) 
     await driver.cancel(view.id)
     again = grpc.call("CancelInstance", m.CancelInstanceRequest(view.id), m.CancelInstanceResponse)
     assert (await refused(again))[0] is Status.FAILED_PRECONDITION
-    signal = m.SignalWaitRequest(view.id, "fork")
+    signal = Signal(view.id, "fork")
     assert (await refused(grpc.call("SignalWait", signal, m.SignalWaitResponse)))[0] is Status.FAILED_PRECONDITION
-    large = m.StartInstanceRequest("fork", variables=json.dumps({"x": "y" * 4_194_304}).encode())
+    large = StartRequest("fork", variables=json.dumps({"x": "y" * 4_194_304}).encode())
     assert (await refused(grpc.call("StartInstance", large, m.StartInstanceResponse)))[0] is Status.INVALID_ARGUMENT
 
 
 async def test_a_database_that_is_away_is_unavailable(make_driver: MakeDriver) -> None:
     driver = make_driver(dsn="host=127.0.0.1 port=1 user=x dbname=x", outage_wait_seconds=0.2)
     async with served(driver.engine) as grpc:
-        complete = m.CompleteJobRequest("1f-1-1", "w")
-        start, read = m.StartInstanceRequest("d"), m.GetInstanceRequest("1f")
+        complete = Completion("1f-1-1", worker_id="w")
+        start, read = StartRequest("d"), m.GetInstanceRequest("1f")
         for method, request in (("CompleteJob", complete), ("StartInstance", start), ("GetInstance", read)):
             status, reason = await refused(grpc.call(method, request, m.CompleteJobResponse))
             assert status is Status.UNAVAILABLE, (method, reason)

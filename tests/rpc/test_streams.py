@@ -10,6 +10,7 @@ from penstock.rpc.limits import Limits
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.model import Failure, StartRequest
 from tests.rpc.conftest import Running, running
 from tests.rpc.raw import framed
 from tests.rpc.services import COMPLETE, FAIL, START, WORK
@@ -72,7 +73,7 @@ async def test_a_client_that_does_not_read_makes_the_handler_wait() -> None:
             await run.until(lambda _: run.engine.started == 1)
             while client.h2.inbound_flow_control_window > 0:
                 await client.changed.wait()
-            refused = encode_message(m.FailJobRequest(error_message="NotFound:x"))
+            refused = encode_message(Failure(error_message="NotFound:x"), m.PACKAGE)
             assert (await client.call(FAIL, refused)).status == 5  # answers without data are not held up
             [connection] = run.server._connections
             assert len(connection._out) < 1024
@@ -128,7 +129,7 @@ async def test_a_client_faster_than_the_handler_is_held_back(run_small: Running)
 async def test_a_message_larger_than_the_window_comes_through(run_small: Running) -> None:
     variables = b'{"text":"' + b"x" * 900_000 + b'"}'
     async with run_small.client(window=1_000_000) as client:
-        answer = await client.call(START, encode_message(m.StartInstanceRequest(variables=variables)))
+        answer = await client.call(START, encode_message(StartRequest(variables=variables), m.PACKAGE))
     found = decode_message(answer.messages[0], m.StartInstanceResponse).instance
     assert found is not None
     assert found.variables == variables
@@ -136,7 +137,7 @@ async def test_a_message_larger_than_the_window_comes_through(run_small: Running
 
 async def test_the_connection_window_is_given_back_by_all_calls(run_small: Running) -> None:
     """Refused, failed, reset and finished calls in turn, each with data: the connection never stalls."""
-    body = framed(encode_message(m.StartInstanceRequest(business_key="k" * 20_000)))
+    body = framed(encode_message(StartRequest(business_key="k" * 20_000), m.PACKAGE))
     async with run_small.client() as client:
         for n in range(60):
             path = "/no/such" if n % 4 == 0 else START
@@ -153,7 +154,7 @@ async def test_the_connection_window_is_given_back_by_all_calls(run_small: Runni
                 except Exception:  # reset by the server meanwhile
                     assert n % 4 == 0
             await client.finished(stream_id)
-        assert (await client.call(START, encode_message(m.StartInstanceRequest(business_key="k")))).status == 0
+        assert (await client.call(START, encode_message(StartRequest(business_key="k"), m.PACKAGE))).status == 0
     await run_small.until_quiet()
 
 

@@ -15,13 +15,14 @@ from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.model import Completion, Failure, PollRequest, StartRequest
 from tests.rpc.conftest import Running, running
 from tests.rpc.services import COMPLETE, FAIL, POLL, START
 
 
 async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -> None:
     async with run.client() as client:
-        answer = await client.call(POLL, encode_message(m.PollJobsRequest("w1", ["charge"], 2)))
+        answer = await client.call(POLL, encode_message(PollRequest("w1", ["charge"], 2)))
     jobs = decode_message(answer.messages[0], m.PollJobsResponse).jobs
     assert answer.status == 0
     assert [(job.job_type, json.loads(job.variables)) for job in jobs] == [("charge", {"worker": "w1", "n": 3})] * 2  # pyright: ignore[reportArgumentType] - text in the engine
@@ -30,7 +31,7 @@ async def test_a_call_is_answered_with_its_message_and_status_ok(run: Running) -
 async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:
     async with run.client() as client, trio.open_nursery() as nursery:
         for _ in range(200):
-            nursery.start_soon(client.call, COMPLETE, encode_message(m.CompleteJobRequest("wait")))
+            nursery.start_soon(client.call, COMPLETE, encode_message(Completion("wait"), m.PACKAGE))
         await run.until(lambda now: now.calls_running == 200)
         run.engine.release.set()
     assert len(run.engine.seen) == 200
@@ -47,7 +48,7 @@ async def test_many_calls_run_at_once_on_one_connection(run: Running) -> None:
 )  # fmt: skip
 async def test_an_operating_error_is_its_status_with_its_reason(run: Running, raised: str, status: int) -> None:
     async with run.client() as client:
-        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message=f"{raised}:so it is")))
+        answer = await client.call(FAIL, encode_message(Failure(error_message=f"{raised}:so it is"), m.PACKAGE))
     assert (answer.status, answer.reason, answer.messages) == (status, "so it is", [])
 
 
@@ -62,7 +63,7 @@ def test_every_error_has_a_status() -> None:
 
 async def test_a_bug_is_internal_without_its_text_and_is_logged(run: Running, caplog: pytest.LogCaptureFixture) -> None:
     async with run.client() as client:
-        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message="bug:secret SQL")))
+        answer = await client.call(FAIL, encode_message(Failure(error_message="bug:secret SQL"), m.PACKAGE))
         assert (answer.status, answer.reason) == (13, "internal error")
         assert (await client.call(COMPLETE, b"")).status == 0  # the connection lives
     assert "secret SQL" in caplog.text
@@ -71,7 +72,7 @@ async def test_a_bug_is_internal_without_its_text_and_is_logged(run: Running, ca
 async def test_a_reason_may_hold_any_text(run: Running) -> None:
     reason = "grün\n100 % \x00 ☃"
     async with run.client() as client:
-        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message=f"NotFound:{reason}")))
+        answer = await client.call(FAIL, encode_message(Failure(error_message=f"NotFound:{reason}"), m.PACKAGE))
     from urllib.parse import unquote
 
     assert unquote(answer.reason) == reason
@@ -79,7 +80,7 @@ async def test_a_reason_may_hold_any_text(run: Running) -> None:
 
 async def test_a_long_reason_is_cut(run: Running) -> None:
     async with run.client() as client:
-        answer = await client.call(FAIL, encode_message(m.FailJobRequest(error_message="NotFound:" + "x" * 10_000)))
+        answer = await client.call(FAIL, encode_message(Failure(error_message="NotFound:" + "x" * 10_000), m.PACKAGE))
     assert answer.reason == "x" * 4096
 
 
@@ -120,10 +121,10 @@ async def test_what_is_no_grpc_gets_an_http_status(run: Running, headers: dict[s
 
 async def test_a_handler_reads_headers_and_metadata(run: Running) -> None:
     async with run.client() as client:
-        request = encode_message(m.StartInstanceRequest(business_key="header:traceparent"))
+        request = encode_message(StartRequest(business_key="header:traceparent"), m.PACKAGE)
         answer = await client.call(START, request, traceparent="00-abc")
         found = decode_message(answer.messages[0], m.StartInstanceResponse).instance
-        bad = await client.call(START, encode_message(m.StartInstanceRequest(business_key="metadata")), x_bin="A")
+        bad = await client.call(START, encode_message(StartRequest(business_key="metadata"), m.PACKAGE), x_bin="A")
     assert found is not None
     assert found.business_key == "00-abc"
     assert bad.status == 3
@@ -132,14 +133,14 @@ async def test_a_handler_reads_headers_and_metadata(run: Running) -> None:
 async def test_the_deadline_cancels_the_handler(autojump_clock: trio.testing.MockClock, run: Running) -> None:
     async with run.memory_client() as client:
         began = trio.current_time()
-        answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("forever")), grpc_timeout="1500m")
+        answer = await client.call(COMPLETE, encode_message(Completion("forever"), m.PACKAGE), grpc_timeout="1500m")
         assert (answer.status, trio.current_time() - began) == (4, 1.5)
     assert run.engine.cancelled == 1
 
 
 async def test_a_deadline_in_the_past_is_exceeded(run: Running) -> None:
     async with run.client() as client:
-        answer = await client.call(COMPLETE, encode_message(m.CompleteJobRequest("forever")), grpc_timeout="0n")
+        answer = await client.call(COMPLETE, encode_message(Completion("forever"), m.PACKAGE), grpc_timeout="0n")
     assert answer.status == 4
 
 
@@ -148,7 +149,7 @@ async def test_a_reset_cancels_the_handler_and_leaves_the_connection(run: Runnin
         stream_id = await client.open(COMPLETE)
         from tests.rpc.raw import framed
 
-        await client.send(stream_id, framed(encode_message(m.CompleteJobRequest("forever"))), end=True)
+        await client.send(stream_id, framed(encode_message(Completion("forever"), m.PACKAGE)), end=True)
         await run.until(lambda _: run.engine.running == 1)
         await client.reset(stream_id)
         await run.until(lambda now: now.calls_running == 0)
@@ -159,7 +160,7 @@ async def test_a_reset_cancels_the_handler_and_leaves_the_connection(run: Runnin
 async def test_a_dropped_connection_cancels_its_handlers(run: Running) -> None:
     async with run.client() as client, trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(client.call, COMPLETE, encode_message(m.CompleteJobRequest("forever")))
+            nursery.start_soon(client.call, COMPLETE, encode_message(Completion("forever"), m.PACKAGE))
         await run.until(lambda _: run.engine.running == 5)
         await trio.aclose_forcefully(client.stream)
         await run.until_quiet()
@@ -170,7 +171,7 @@ async def test_a_dropped_connection_cancels_its_handlers(run: Running) -> None:
 async def test_metrics_see_every_call_under_bounded_names(run: Running) -> None:
     async with run.client() as client:
         await client.call(COMPLETE)
-        await client.call(FAIL, encode_message(m.FailJobRequest(error_message="LeaseLost:x")))
+        await client.call(FAIL, encode_message(Failure(error_message="LeaseLost:x"), m.PACKAGE))
         await client.call("/any/thing")
         await client.call("/other/thing")
         await client.call(COMPLETE, b"\xff")
@@ -188,12 +189,12 @@ class Odd:
     """Handlers that do what a handler should not, or rarely does."""
 
     def __mapping__(self) -> dict[str, Handler]:
-        kinds = m.CompleteJobRequest, m.CompleteJobResponse
+        kinds = Completion, m.CompleteJobResponse
         return {
             "/t.T/Silent": Handler(self._silent, Cardinality.UNARY_UNARY, *kinds),
             "/t.T/Twice": Handler(self._twice, Cardinality.UNARY_UNARY, *kinds),
             "/t.T/HeadersFirst": Handler(self._headers_first, Cardinality.UNARY_STREAM, *kinds),
-            "/t.T/Deadline": unary(self._deadline, m.FailJobRequest, m.FailJobRequest),
+            "/t.T/Deadline": unary(self._deadline, m.CancelInstanceRequest, m.CancelInstanceRequest),
         }
 
     async def _silent(self, call: Call[Any, Any]) -> None:
@@ -207,8 +208,8 @@ class Odd:
         await call.send_initial_metadata()
         await trio.sleep_forever()
 
-    async def _deadline(self, _request: m.FailJobRequest, call: Call[Any, Any]) -> m.FailJobRequest:
-        return m.FailJobRequest(job_id=str(call.deadline - trio.current_time()), worker_id=str(call.peer))
+    async def _deadline(self, _request: object, call: Call[Any, Any]) -> m.CancelInstanceRequest:
+        return m.CancelInstanceRequest(str(call.deadline - trio.current_time()), str(call.peer))
 
 
 async def test_no_answer_or_two_are_an_internal_error() -> None:
@@ -229,7 +230,7 @@ async def test_a_stream_may_send_its_headers_before_anything_else() -> None:
 async def test_a_handler_sees_its_deadline_and_its_peer(autojump_clock: trio.testing.MockClock) -> None:
     async with running(more=[Odd()]) as run, run.memory_client() as client:
         answer = await client.call("/t.T/Deadline", grpc_timeout="90S")
-        seen = decode_message(answer.messages[0], m.FailJobRequest)
-        assert (float(seen.job_id), seen.worker_id) == (90.0, "memory")
+        seen = decode_message(answer.messages[0], m.CancelInstanceRequest)
+        assert (float(seen.id), seen.reason) == (90.0, "memory")
         without = await client.call("/t.T/Deadline")
-        assert float(decode_message(without.messages[0], m.FailJobRequest).job_id) == float("inf")
+        assert float(decode_message(without.messages[0], m.CancelInstanceRequest).id) == float("inf")

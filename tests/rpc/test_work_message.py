@@ -7,8 +7,7 @@ from typing import Any
 
 from penstock.engine.vocabulary import raw
 from penstock.rpc.work_stream import MESSAGE_MAX_BYTES, WorkStream, _Pending
-from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Job
+from penstock.wire.model import Job, JobOutcome
 
 NOW = datetime.now(UTC)
 
@@ -41,7 +40,7 @@ async def test_a_large_job_travels_alone() -> None:
     seen: list[tuple[int, int]] = []
     for _ in range(3):
         pending = _Pending()
-        pending.outcomes = [w.JobOutcome("1-2-3", 1, w.Outcome.OK)]
+        pending.outcomes = [JobOutcome(job_id="1-2-3", attempt=1, outcome="ok")]
         stream._pending.append(pending)
     while (composed := stream._compose())[0] is not None:
         message, answers = composed
@@ -50,6 +49,6 @@ async def test_a_large_job_travels_alone() -> None:
         seen.append((len(message.jobs), len(message.outcomes)))
         if len(seen) == 1:
             pending = _Pending()
-            pending.outcomes = [w.JobOutcome("1-2-4", 1, w.Outcome.OK)]
+            pending.outcomes = [JobOutcome(job_id="1-2-4", attempt=1, outcome="ok")]
             stream._pending.append(pending)
     assert seen == [(1, 3), (1, 0), (0, 1)]

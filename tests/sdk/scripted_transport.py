@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from penstock.client import Completion, Conflict, Failure, Job, JobRef, Outcome
+from penstock.client import Completion, Conflict, Failure, Job, JobOutcome, JobRef
 from penstock.worker import PullTransport
 
 
@@ -32,7 +32,7 @@ class ScriptedTransport(PullTransport):
         self.beats: dict[str, int] = defaultdict(int)
         self.checkpoints: list[object] = []
         self.on_receive: Callable[[], None] = lambda: None
-        self.on_complete: Callable[[Sequence[Completion]], list[Outcome] | None] = lambda _results: None
+        self.on_complete: Callable[[Sequence[Completion]], list[JobOutcome] | None] = lambda _results: None
         self.on_extend: Callable[[JobRef], None] = lambda _job: None
         self._changed = anyio.Event()
 
@@ -57,26 +57,26 @@ class ScriptedTransport(PullTransport):
         self.waiting = [waiting for waiting in self.waiting if waiting not in given]
         return given
 
-    async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
+    async def complete(self, results: Sequence[Completion]) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()
         outcomes = self.on_complete(results)
         self.batches.append(len(results))
         if outcomes is None:
-            outcomes = [Outcome(job_id=result.job_id, outcome="ok") for result in results]
+            outcomes = [JobOutcome(job_id=result.job_id, outcome="ok") for result in results]
         taken = {outcome.job_id for outcome in outcomes if outcome.outcome == "ok"}
         self.completed += [result for result in results if result.job_id in taken]
         self.notify()
         return outcomes
 
-    async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
+    async def fail(self, results: Sequence[Failure]) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()
         self.failed += results
         self.notify()
-        return [Outcome(job_id=result.job_id, outcome="ok") for result in results]
+        return [JobOutcome(job_id=result.job_id, outcome="ok") for result in results]
 
-    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def extend(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()
-        outcomes: list[Outcome] = []
+        outcomes: list[JobOutcome] = []
         for ref in jobs:
             self.beats[ref.job_id] += 1
             self.notify()
@@ -85,7 +85,7 @@ class ScriptedTransport(PullTransport):
                 self.on_extend(ref)
             except Conflict as error:
                 outcome = error.code
-            outcomes.append(Outcome(job_id=ref.job_id, outcome=outcome))
+            outcomes.append(JobOutcome(job_id=ref.job_id, outcome=outcome))
         return outcomes
 
     async def report(
@@ -98,11 +98,11 @@ class ScriptedTransport(PullTransport):
         self.notify()
         self.on_extend(job)
 
-    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()
         self.released += jobs
         self.notify()
-        return [Outcome(job_id=ref.job_id, outcome="ok") for ref in jobs]
+        return [JobOutcome(job_id=ref.job_id, outcome="ok") for ref in jobs]
 
     def let_go(self, job: JobRef) -> None:
         self.let_go_of.append(job)

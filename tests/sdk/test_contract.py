@@ -8,6 +8,7 @@ from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
+from penstock.wire.model import PollRequest, Signal, UserTaskCompletion
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -39,10 +40,10 @@ CALLS = (
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
     calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
-    calls.CompleteUserTask(instance_id="{id}", step_id="{stepId}"),
-    calls.Signal(instance_id="{id}", step_id="{stepId}"),
-    calls.SignalByKey(definition_id="{id}", instance_key="{key}", step_id="{stepId}", signal_id="s"),
-    calls.PollJobs(worker_id="w", job_types=["t"], max_jobs=1, lease_s=30),
+    calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),
+    calls.SendSignal(signal=Signal("{id}", "{stepId}")),
+    calls.SendSignal(signal=Signal(step_id="{stepId}", definition_id="{id}", instance_key="{key}", signal_id="s")),
+    calls.PollJobs(request=PollRequest("w", ["t"], 1, 30)),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),

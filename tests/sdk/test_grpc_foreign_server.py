@@ -17,6 +17,7 @@ from penstock.client.operation import GetInstance
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.model import Instance, StartResult
 from tests.sdk.loops import Run
 from tests.sdk.virtual_time import StillTime
 
@@ -49,7 +50,9 @@ class Foreign:
 
     def _start(self, body: bytes, _context: Any) -> bytes:
         items = decode_message(body, w.StartInstancesRequest).items
-        results = [w.StartResult(w.Instance(id=item.business_key, variables=item.variables)) for item in items]
+        results = [
+            StartResult(instance=Instance(id=item.business_key or "", variables=item.variables)) for item in items
+        ]
         return encode_message(w.StartInstancesResponse(results))
 
     def _get(self, body: bytes, context: Any) -> bytes:

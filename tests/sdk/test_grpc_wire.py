@@ -49,6 +49,7 @@ from penstock.testing.cancellation import Attempt, Operation, cancel_at_step, ca
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
+from penstock.wire.model import JobOutcome, Signal, StartResult, UserTaskCompletion
 from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import LAST_STREAM_ID, ScriptedCall, ScriptedGrpc, answer, drop, hang, refuse
 from tests.sdk.test_contract import CALLS
@@ -60,7 +61,7 @@ SIGNAL = "/workflow.v1.WorkflowEngine/SignalWait"
 START = "/penstock.v1.Worker/StartInstances"
 COMPLETE = "/penstock.v1.Worker/CompleteJobs"
 FOUND = m.GetInstanceResponse(m.Instance(id="1f", definition_id="order", definition_version=3, status="ACTIVE"))
-STARTED = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables={"n": 1}, status="ACTIVE"))])
+STARTED = w.StartInstancesResponse([StartResult(instance=Instance(id="1f", variables={"n": 1}, status="ACTIVE"))])
 DONE = m.CompleteUserTaskResponse()
 
 
@@ -89,7 +90,7 @@ def test_a_call_carries_its_deadline_metadata_and_trace(still: StillTime, server
     assert len(second.headers["idempotency-key"]) == 32
     assert first.headers["grpc-timeout"] == "7000m"
     assert first.headers["content-type"] == "application/grpc"
-    assert first.messages(m.SignalWaitRequest) == [m.SignalWaitRequest("1f", "wait", b'{"n":1}')]
+    assert first.messages(Signal) == [Signal("1f", "wait", b'{"n":1}')]
 
 
 def test_calls_at_once_share_one_connection(run: Run, server: ScriptedGrpc) -> None:
@@ -215,8 +216,8 @@ def test_what_surely_was_not_applied_is_repeated_whatever_it_is(run: Run, server
 
     run(main)
     assert len(server.calls) == 2
-    request = m.CompleteUserTaskRequest("ann", b'{"ok":true}', "1f", "approve")
-    assert server.calls[1].messages(m.CompleteUserTaskRequest) == [request]
+    request = UserTaskCompletion(completed_by="ann", variables=b'{"ok":true}', instance_id="1f", step_id="approve")
+    assert server.calls[1].messages(UserTaskCompletion) == [request]
 
 
 def test_a_leaving_engine_answers_old_calls_and_new_go_elsewhere(run: Run, server: ScriptedGrpc) -> None:
@@ -274,8 +275,9 @@ def test_an_engine_that_turns_connections_away_is_asked_with_pauses(
 
     async def main() -> None:
         async with Client(server.url) as client:
+            operation = calls.CompleteUserTask(completion=UserTaskCompletion("1f", "a"))
             with pytest.raises(ConnectionFailed) as caught:
-                await client.transport.call(calls.CompleteUserTask(instance_id="1f", step_id="a"), timeout_s=5)
+                await client.transport.call(operation, timeout_s=5)
             assert not caught.value.maybe_applied
             assert len(server.connections) <= 2
             server.turns_away_with = None
@@ -341,7 +343,7 @@ def test_messages_larger_than_every_window_go_both_ways(run: Run, server: Script
         if not call.ended:
             return
         (request,) = call.messages(w.StartInstancesRequest)
-        body = w.StartInstancesResponse([w.StartResult(w.Instance(id="1f", variables=request.items[0].variables))])
+        body = w.StartInstancesResponse([StartResult(instance=Instance(id="1f", variables=request.items[0].variables))])
         pump(call, body)
 
     def pump(call: ScriptedCall, body: w.StartInstancesResponse) -> None:
@@ -588,22 +590,30 @@ def test_an_ambiguous_definition_is_refused_with_every_reason() -> None:
 @pytest.mark.parametrize("value", [2**53 + 1, -(10**400), [{"deep": 2**63 + 1}]])
 def test_a_number_that_a_struct_would_round_is_refused(value: object) -> None:
     with pytest.raises(NotOverGrpc, match="rounded"):
-        exchange_for(calls.Signal(instance_id="1f", step_id="s", variables={"n": value}))
+        exchange_for(calls.SendSignal(signal=Signal("1f", "s", {"n": value})))
 
 
 def test_a_number_that_fits_a_struct_is_sent() -> None:
-    made = exchange_for(calls.Signal(instance_id="1f", step_id="s", variables={"n": 2**60, "m": [2**53, -1.5]}))
-    assert made.request == m.SignalWaitRequest("1f", "s", b'{"n":1152921504606846976,"m":[9007199254740992,-1.5]}')
+    made = exchange_for(calls.SendSignal(signal=Signal("1f", "s", {"n": 2**60, "m": [2**53, -1.5]})))
+    assert made.request == Signal("1f", "s", b'{"n":1152921504606846976,"m":[9007199254740992,-1.5]}')
 
 
 @pytest.mark.parametrize(
     ("outcome", "kind"),
-    [(3, LeaseLost), (5, NotFound), (6, BadRequest), (7, Unavailable), (42, InternalError)],
+    [
+        ("lease-lost", LeaseLost),
+        ("not-found", NotFound),
+        ("invalid", BadRequest),
+        ("unavailable", Unavailable),
+        ("", InternalError),
+    ],
 )
 def test_the_outcome_of_a_single_report_is_an_exception(
-    still: StillTime, server: ScriptedGrpc, outcome: int, kind: type[ClientError]
+    still: StillTime, server: ScriptedGrpc, outcome: str, kind: type[ClientError]
 ) -> None:
-    server.on(COMPLETE, answer(w.CompleteJobsResponse([w.JobOutcome("j", 1, outcome, "because")])))
+    server.on(
+        COMPLETE, answer(w.CompleteJobsResponse([JobOutcome(job_id="j", attempt=1, outcome=outcome, reason="because")]))
+    )
 
     async def main() -> None:
         async with Client(server.url, timeout_s=0.3) as client:

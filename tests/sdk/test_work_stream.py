@@ -14,6 +14,7 @@ import trio
 
 from penstock.client import Client, DispatchModeConflict
 from penstock.wire import penstock_v1 as w
+from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef
 from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
@@ -36,6 +37,10 @@ def job(name: str, job_type: str = "t", attempt: int = 1) -> w.Job:
         retries_remaining=3,
         variables={"n": 1},
     )
+
+
+def outcome_of(item: Completion | Failure | Heartbeat | JobRef, outcome: str) -> JobOutcome:
+    return JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=outcome)
 
 
 class Engine:
@@ -80,13 +85,13 @@ class Engine:
             self.requests.append(request)
             results = [*request.completions, *request.failures, *request.releases]
             if self.answers and results:
-                call.send(w.WorkResponse(outcomes=[w.JobOutcome(item.job_id, item.attempt, 1) for item in results]))
+                call.send(w.WorkResponse(outcomes=[outcome_of(item, "ok") for item in results]))
 
     def _on_heartbeat(self, call: ScriptedCall) -> None:
         if call.ended:
             (request,) = call.messages(w.HeartbeatJobsRequest)
             self.beats += request.heartbeats
-            outcomes = [w.HeartbeatOutcome(beat.job_id, beat.attempt, 1) for beat in request.heartbeats]
+            outcomes = [outcome_of(beat, "ok") for beat in request.heartbeats]
             call.send(w.HeartbeatJobsResponse(outcomes))
             call.end()
 
@@ -94,13 +99,13 @@ class Engine:
         if call.ended:
             (request,) = call.messages(w.CompleteJobsRequest)
             self.unary += request.completions
-            call.send(w.CompleteJobsResponse([w.JobOutcome(item.job_id, item.attempt, 1) for item in self.unary]))  # pyright: ignore[reportArgumentType] - a stand-in
+            call.send(w.CompleteJobsResponse([outcome_of(item, "ok") for item in self.unary]))
             call.end()
 
     def _on_release(self, call: ScriptedCall) -> None:
         if call.ended:
             (request,) = call.messages(w.ReleaseJobsRequest)
-            call.send(w.ReleaseJobsResponse([w.JobOutcome(item.job_id, item.attempt, 3) for item in request.releases]))
+            call.send(w.ReleaseJobsResponse([outcome_of(item, "lease-lost") for item in request.releases]))
             call.end()
 
 

@@ -17,9 +17,9 @@ from penstock.client import (
     DispatchModeConflict,
     InternalError,
     JobCancelled,
+    JobOutcome,
     JobRef,
     LeaseLost,
-    Outcome,
     PayloadTooLarge,
     Unavailable,
 )
@@ -369,10 +369,10 @@ def test_items_that_were_unavailable_are_sent_again_alone(run: Run) -> None:
         transport, gate = ScriptedTransport(), Gate()
         first = True
 
-        def complete(results: Sequence[Completion]) -> list[Outcome]:
+        def complete(results: Sequence[Completion]) -> list[JobOutcome]:
             nonlocal first
             outcomes = [
-                Outcome(job_id=item.job_id, outcome="unavailable" if first and item.job_id == "1" else "ok")
+                JobOutcome(job_id=item.job_id, outcome="unavailable" if first and item.job_id == "1" else "ok")
                 for item in results
             ]
             first = False
@@ -422,8 +422,8 @@ def test_one_bad_result_stops_no_other_and_fails_its_job(
 
 
 def test_a_result_that_came_too_late_is_dropped_and_counted(run: Run) -> None:
-    def complete(results: Sequence[Completion]) -> list[Outcome]:
-        return [Outcome(job_id=item.job_id, outcome="lease-lost") for item in results]
+    def complete(results: Sequence[Completion]) -> list[JobOutcome]:
+        return [JobOutcome(job_id=item.job_id, outcome="lease-lost") for item in results]
 
     async def main() -> None:
         transport, gate = ScriptedTransport(), Gate()

@@ -17,7 +17,6 @@ from trio.testing import MockClock
 from penstock.client import BadRequest, Client, Conflict, JobCancelled, NotFound
 from penstock.client.builder import WorkflowBuilder
 from penstock.client.builder import timer as boundary
-from penstock.engine.vocabulary import PollRequest
 from penstock.settings import SettingsError
 from penstock.testing import (
     EngineStopped,
@@ -33,6 +32,7 @@ from penstock.testing import (
     vanishes,
 )
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
+from penstock.wire.model import PollRequest
 from penstock.worker import JobContext, Retry, Worker
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

@@ -29,7 +29,7 @@ from penstock.client.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from penstock.client.model import Branch, JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
+from penstock.client.model import Branch, JournalRecord, Page, RunTree, StartResult
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
@@ -44,9 +44,11 @@ from penstock.wire.model import (
     Failure,
     Instance,
     Job,
+    JobOutcome,
     JobRef,
     KeptSignal,
     Lease,
+    StartRequest,
     StepExecution,
 )
 
@@ -70,6 +72,7 @@ __all__ = [
     "InternalError",
     "Job",
     "JobCancelled",
+    "JobOutcome",
     "JobRef",
     "JournalRecord",
     "KeptSignal",
@@ -79,7 +82,6 @@ __all__ = [
     "NotImplementedByEngine",
     "NotOverGrpc",
     "Operation",
-    "Outcome",
     "Page",
     "PayloadTooLarge",
     "Problem",

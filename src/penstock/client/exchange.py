@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.model import JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
+from penstock.client.model import JournalRecord, Page, RunTree, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -38,8 +38,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     RetryInstance,
     SendMessage,
-    Signal,
-    SignalByKey,
+    SendSignal,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -54,9 +53,11 @@ from penstock.wire.model import (
     Failure,
     Instance,
     Job,
+    JobOutcome,
     KeptSignal,
     Lease,
     LostJob,
+    StartRequest,
     StepExecution,
 )
 
@@ -115,7 +116,7 @@ _read_tree = _reader(RunTree)
 _read_signals = _list_reader("items", KeptSignal)
 _read_jobs = _list_reader("jobs", Job)
 _read_lost = _list_reader("lost", LostJob)
-_read_outcomes = _list_reader("results", Outcome)
+_read_outcomes = _list_reader("results", JobOutcome)
 _read_started = _list_reader("results", StartResult)
 _read_instance = _reader(Instance)
 _read_summary = _reader(DefinitionSummary)
@@ -251,30 +252,30 @@ def _retry_instance(operation: RetryInstance) -> Exchange:
 
 
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.instance_id)}/user-tasks/{_quoted(operation.step_id)}/complete"
-    body = _given(variables=operation.variables, completedBy=operation.completed_by)
-    return Exchange("POST", path, _nothing, body)
+    done = operation.completion
+    path = f"/v1/instances/{_quoted(done.instance_id)}/user-tasks/{_quoted(done.step_id)}/complete"
+    return Exchange("POST", path, _nothing, _given(variables=done.variables, completedBy=done.completed_by))
 
 
-def _signal(operation: Signal) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.instance_id)}/signals/{_quoted(operation.step_id)}"
-    query = {"buffer": "true" if operation.buffer else None, "signalId": operation.signal_id}
-    return Exchange("POST", path, _nothing, operation.variables, query, operation.idempotency_key)
-
-
-def _signal_by_key(operation: SignalByKey) -> Exchange:
-    path = f"/v1/definitions/{_quoted(operation.definition_id)}/keys/{_quoted(operation.instance_key)}"
-    path += f"/signals/{_quoted(operation.step_id)}"
-    return Exchange("POST", path, _nothing, operation.variables, {"signalId": operation.signal_id})
+def _send_signal(operation: SendSignal) -> Exchange:
+    signal = operation.signal
+    if signal.definition_id is None:
+        path = f"/v1/instances/{_quoted(signal.instance_id)}"
+    else:
+        path = f"/v1/definitions/{_quoted(signal.definition_id)}/keys/{_quoted(signal.instance_key or '')}"
+    path += f"/signals/{_quoted(signal.step_id)}"
+    query = {"buffer": "true" if signal.buffer else None, "signalId": signal.signal_id}
+    return Exchange("POST", path, _nothing, signal.variables, query, signal.idempotency_key)
 
 
 def _poll_jobs(operation: PollJobs) -> Exchange:
+    request = operation.request
     body: dict[str, object] = {
-        "workerId": operation.worker_id,
-        "jobTypes": operation.job_types,
-        "maxJobs": operation.max_jobs,
-        "leaseSeconds": operation.lease_s,
-        "waitSeconds": operation.wait_s,
+        "workerId": request.worker_id,
+        "jobTypes": request.job_types,
+        "maxJobs": request.max_jobs,
+        "leaseSeconds": request.lease_seconds,
+        "waitSeconds": request.wait_seconds or 0,
     }
     return Exchange("POST", "/v1/jobs/poll", _read_jobs, body)
 
@@ -358,8 +359,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     SendMessage: _send_message,
     RetryInstance: _retry_instance,
     CompleteUserTask: _complete_user_task,
-    Signal: _signal,
-    SignalByKey: _signal_by_key,
+    SendSignal: _send_signal,
     ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,

@@ -13,7 +13,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
-from penstock.client.model import Page, StartRequest, StartResult
+from penstock.client.model import Page, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
@@ -24,13 +24,20 @@ from penstock.client.operation import (
     ListInstances,
     ListSignals,
     RetryInstance,
-    Signal,
-    SignalByKey,
+    SendSignal,
     StartInstance,
     StartInstances,
     Window,
 )
-from penstock.wire.model import AuditRecord, Instance, KeptSignal, StepExecution
+from penstock.wire.model import (
+    AuditRecord,
+    Instance,
+    KeptSignal,
+    Signal,
+    StartRequest,
+    StepExecution,
+    UserTaskCompletion,
+)
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200
@@ -326,14 +333,8 @@ class InstanceCalls(Caller):
             Conflict: the instance has ended.
             BadRequest: the step is of another type.
         """
-        await self.call(
-            CompleteUserTask(
-                instance_id=instance_id,
-                step_id=step_id,
-                variables=optional_object(variables),
-                completed_by=completed_by,
-            )
-        )
+        done = UserTaskCompletion(instance_id, step_id, optional_object(variables), completed_by)
+        await self.call(CompleteUserTask(completion=done))
 
     async def signal(
         self,
@@ -355,16 +356,15 @@ class InstanceCalls(Caller):
             Conflict: the instance does not wait there, or has ended.
             BadRequest: the step is of another type.
         """
-        await self.call(
-            Signal(
-                instance_id=instance_id,
-                step_id=step_id,
-                variables=optional_object(variables),
-                idempotency_key=idempotency_key or (_new_idempotency_key() if signal_id is None else None),
-                buffer=buffer,
-                signal_id=signal_id,
-            )
+        signal = Signal(
+            instance_id=instance_id,
+            step_id=step_id,
+            variables=optional_object(variables),
+            buffer=buffer,
+            signal_id=signal_id,
+            idempotency_key=idempotency_key or (_new_idempotency_key() if signal_id is None else None),
         )
+        await self.call(SendSignal(signal=signal))
 
     async def signal_by_key(
         self, definition_id: str, instance_key: str, step_id: str, variables: object = None, *, signal_id: str
@@ -379,15 +379,14 @@ class InstanceCalls(Caller):
             IdempotencyConflict: another signal came with this ``signal_id``.
             BadRequest: the step is of another type.
         """
-        await self.call(
-            SignalByKey(
-                definition_id=definition_id,
-                instance_key=instance_key,
-                step_id=step_id,
-                signal_id=signal_id,
-                variables=optional_object(variables),
-            )
+        signal = Signal(
+            step_id=step_id,
+            variables=optional_object(variables),
+            signal_id=signal_id,
+            definition_id=definition_id,
+            instance_key=instance_key,
         )
+        await self.call(SendSignal(signal=signal))
 
 
 def _new_idempotency_key() -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.model import Outcome, Page
+from penstock.client.model import Page
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -21,7 +21,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     Window,
 )
-from penstock.wire.model import Completion, FailedJob, Failure, Job, JobRef, Lease
+from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, PollRequest
 
 LIST_PART_ITEMS = 200
 
@@ -39,9 +39,7 @@ class JobCalls(Caller):
         Raises:
             DispatchModeConflict: the engine dispatches through Kafka.
         """
-        return await self.call(
-            PollJobs(worker_id=worker_id, job_types=job_types, max_jobs=max_jobs, lease_s=lease_s, wait_s=wait_s)
-        )
+        return await self.call(PollJobs(request=PollRequest(worker_id, [*job_types], max_jobs, lease_s, wait_s)))
 
     async def list_failed_jobs(
         self,
@@ -136,18 +134,18 @@ class JobCalls(Caller):
 
     async def heartbeat_jobs(
         self, worker_id: str, jobs: Sequence[JobRef], *, lease_s: int | None = None
-    ) -> list[Outcome]:
+    ) -> list[JobOutcome]:
         """Extend many leases in one call; one outcome per item."""
         return await self.call(HeartbeatJobs(worker_id=worker_id, jobs=jobs, lease_s=lease_s))
 
-    async def complete_jobs(self, worker_id: str, results: Sequence[Completion]) -> list[Outcome]:
+    async def complete_jobs(self, worker_id: str, results: Sequence[Completion]) -> list[JobOutcome]:
         """Complete many jobs in one call; one outcome per item, one bad item never fails its neighbours."""
         return await self.call(CompleteJobs(worker_id=worker_id, results=results))
 
-    async def fail_jobs(self, worker_id: str, results: Sequence[Failure]) -> list[Outcome]:
+    async def fail_jobs(self, worker_id: str, results: Sequence[Failure]) -> list[JobOutcome]:
         """Report many failures in one call; one outcome per item."""
         return await self.call(FailJobs(worker_id=worker_id, results=results))
 
-    async def release_jobs(self, worker_id: str, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release_jobs(self, worker_id: str, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """Give leased jobs back at once, without using up a retry; one outcome per item."""
         return await self.call(ReleaseJobs(worker_id=worker_id, jobs=jobs))

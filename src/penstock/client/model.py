@@ -1,4 +1,4 @@
-"""What the engine answers, typed: the nouns of the wire contract as msgspec structs; of jobs those of `penstock.wire`.
+"""What the engine is told and answers, typed: the nouns of `penstock.wire`, and what only REST has.
 
 Field names are snake case here and camelCase on the wire. Fields that a newer engine adds are ignored. Whole
 numbers inside ``variables`` are exact at any size. Times are aware datetimes in UTC.
@@ -6,13 +6,13 @@ numbers inside ``variables`` are exact at any size. Times are aware datetimes in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from penstock.client.errors import error_for
+from penstock.wire import model
 from penstock.wire.model import (
     Attempt,
     AuditRecord,
@@ -22,10 +22,12 @@ from penstock.wire.model import (
     Failure,
     Instance,
     Job,
+    JobOutcome,
     JobRef,
     KeptSignal,
     Lease,
     LostJob,
+    StartRequest,
     StepExecution,
 )
 from penstock.wire.noun import TERMINAL_STATUSES, Variables
@@ -40,11 +42,11 @@ __all__ = [
     "Failure",
     "Instance",
     "Job",
+    "JobOutcome",
     "JobRef",
     "KeptSignal",
     "Lease",
     "LostJob",
-    "Outcome",
     "Page",
     "StartRequest",
     "StartResult",
@@ -123,26 +125,8 @@ class Page(_Wire, Generic[T], frozen=True):
     next: str | None = None
 
 
-class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance to start. Version None is the latest. Without an idempotency key the client makes one."""
-
-    definition_id: str
-    definition_version: int | None = None
-    variables: Mapping[str, Any] | msgspec.Raw | None = None
-    business_key: str | None = None
-    instance_key: str | None = None
-    """Unique among the open instances of a definition id: a second start returns the first instance."""
-    keep_instance_key: bool = False
-    """Unique also after the instance's end, as long as the engine keeps it."""
-    idempotency_key: str | None = None
-
-
-class StartResult(_Wire, frozen=True):
+class StartResult(model.StartResult, frozen=True):
     """What became of one item of a batch start: the instance, or the error code and reason."""
-
-    instance: Instance | None = None
-    error: str | None = None
-    reason: str | None = None
 
     def unwrap(self) -> Instance:
         """The instance.
@@ -153,15 +137,3 @@ class StartResult(_Wire, frozen=True):
         if self.instance is None:
             raise error_for(self.error, self.reason or "the engine gave no reason")
         return self.instance
-
-
-class Outcome(_Wire, frozen=True):
-    """What became of one item of a batch report.
-
-    ``outcome`` is ``ok``, ``already-completed``, ``lease-lost``, ``cancelled``, ``not-found``, ``invalid`` (see
-    ``reason``) or ``unavailable``.
-    """
-
-    job_id: str
-    outcome: str
-    reason: str | None = None

@@ -7,12 +7,12 @@ no I/O here. ``Operation[R]`` carries the type of its answer, so that ``Transpor
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from penstock.client.model import JournalRecord, Outcome, Page, RunTree, StartRequest, StartResult
+from penstock.client.model import JournalRecord, Page, RunTree, StartResult
 from penstock.wire.model import (
     AuditRecord,
     Completion,
@@ -21,17 +21,20 @@ from penstock.wire.model import (
     Failure,
     Instance,
     Job,
+    JobOutcome,
     JobRef,
     KeptSignal,
     Lease,
     LostJob,
+    PollRequest,
+    Signal,
+    StartRequest,
     StepExecution,
+    UserTaskCompletion,
 )
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-JsonObject = Mapping[str, Any] | msgspec.Raw
 
 
 class Repeat(enum.Enum):
@@ -213,10 +216,7 @@ class EditVariables(Operation[Instance], frozen=True):
 class CompleteUserTask(Operation[None], frozen=True):
     """Complete the open user task of a step. A repeat may complete the next round of a loop: not repeatable."""
 
-    instance_id: str
-    step_id: str
-    variables: JsonObject | None = None
-    completed_by: str | None = None
+    completion: UserTaskCompletion
 
     @property
     def repeat(self) -> Repeat:
@@ -246,43 +246,25 @@ class SendMessage(Operation[None], frozen=True):
     idempotency_key: str
 
 
-class Signal(Operation[None], frozen=True):
+class SendSignal(Operation[None], frozen=True):
     """Signal a waiting step; repeatable because of the idempotency key, or the signal's id."""
 
-    instance_id: str
-    step_id: str
-    variables: JsonObject | None = None
-    idempotency_key: str | None = None
-    buffer: bool = False
-    signal_id: str | None = None
+    signal: Signal
 
     @property
     def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED if self.idempotency_key is None and self.signal_id is None else Repeat.ALWAYS
-
-
-class SignalByKey(Operation[None], frozen=True):
-    """Signal a waiting step of the instance that has a key; repeatable because of the signal's id."""
-
-    definition_id: str
-    instance_key: str
-    step_id: str
-    signal_id: str
-    variables: JsonObject | None = None
+        keyless = self.signal.idempotency_key is None and self.signal.signal_id is None
+        return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
 
 
 class PollJobs(Operation[list[Job]], frozen=True):
     """Lease jobs. When an answer is lost, its jobs come back at the end of their lease, repeated call or not."""
 
-    worker_id: str
-    job_types: Sequence[str]
-    max_jobs: int
-    lease_s: int
-    wait_s: int = 0
+    request: PollRequest
 
     @property
     def hold_s(self) -> float:
-        return self.wait_s
+        return self.request.wait_seconds or 0
 
 
 class WaitLostJobs(Operation[list[LostJob]], frozen=True):
@@ -332,7 +314,7 @@ class HeartbeatJob(Operation[Lease], frozen=True):
     progress: object = msgspec.UNSET
 
 
-class HeartbeatJobs(Operation[list[Outcome]], frozen=True):
+class HeartbeatJobs(Operation[list[JobOutcome]], frozen=True):
     """Extend many leases in one call; one outcome per item."""
 
     worker_id: str
@@ -340,14 +322,14 @@ class HeartbeatJobs(Operation[list[Outcome]], frozen=True):
     lease_s: int | None = None
 
 
-class CompleteJobs(Operation[list[Outcome]], frozen=True):
+class CompleteJobs(Operation[list[JobOutcome]], frozen=True):
     """Complete many jobs in one call; one outcome per item."""
 
     worker_id: str
     results: Sequence[Completion]
 
 
-class FailJobs(Operation[list[Outcome]], frozen=True):
+class FailJobs(Operation[list[JobOutcome]], frozen=True):
     """Fail many jobs in one call; one outcome per item."""
 
     worker_id: str
@@ -359,7 +341,7 @@ class FailJobs(Operation[list[Outcome]], frozen=True):
         return Repeat.ALWAYS if fenced else Repeat.IF_NOT_APPLIED
 
 
-class ReleaseJobs(Operation[list[Outcome]], frozen=True):
+class ReleaseJobs(Operation[list[JobOutcome]], frozen=True):
     """Give leased jobs back to the queue at once, without using up a retry."""
 
     worker_id: str

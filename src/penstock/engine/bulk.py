@@ -24,12 +24,12 @@ from penstock.engine.overview import cause_of
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
-from penstock.engine.vocabulary import InstanceFilter, Signal
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
-from penstock.wire.model import Instance
+from penstock.wire.model import Instance, Signal
 from penstock.wire.noun import Answer
 
 ACTIONS: Final = ("retry", "cancel", "signal")

@@ -23,7 +23,7 @@ from penstock.engine.journal_items import Held, Taken
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.engine.polls import Polls
-from penstock.engine.vocabulary import EMPTY_OBJECT, StartRequest
+from penstock.engine.vocabulary import EMPTY_OBJECT
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
@@ -31,7 +31,7 @@ from penstock.store import engines as engine_store
 from penstock.store import journal as store
 from penstock.store.database import AWAY, Database, first_line
 from penstock.wire.fields import json_text
-from penstock.wire.model import Instance, Job
+from penstock.wire.model import Instance, Job, StartRequest
 
 SCHEMA_VERSION_NEEDED: Final = 4
 """Of all engines on the database, as an older one would not leave runs alone."""

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from penstock.engine import ids
@@ -30,14 +31,7 @@ from penstock.engine.paging import (
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.views import history_items, summarize_instances, view_instances
-from penstock.engine.vocabulary import (
-    AuditSlice,
-    InstanceFilter,
-    InstancePage,
-    InstanceSlice,
-    StartRequest,
-    StartResult,
-)
+from penstock.engine.vocabulary import EMPTY_OBJECT, AuditSlice, InstanceFilter, InstancePage, InstanceSlice
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -46,7 +40,7 @@ from penstock.store import instances as store
 from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.wire.model import Instance, StepExecution
+from penstock.wire.model import Instance, StartRequest, StartResult, StepExecution
 
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 REASON_MAX_CHARS = 4096
@@ -106,6 +100,8 @@ class Instances:
     def _submit(self, request: StartRequest) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
         self._check(request)
+        if request.variables is None:
+            request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         current_hold().reserve(COPIES * len(request.variables))
         item = StartItem(request)
         self._starts.lane_of(item).submit_nowait(item)

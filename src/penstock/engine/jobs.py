@@ -21,7 +21,7 @@ from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.polls import MANY_TYPES, Polls
-from penstock.engine.vocabulary import DeadJobPage, DeadJobSlice, ItemOutcome, PollRequest
+from penstock.engine.vocabulary import DeadJobPage, DeadJobSlice
 from penstock.engine.waiters import Waiter
 from penstock.errors import (
     BadRequest,
@@ -39,7 +39,18 @@ from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import ExecutionInfo, JobKey
-from penstock.wire.model import Completion, FailedJob, Failure, Heartbeat, Job, JobRef, Lease, LostJob
+from penstock.wire.model import (
+    Completion,
+    FailedJob,
+    Failure,
+    Heartbeat,
+    Job,
+    JobOutcome,
+    JobRef,
+    Lease,
+    LostJob,
+    PollRequest,
+)
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
@@ -96,7 +107,9 @@ class Jobs:
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
         )
-        jobs = await self._polls.wait_jobs(waiter, min(max(request.wait_seconds, 0), settings.poll_max_wait_seconds))
+        jobs = await self._polls.wait_jobs(
+            waiter, min(max(request.wait_seconds or 0, 0), settings.poll_max_wait_seconds)
+        )
         if not jobs:
             self._metrics.empty_polls.inc()
         return jobs
@@ -148,9 +161,9 @@ class Jobs:
 
     # -- batch calls
 
-    async def complete_many(self, requests: Sequence[Completion]) -> list[ItemOutcome]:
+    async def complete_many(self, requests: Sequence[Completion]) -> list[JobOutcome]:
         """Finish jobs; one outcome each, in order. A bad item never fails its neighbours."""
-        outcomes: list[ItemOutcome | None] = [None] * len(requests)
+        outcomes: list[JobOutcome | None] = [None] * len(requests)
         queued: list[tuple[int, FastCompletion]] = []
         others: list[int] = []
         for index, request in enumerate(requests):  # no task each: 15 µs saved per job of a leased batch
@@ -175,15 +188,15 @@ class Jobs:
                 outcomes[index] = self._outcome(requests[index].job_id, verdict)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def fail_many(self, requests: Sequence[Failure]) -> list[ItemOutcome]:
+    async def fail_many(self, requests: Sequence[Failure]) -> list[JobOutcome]:
         """Report failures; one outcome each, in order."""
         return await _each(requests, self._fail_outcome)
 
-    async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[ItemOutcome | Lease]:
+    async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[JobOutcome | Lease]:
         """Extend leases; the new end or an outcome each, in order."""
         return await _each(requests, self._beat_outcome)
 
-    async def release_many(self, requests: Sequence[JobRef]) -> list[ItemOutcome]:
+    async def release_many(self, requests: Sequence[JobRef]) -> list[JobOutcome]:
         """Give jobs back to the queue; no retry is spent. ``lease-lost`` for those the caller does not hold."""
         return await _each(requests, self._release_outcome)
 
@@ -343,31 +356,31 @@ class Jobs:
         self._fast_path.submit_nowait(item)
         return item
 
-    def _outcome(self, job_id: str, verdict: Verdict) -> ItemOutcome:
+    def _outcome(self, job_id: str, verdict: Verdict) -> JobOutcome:
         if verdict is Verdict.LEASE_LOST:
             self._metrics.leases_lost.inc()
-        return ItemOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
+        return JobOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
 
-    async def _complete_outcome(self, request: Completion) -> ItemOutcome:
+    async def _complete_outcome(self, request: Completion) -> JobOutcome:
         try:
             return self._outcome(request.job_id, await self._complete(request, explicit=True))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
-    async def _fail_outcome(self, request: Failure) -> ItemOutcome:
+    async def _fail_outcome(self, request: Failure) -> JobOutcome:
         try:
             return self._outcome(request.job_id, await self._fail(request, explicit=True))
         except PenstockError as error:
             return _failed(request.job_id, error)
 
-    async def _beat_outcome(self, request: Heartbeat) -> ItemOutcome | Lease:
+    async def _beat_outcome(self, request: Heartbeat) -> JobOutcome | Lease:
         try:
             answer = await self._heartbeat(request)
         except PenstockError as error:
             return _failed(request.job_id, error)
         return self._outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
 
-    async def _release_outcome(self, request: JobRef) -> ItemOutcome:
+    async def _release_outcome(self, request: JobRef) -> JobOutcome:
         try:
             job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
             await self._permit(job)
@@ -375,7 +388,7 @@ class Jobs:
             freed = await self._polls.releases.submit(ReleaseItem(job, lease))
         except PenstockError as error:
             return _failed(request.job_id, error)
-        return ItemOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
+        return JobOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
 
 
 async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list[R]:
@@ -391,11 +404,11 @@ async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list
     return [results[index] for index in range(len(requests))]
 
 
-def _failed(job_id: str, error: PenstockError) -> ItemOutcome:
+def _failed(job_id: str, error: PenstockError) -> JobOutcome:
     match error.code:
         case "not-found":
-            return ItemOutcome(job_id=job_id, outcome="not-found")
+            return JobOutcome(job_id=job_id, outcome="not-found")
         case "unavailable" | "resource-exhausted":
-            return ItemOutcome(job_id=job_id, outcome="unavailable", reason=error.reason)
+            return JobOutcome(job_id=job_id, outcome="unavailable", reason=error.reason)
         case _:
-            return ItemOutcome(job_id=job_id, outcome="invalid", reason=error.reason)
+            return JobOutcome(job_id=job_id, outcome="invalid", reason=error.reason)

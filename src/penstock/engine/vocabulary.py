@@ -20,13 +20,6 @@ from penstock.wire.noun import Answer
 EMPTY_OBJECT = b"{}"
 
 
-class Request(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of requests. Already decoded and checked for form by the adapter; the engine checks the meaning."""
-
-
-# -- definitions
-
-
 class DefinitionPage(Answer, frozen=True, kw_only=True):
     """One page of the latest versions."""
 
@@ -51,26 +44,7 @@ class StoredDefinition(Answer, frozen=True, kw_only=True):
     uploaded_at: datetime
 
 
-# -- instances
-
-
-class StartRequest(Request, frozen=True, kw_only=True):
-    """Start one instance. ``definition_version`` 0 is the latest.
-
-    ``instance_key`` is unique among the open instances of the definition id, with ``keep_instance_key`` among those
-    too that have ended, as long as their rows are kept.
-    """
-
-    definition_id: str
-    definition_version: int = 0
-    variables: bytes = EMPTY_OBJECT
-    business_key: str | None = None
-    instance_key: str | None = None
-    keep_instance_key: bool = False
-    idempotency_key: str | None = None
-
-
-class InstanceFilter(Request, frozen=True, kw_only=True):
+class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` needs
     the ``definition_id`` whose key it is."""
 
@@ -102,35 +76,6 @@ class AuditSlice(Answer, frozen=True, kw_only=True):
     next: str | None = None
 
 
-class StartResult(Answer, frozen=True, kw_only=True):
-    """One item of a batch start: the instance, or an error code with its reason."""
-
-    instance: Instance | None = None
-    error: str | None = None
-    reason: str | None = None
-
-
-# -- jobs
-
-
-class PollRequest(Request, frozen=True, kw_only=True):
-    """Ask for jobs. The engine clamps ``max_jobs`` and ``lease_seconds``; 0 or less is the default."""
-
-    worker_id: str
-    job_types: list[str]
-    max_jobs: int = 0
-    lease_seconds: int = 0
-    wait_seconds: float = 0.0
-
-
-class ItemOutcome(Answer, frozen=True, kw_only=True):
-    """One item of a batch call: ok, already-completed, lease-lost, cancelled, not-found, invalid or unavailable."""
-
-    job_id: str
-    outcome: str
-    reason: str | None = None
-
-
 class DeadJobPage(Answer, frozen=True, kw_only=True):
     """One page of failed jobs, newest first. ``total`` is exact up to 10,000."""
 
@@ -146,33 +91,6 @@ class DeadJobSlice(Answer, frozen=True, kw_only=True):
 
     items: list[FailedJob]
     next: str | None = None
-
-
-# -- user tasks and signals
-
-
-class UserTaskCompletion(Request, frozen=True, kw_only=True):
-    """Complete the oldest open execution of a user task."""
-
-    instance_id: str
-    step_id: str
-    variables: bytes | None = None
-    completed_by: str | None = None
-
-
-class Signal(Request, frozen=True, kw_only=True):
-    """Signal the oldest open execution of a wait. ``buffer`` keeps it until the wait opens.
-
-    ``signal_id``, the sender's own, is remembered as long as the instance: whenever the signal comes, and however
-    often, it acts once. It implies ``buffer``.
-    """
-
-    instance_id: str
-    step_id: str
-    variables: bytes | None = None
-    idempotency_key: str | None = None
-    signal_id: str | None = None
-    buffer: bool = False
 
 
 def raw(value: Any) -> Any:

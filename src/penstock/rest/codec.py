@@ -34,32 +34,9 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
     """Base of request bodies. Whatever may be absent may be null."""
 
 
-class PollBody(Body):
-    worker_id: str | None = None
-    job_types: list[str] | None = None
-    max_jobs: Number | None = None
-    lease_seconds: Number | None = None
-    wait_seconds: Number | None = None
-
-
 class WatchBody(Body):
     worker_id: str | None = None
     wait_seconds: Number | None = None
-
-
-class StartBody(Body):
-    definition_id: str | None = None
-    definition_version: int | None = None
-    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
-    business_key: str | None = None
-    instance_key: str | None = None
-    keep_instance_key: bool | None = None
-
-
-class StartItem(StartBody):
-    """One start of a batch."""
-
-    idempotency_key: str | None = None
 
 
 class CancelBody(Body):

@@ -6,7 +6,6 @@ Handlers take a call and give a reply, without a framework in between: with one,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -15,12 +14,10 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.polls import MANY_TYPES
-from penstock.engine.vocabulary import ItemOutcome, PollRequest
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
-    PollBody,
     WatchBody,
     decoder,
     error_text,
@@ -31,7 +28,17 @@ from penstock.rest.codec import (
     whole,
 )
 from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef, Lease, LostJob
+from penstock.wire.model import (
+    Completion,
+    Failure,
+    Heartbeat,
+    Job,
+    JobOutcome,
+    JobRef,
+    Lease,
+    LostJob,
+    PollRequest,
+)
 from penstock.wire.noun import text_bytes
 
 UNWATCHED_SECONDS: Final = 0.1
@@ -45,7 +52,7 @@ ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 W = TypeVar("W", Job, LostJob)
 
-_read_poll = decoder(PollBody)
+_read_poll = decoder(PollRequest)
 _read_watch = decoder(WatchBody)
 _read_completion = decoder(Completion)
 _read_failure = error_tolerant(decoder(Failure))
@@ -199,8 +206,8 @@ class JobRoutes:
 
         requests, refused = await _sort_out(call, _heartbeats, make)
         answers = await self._engine.jobs.heartbeat_many(requests)
-        outcomes: list[ItemOutcome] = [
-            BeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
+        outcomes: list[JobOutcome] = [
+            JobOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
             if isinstance(answer, Lease)
             else answer
             for request, answer in zip(requests, answers, strict=True)
@@ -250,12 +257,6 @@ async def _large_answer(jobs: Sequence[Job]) -> Reply:
     return Reply(200, b'{"jobs":[', rest=(*pieces[1:], b"]}"))
 
 
-class BeatOutcome(ItemOutcome, frozen=True):
-    """An item of a batch of heartbeats."""
-
-    lock_expires_at: datetime | None = None
-
-
 def _failure(body: Failure, job_id: str, worker_id: str) -> Failure:
     return Failure(
         job_id=job_id,
@@ -269,28 +270,28 @@ def _failure(body: Failure, job_id: str, worker_id: str) -> Failure:
 
 async def _sort_out(
     call: Call, reader: BatchReader[ItemT], make: Callable[[ItemT, str, str], R]
-) -> tuple[list[R], dict[int, ItemOutcome]]:
+) -> tuple[list[R], dict[int, JobOutcome]]:
     """The requests of the items that can be made into one (of item, job and worker), and the outcomes of the others by
     their place."""
 
-    def read() -> tuple[list[R], dict[int, ItemOutcome]]:
+    def read() -> tuple[list[R], dict[int, JobOutcome]]:
         batch = reader.read(call.body)
         requests: list[R] = []
-        refused: dict[int, ItemOutcome] = {}
+        refused: dict[int, JobOutcome] = {}
         for index, item in enumerate(batch.items):
             if isinstance(item, BadItem):
-                refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=item.reason)
+                refused[index] = JobOutcome(job_id=item.job_id, outcome="invalid", reason=item.reason)
                 continue
             try:
                 requests.append(make(item, required(item.job_id, "jobId"), batch.worker_id))
             except (BadRequest, PayloadTooLarge) as error:
-                refused[index] = ItemOutcome(job_id=item.job_id or "", outcome="invalid", reason=error.reason)
+                refused[index] = JobOutcome(job_id=item.job_id or "", outcome="invalid", reason=error.reason)
         return requests, refused
 
     return await run_sized(len(call.body), read)
 
 
-def _outcomes(refused: Mapping[int, ItemOutcome], answers: Sequence[ItemOutcome]) -> Reply:
+def _outcomes(refused: Mapping[int, JobOutcome], answers: Sequence[JobOutcome]) -> Reply:
     """The answer to a batch: all outcomes in the order of the items."""
     if refused:
         rest = iter(answers)

@@ -26,16 +26,11 @@ from penstock.engine.vocabulary import (
     DefinitionSlice,
     InstancePage,
     InstanceSlice,
-    ItemOutcome,
-    StartResult,
 )
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.codec import (
     CancelBody,
     MessageBody,
-    PollBody,
-    StartBody,
-    StartItem,
     UserTaskBody,
     WatchBody,
 )
@@ -44,7 +39,7 @@ from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
 from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import InstanceRoutes
-from penstock.rest.jobs import BeatOutcome, JobRoutes
+from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import Me, MeRoutes
 from penstock.rest.operation import (
     BOOLEAN,
@@ -72,10 +67,14 @@ from penstock.wire.model import (
     Heartbeat,
     Instance,
     Job,
+    JobOutcome,
     JobRef,
     KeptSignal,
     Lease,
     LostJob,
+    PollRequest,
+    StartRequest,
+    StartResult,
     StepExecution,
 )
 
@@ -134,22 +133,26 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
         "status", "workerId", "lockedAt", "createdAt", "attempt", "idempotencyKey",
     ),
 }  # fmt: skip
-REPORTS: Final[Mapping[str, tuple[type[msgspec.Struct], str]]] = {
-    "CompletionBody": (Completion, "jobId"),
-    "CompletionItem": (Completion, "workerId"),
-    "FailureBody": (Failure, "jobId"),
-    "FailureItem": (Failure, "workerId"),
-    "HeartbeatBody": (Heartbeat, "jobId"),
-    "HeartbeatItem": (Heartbeat, "workerId"),
-    "ReleaseItem": (JobRef, "workerId"),
+BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
+    "CompletionBody": (Completion, ("jobId",)),
+    "CompletionItem": (Completion, ("workerId",)),
+    "FailureBody": (Failure, ("jobId",)),
+    "FailureItem": (Failure, ("workerId",)),
+    "HeartbeatBody": (Heartbeat, ("jobId",)),
+    "HeartbeatItem": (Heartbeat, ("workerId",)),
+    "ReleaseItem": (JobRef, ("workerId",)),
+    "PollBody": (PollRequest, ()),
+    "StartBody": (StartRequest, ("idempotencyKey",)),
+    "StartItem": (StartRequest, ()),
+    "ItemOutcome": (JobOutcome, ("attempt", "lockExpiresAt")),
+    "BeatOutcome": (JobOutcome, ("attempt",)),
 }
-"""What is said about one job, without the field that stands elsewhere: the job in the path, the worker of a batch."""
+"""Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
-    PollBody, WatchBody, Completion, Failure, Heartbeat, JobRef, StartBody, StartItem, CancelBody, MessageBody,
-    UserTaskBody,
+    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
-    Lease, ItemOutcome, BeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
+    Lease, JobOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
     TaskSlice, UserTask, ClaimBody, VariablesEdit,
     TokenBody, PlaceBody, SignInWays, SignInBegun,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
@@ -186,13 +189,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "startInstance", "instances", "Start an instance",
         "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
         "`keepInstanceKey` also after its end, as long as its row is kept.",
-        parameters=(KEY,), body=struct(StartBody), status=201, answer=struct(Instance), errors=(400, 404, 409, 429),
+        parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 429),
     ),
     Operation(
         "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
         "startInstances", "instances", "Start many instances (addition)",
         "One result each, in order. A bad item never fails its neighbours.",
-        body=list_in("items", StartItem), answer=list_in("results", StartResult), errors=(400,),
+        body=list_in("items", "StartItem"), answer=list_in("results", StartResult), errors=(400,),
     ),
     Operation(
         "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
@@ -280,7 +283,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Take jobs under lease",
         "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
-        body=struct(PollBody), answer=list_in("jobs", Job), errors=(400, 410), waits=True,
+        body=ref("PollBody"), answer=list_in("jobs", Job), errors=(400, 410), waits=True,
     ),
     Operation(
         "POST", "/v1/jobs/lost", JobRoutes.wait_lost, Permission.WORK,
@@ -308,23 +311,23 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
         "completeJobs", "jobs", "Complete many jobs (addition)",
         "One outcome each, in order. A bad item never fails its neighbours.",
-        body=batch_in("results", "CompletionItem"), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("results", "CompletionItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/fail", JobRoutes.fail_many, Permission.WORK,
         "failJobs", "jobs", "Report many failures (addition)",
-        body=batch_in("results", "FailureItem"), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("results", "FailureItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/heartbeat", JobRoutes.heartbeat_many, Permission.WORK,
         "heartbeatJobs", "jobs", "Extend many leases (addition)",
-        body=batch_in("jobs", "HeartbeatItem"), answer=list_in("results", BeatOutcome), errors=(400,),
+        body=batch_in("jobs", "HeartbeatItem"), answer=list_in("results", "BeatOutcome"), errors=(400,),
     ),
     Operation(
         "POST", "/v1/jobs/release", JobRoutes.release_many, Permission.WORK,
         "releaseJobs", "jobs", "Give jobs back unused (addition)",
         "They are handed out again at once; no retry is spent.",
-        body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", ItemOutcome), errors=(400,),
+        body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     Operation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,

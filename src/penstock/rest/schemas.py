@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.rest.operation import VARIABLES, Schema, ref
-from penstock.rest.operations import KINDS, REPORTS, REQUIRED
+from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
@@ -61,11 +61,11 @@ def component_schemas() -> dict[str, Schema]:
     """All schemas that the document refers to."""
     _, components = msgspec.json.schema_components([*KINDS, ErrorObject], ref_template="#/components/schemas/{name}")
     schemas = {name: _with_words(name, cast(Schema, schema)) for name, schema in components.items()}
-    for name, (kind, elsewhere) in REPORTS.items():
+    for name, (kind, elsewhere) in BODIES.items():
         made = schemas[kind.__name__]
-        kept = {field: schema for field, schema in made["properties"].items() if field != elsewhere}
+        kept = {field: schema for field, schema in made["properties"].items() if field not in elsewhere}
         schemas[name] = {**made, "title": name, "properties": kept}
-    for kind, _ in REPORTS.values():
+    for kind, _ in BODIES.values():
         schemas.pop(kind.__name__, None)
     for name, fields in REQUIRED.items():
         schemas[name]["required"] = list(fields)

@@ -9,17 +9,17 @@ import msgspec
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
-from penstock.engine.vocabulary import StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Starts
-from penstock.rest.codec import StartBody, StartItem, decoder, required
+from penstock.rest.codec import decoder, required
 from penstock.rest.exchange import Call, Reply, text_header
+from penstock.wire.model import StartRequest, StartResult
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 
-_read_start = decoder(StartBody)
-_starts = BatchReader(Starts[StartItem], StartItem, "items", has_worker=False)
+_read_start = decoder(StartRequest)
+_starts = BatchReader(Starts[StartRequest], StartRequest, "items", has_worker=False)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -59,11 +59,11 @@ class StartRoutes:
                 refused[index] = StartResult(error=error.code, reason=error.reason)
         return requests, refused
 
-    def _request(self, body: StartBody, idempotency_key: str | None) -> StartRequest:
+    def _request(self, body: StartRequest, idempotency_key: str | None) -> StartRequest:
         return StartRequest(
             definition_id=required(body.definition_id, "definitionId"),
             definition_version=body.definition_version or 0,
-            variables=check_variables(bytes(body.variables) or None, self._engine.limits),
+            variables=check_variables(None if body.variables is None else bytes(body.variables), self._engine.limits),
             business_key=body.business_key,
             instance_key=body.instance_key or None,
             keep_instance_key=bool(body.keep_instance_key),

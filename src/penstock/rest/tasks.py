@@ -10,13 +10,13 @@ from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
-from penstock.engine.vocabulary import Signal, UserTaskCompletion
 from penstock.errors import BadRequest
 from penstock.offload import run_sized
 from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
+from penstock.wire.model import Signal, UserTaskCompletion
 
 KEYED_PARTS_COUNT: Final = 8
 """Of `/v1/definitions/{id}/keys/{key}/signals/{stepId}`."""

@@ -160,8 +160,8 @@ class Call(Generic[RequestT, AnswerT]):
         if data is None:
             return None
         try:
-            kind = self.method.request_type
-            message: RequestT = await run_sized(len(data), lambda: decode_message(data, kind))
+            kind, package = self.method.request_type, self.method.package
+            message: RequestT = await run_sized(len(data), lambda: decode_message(data, kind, package))
         except DecodeError as error:
             raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
         return message
@@ -189,10 +189,13 @@ class Call(Generic[RequestT, AnswerT]):
         self._sending = True
         body = b""
         try:
+            answer, package = cast(msgspec.Struct, message), self.method.package
             if self.hold.bytes <= COPIES * INLINE_MAX_BYTES:
-                body = encode_message(cast(msgspec.Struct, message))
+                body = encode_message(answer, package)
             else:
-                body = await run_long(encode_message, cast(msgspec.Struct, message), line="answers")
+                body = await run_long(
+                    encode_message, cast(msgspec.Struct, message), self.method.package, line="answers"
+                )
             self.hold.add(len(body))
             self._open()
             await self._send(b"\0" + len(body).to_bytes(4, "big") + body)

@@ -8,12 +8,13 @@ from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import InstanceFilter, Signal, StartRequest, UserTaskCompletion
+from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.rpc.call import Call
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, read_variables, required, slice_of
 from penstock.wire import workflow_v1 as m
+from penstock.wire.model import Signal, StartRequest, UserTaskCompletion
 
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
@@ -28,17 +29,17 @@ class InstanceCalls:
 
     def __mapping__(self) -> dict[str, Handler]:
         methods = {
-            "StartInstance": unary(self.start, m.StartInstanceRequest, m.StartInstanceResponse),
+            "StartInstance": unary(self.start, StartRequest, m.StartInstanceResponse),
             "GetInstance": unary(self.get, m.GetInstanceRequest, m.GetInstanceResponse),
             "GetInstanceHistory": unary(self.history, m.GetInstanceHistoryRequest, m.GetInstanceHistoryResponse),
             "CancelInstance": unary(self.cancel, m.CancelInstanceRequest, m.CancelInstanceResponse),
             "ListInstances": unary(self.list, m.ListInstancesRequest, m.ListInstancesResponse),
-            "CompleteUserTask": unary(self.complete_user_task, m.CompleteUserTaskRequest, m.CompleteUserTaskResponse),
-            "SignalWait": unary(self.signal, m.SignalWaitRequest, m.SignalWaitResponse),
+            "CompleteUserTask": unary(self.complete_user_task, UserTaskCompletion, m.CompleteUserTaskResponse),
+            "SignalWait": unary(self.signal, Signal, m.SignalWaitResponse),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
-    async def start(self, request: m.StartInstanceRequest, _call: object) -> m.StartInstanceResponse:
+    async def start(self, request: StartRequest, _call: object) -> m.StartInstanceResponse:
         """Version 0 is the latest."""
         view = await self._instances.start(
             StartRequest(
@@ -82,37 +83,36 @@ class InstanceCalls:
         page = await self._instances.list(wanted, request.page, request.page_size)
         return m.ListInstancesResponse(page.items, total=page.total)
 
-    async def complete_user_task(self, request: m.CompleteUserTaskRequest, _call: object) -> m.CompleteUserTaskResponse:
+    async def complete_user_task(self, request: UserTaskCompletion, _call: object) -> m.CompleteUserTaskResponse:
         """The oldest open execution of that step."""
         await self._tasks.complete_user_task(
             UserTaskCompletion(
                 instance_id=required(request.instance_id, "instance_id"),
-                step_id=required(request.user_task_step_id, "user_task_step_id"),
-                variables=await read_variables(request.result, self._limits, "result"),
+                step_id=required(request.step_id, "user_task_step_id"),
+                variables=await read_variables(request.variables, self._limits, "result"),
                 completed_by=request.completed_by or None,
             )
         )
         return m.CompleteUserTaskResponse()
 
-    async def signal(
-        self, request: m.SignalWaitRequest, call: Call[m.SignalWaitRequest, m.SignalWaitResponse]
-    ) -> m.SignalWaitResponse:
+    async def signal(self, request: Signal, call: Call[Signal, m.SignalWaitResponse]) -> m.SignalWaitResponse:
         """The oldest open execution of that wait, in the instance by its id or its key. Metadata ``idempotency-key``
         does what REST's header does."""
         by_key = bool(request.definition_id or request.instance_key)
         if by_key and request.instance_id:
             raise BadRequest("instance_id: can't be given with definition_id and instance_key")
         signal = Signal(
-            instance_id=request.instance_id if by_key else required(request.instance_id, "instance_id"),
-            step_id=required(request.wait_step_id, "wait_step_id"),
+            instance_id="" if by_key else required(request.instance_id, "instance_id"),
+            step_id=required(request.step_id, "wait_step_id"),
             variables=await read_variables(request.variables, self._limits, "variables"),
             idempotency_key=call.header("idempotency-key") or None,
             signal_id=request.signal_id or None,
             buffer=request.buffer,
         )
         if by_key:
-            definition_id = required(request.definition_id, "definition_id")
-            await self._tasks.signal_by_key(definition_id, required(request.instance_key, "instance_key"), signal)
+            definition_id = required(request.definition_id or "", "definition_id")
+            instance_key = required(request.instance_key or "", "instance_key")
+            await self._tasks.signal_by_key(definition_id, instance_key, signal)
         else:
             await self._tasks.signal(signal)
         return m.SignalWaitResponse()

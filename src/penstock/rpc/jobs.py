@@ -9,7 +9,6 @@ from grpclib.const import Cardinality, Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import PollRequest
 from penstock.errors import DispatchModeConflict
 from penstock.offload import run_sized
 from penstock.rpc.call import Call
@@ -17,7 +16,7 @@ from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
-from penstock.wire.model import Completion, Failure, Job
+from penstock.wire.model import Completion, Failure, Job, PollRequest
 from penstock.wire.noun import text_bytes
 
 MAX_JOBS_DEFAULT: Final = 1
@@ -41,12 +40,12 @@ class JobCalls:
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
-            f"{_PREFIX}PollJobs": Handler(self.poll, Cardinality.UNARY_UNARY, m.PollJobsRequest, m.PollJobsResponse),
-            f"{_PREFIX}CompleteJob": unary(self.complete, m.CompleteJobRequest, m.CompleteJobResponse),
-            f"{_PREFIX}FailJob": unary(self.fail, m.FailJobRequest, m.FailJobResponse),
+            f"{_PREFIX}PollJobs": Handler(self.poll, Cardinality.UNARY_UNARY, PollRequest, m.PollJobsResponse),
+            f"{_PREFIX}CompleteJob": unary(self.complete, Completion, m.CompleteJobResponse),
+            f"{_PREFIX}FailJob": unary(self.fail, Failure, m.FailJobResponse),
         }
 
-    async def poll(self, call: Call[m.PollJobsRequest, m.PollJobsResponse]) -> None:
+    async def poll(self, call: Call[PollRequest, m.PollJobsResponse]) -> None:
         """Jobs that are there now, as many as one answer holds. Those of a caller who has gone go back at once."""
         request = await call.recv_message()
         assert request is not None  # Call raises before it returns None for a single request
@@ -73,18 +72,18 @@ class JobCalls:
             self._engine.polls.releases.give_back(jobs)
             raise
 
-    async def complete(self, request: m.CompleteJobRequest, _call: object) -> m.CompleteJobResponse:
+    async def complete(self, request: Completion, _call: object) -> m.CompleteJobResponse:
         """ABORTED when the lease is lost."""
         await self._engine.jobs.complete(
             Completion(
                 job_id=required(request.job_id, "job_id"),
                 worker_id=required(request.worker_id, "worker_id"),
-                variables=await read_variables(request.variables_to_set, self._limits, "variables_to_set"),
+                variables=await read_variables(request.variables, self._limits, "variables_to_set"),
             )
         )
         return m.CompleteJobResponse()
 
-    async def fail(self, request: m.FailJobRequest, _call: object) -> m.FailJobResponse:
+    async def fail(self, request: Failure, _call: object) -> m.FailJobResponse:
         """Answered with OK also when it is refused, as in REST: an SDK's process ends when it is not."""
         await self._engine.jobs.fail(
             Failure(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from grpclib.const import Cardinality, Handler
 from msgspec import Struct
 
+from penstock.wire.codec import package_at
+
 if TYPE_CHECKING:
     from penstock.rpc.call import Call
 
@@ -24,13 +26,14 @@ class Method(Struct, frozen=True):
     server_streaming: bool
     request_type: Any
     answer_type: Any
+    package: str
 
     @classmethod
     def of(cls, path: str, handler: Handler) -> Method:
         """From grpclib's form."""
         run, cardinality, request_type, answer_type = cast("tuple[Any, ...]", handler)
         client_streaming, server_streaming = cast("tuple[bool, bool]", cardinality.value)
-        return cls(path, run, client_streaming, server_streaming, request_type, answer_type)
+        return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package_at(path))
 
 
 def unary(

@@ -53,9 +53,9 @@ def given_variables(value: bytes | Raw | None, limits: PayloadLimits, field: str
     return None if raw in (b"", b"null") else check_variables(raw, limits, field)
 
 
-async def read_variables(raw: bytes, limits: PayloadLimits, field: str) -> bytes | None:
+async def read_variables(raw: bytes | None, limits: PayloadLimits, field: str) -> bytes | None:
     """As `given_variables`, large ones away from the loop."""
-    return await run_sized(len(raw), lambda: given_variables(raw, limits, field))
+    return await run_sized(len(raw or b""), lambda: given_variables(raw, limits, field))
 
 
 def given_value(value: bytes | Raw | None, limits: PayloadLimits, field: str) -> bytes | None:

@@ -26,7 +26,7 @@ from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import Call
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Heartbeat, LostJob
+from penstock.wire.model import Heartbeat, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes
 
 RESULTS_MAX_COUNT: Final = 4_000
@@ -38,7 +38,7 @@ LOSS_LOOK_INTERVAL_S: Final = 1.0
 DRAIN_RESULTS_S: Final = 5.0
 """How long a draining engine takes results of jobs that were pushed before; then they go back to the queue."""
 
-_SETTLED: Final = frozenset({w.Outcome.OK, w.Outcome.ALREADY_COMPLETED, w.Outcome.LEASE_LOST, w.Outcome.CANCELLED})
+_SETTLED: Final = frozenset({"ok", "already-completed", "lease-lost", "cancelled"})
 _TOKEN_OVER: Final = GRPCError(Status.UNAUTHENTICATED, "the token has expired; open the stream again with another")
 _ENGINE_STOPS: Final = GRPCError(Status.UNAVAILABLE, "the engine is shutting down; open the stream again")
 
@@ -51,7 +51,7 @@ class _Pending:
     def __init__(self) -> None:
         self.attempts: list[int | None] = []
         """Of each result, that which it settles on this stream, if any."""
-        self.outcomes: list[w.JobOutcome] | None = None
+        self.outcomes: list[JobOutcome] | None = None
 
 
 class WorkStream:
@@ -62,7 +62,7 @@ class WorkStream:
         self._call = call
         self._jobs: JobStream
         self._pending: deque[_Pending] = deque()
-        self._beats: list[w.HeartbeatOutcome] = []
+        self._beats: list[JobOutcome] = []
         self._beating = 0
         self._lost: list[LostJob] = []
         self._credit_answers: dict[str, None] = {}
@@ -142,7 +142,7 @@ class WorkStream:
 
     async def _apply(self, pending: _Pending, request: w.WorkRequest) -> None:
         engine, worker = self._engine, self._jobs.worker
-        outcomes: list[w.JobOutcome] = []
+        outcomes: list[JobOutcome] = []
         if request.completions:
             outcomes += await worker_items.complete(engine, worker, request.completions)
         if request.failures:

@@ -5,20 +5,15 @@ share it. One bad item never fails its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import ItemOutcome
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc.reading import given_value, given_variables, required
-from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Completion, Failure, Heartbeat, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef, Lease
 from penstock.wire.noun import text_bytes
-
-OUTCOMES: Final = {outcome.name.lower().replace("_", "-"): outcome for outcome in w.Outcome}
-
 
 ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
@@ -29,7 +24,7 @@ def fence(attempt: int | None) -> int | None:
     return attempt or None
 
 
-async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) -> list[w.JobOutcome]:
+async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) -> list[JobOutcome]:
     """One outcome each, in order. Cancelled, what was queued is still done."""
     limits = engine.limits
 
@@ -46,7 +41,7 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) 
     return _outcomes(items, refused, await engine.jobs.complete_many(requests))
 
 
-async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[w.JobOutcome]:
+async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[JobOutcome]:
     """One outcome each, in order."""
 
     def make(item: Failure) -> Failure:
@@ -63,7 +58,7 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
     return _outcomes(items, refused, await engine.jobs.fail_many(requests))
 
 
-async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> list[w.JobOutcome]:
+async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> list[JobOutcome]:
     """One outcome each, in order."""
 
     def make(item: JobRef) -> JobRef:
@@ -73,7 +68,7 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
     return _outcomes(items, refused, await engine.jobs.release_many(requests))
 
 
-async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[w.HeartbeatOutcome]:
+async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[JobOutcome]:
     """One outcome each, in order."""
     limits = engine.limits
 
@@ -90,36 +85,36 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
     size_bytes = sum(text_bytes(item.checkpoint) + text_bytes(item.progress) for item in items)
     requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     answers = iter(await engine.jobs.heartbeat_many(requests))
-    results: list[w.HeartbeatOutcome] = []
+    results: list[JobOutcome] = []
     for index, item in enumerate(items):
         found = refused.get(index) or next(answers)
         if isinstance(found, Lease):
             until = found.lock_expires_at
-            results.append(w.HeartbeatOutcome(item.job_id, item.attempt or 0, w.Outcome.OK, lock_expires_at=until))
+            results.append(JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome="ok", lock_expires_at=until))
         else:
-            outcome = OUTCOMES[found.outcome]
-            results.append(w.HeartbeatOutcome(item.job_id, item.attempt or 0, outcome, found.reason or ""))
+            results.append(_of_attempt(item, found))
     return results
 
 
-def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, ItemOutcome]]:
+def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, JobOutcome]]:
     """The requests of the items that can be made into one, and the outcomes of the others by their place."""
     requests: list[R] = []
-    refused: dict[int, ItemOutcome] = {}
+    refused: dict[int, JobOutcome] = {}
     for index, item in enumerate(items):
         try:
             requests.append(make(item))
         except (BadRequest, PayloadTooLarge) as error:
-            refused[index] = ItemOutcome(job_id=item.job_id, outcome="invalid", reason=error.reason)
+            refused[index] = JobOutcome(job_id=item.job_id, outcome="invalid", reason=error.reason)
     return requests, refused
 
 
 def _outcomes(
-    items: Sequence[ItemT], refused: dict[int, ItemOutcome], answers: Sequence[ItemOutcome]
-) -> list[w.JobOutcome]:
+    items: Sequence[ItemT], refused: dict[int, JobOutcome], answers: Sequence[JobOutcome]
+) -> list[JobOutcome]:
     rest = iter(answers)
-    results: list[w.JobOutcome] = []
-    for index, item in enumerate(items):
-        found = refused.get(index) or next(rest)
-        results.append(w.JobOutcome(item.job_id, item.attempt or 0, OUTCOMES[found.outcome], found.reason or ""))
-    return results
+    return [_of_attempt(item, refused.get(index) or next(rest)) for index, item in enumerate(items)]
+
+
+def _of_attempt(item: Completion | Failure | Heartbeat | JobRef, outcome: JobOutcome) -> JobOutcome:
+    """The outcome of an item, with the attempt as it was given."""
+    return JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=outcome.outcome, reason=outcome.reason)

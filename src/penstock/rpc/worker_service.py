@@ -8,7 +8,6 @@ from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
-from penstock.engine.vocabulary import StartRequest, StartResult
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc import worker_items
@@ -17,6 +16,8 @@ from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
 from penstock.wire import penstock_v1 as w
+from penstock.wire.model import StartRequest, StartResult
+from penstock.wire.noun import text_bytes
 
 _PREFIX: Final = "/penstock.v1.Worker/"
 
@@ -51,12 +52,12 @@ class Worker:
                 except (BadRequest, PayloadTooLarge) as error:
                     refused[index] = StartResult(error=error.code, reason=error.reason)
 
-        await run_sized(sum(len(item.variables) for item in request.items), read)
+        await run_sized(sum(text_bytes(item.variables) for item in request.items), read)
         answers = iter(await self._engine.instances.start_batch(requests))
         results = [refused.get(index) or next(answers) for index in range(len(request.items))]
-        return w.StartInstancesResponse([_result_message(result) for result in results])
+        return w.StartInstancesResponse(results)
 
-    def _start_request(self, item: w.StartItem) -> StartRequest:
+    def _start_request(self, item: StartRequest) -> StartRequest:
         return StartRequest(
             definition_id=required(item.definition_id, "definition_id"),
             definition_version=item.definition_version,
@@ -94,9 +95,3 @@ class Worker:
     async def work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
         """See `work_stream`."""
         await WorkStream(self._engine, call).run()
-
-
-def _result_message(result: StartResult) -> w.StartResult:
-    if result.instance is None:
-        return w.StartResult(error=result.error or "", reason=result.reason or "")
-    return w.StartResult(result.instance)

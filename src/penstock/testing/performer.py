@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import anyio
 
-from penstock.client import Client, Completion, Failure, Job, JobRef, Outcome
+from penstock.client import Client, Completion, Failure, Job, JobOutcome, JobRef
 from penstock.testing.engine_thread import clock_jumps
 from penstock.worker.context import JobContext
 from penstock.worker.execution import run_handler
@@ -72,7 +72,7 @@ class Performer:
         return _said("was done", outcome, "")
 
 
-def _said(what: str, outcome: Outcome, more: str) -> str:
+def _said(what: str, outcome: JobOutcome, more: str) -> str:
     if outcome.outcome != "ok":
         return f"{what}, but too late: {outcome.outcome}"
     return f"{what}: {more}" if more else what

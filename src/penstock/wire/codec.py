@@ -266,6 +266,9 @@ def fields_of(cls: type[msgspec.Struct], package: str = "") -> list[tuple[str, A
         if typing.get_origin(hint) is not typing.Annotated:  # in JSON only
             continue
         python_type, *protos = typing.get_args(hint)
+        first = next(iter(typing.get_args(python_type)), None)
+        if typing.get_origin(first) is list:  # a request's list, which may be null in JSON
+            python_type = first
         fields += [
             (name, python_type, proto)
             for proto in protos
@@ -276,13 +279,24 @@ def fields_of(cls: type[msgspec.Struct], package: str = "") -> list[tuple[str, A
 
 def package_of(cls: type[msgspec.Struct]) -> str:
     """The package of a class that is a message of one only; empty for the others."""
-    return cast(str, getattr(sys.modules[cls.__module__], "PACKAGE", ""))
+    package = cast(str, getattr(sys.modules[cls.__module__], "PACKAGE", ""))
+    if package:
+        return package
+    hints = typing.get_type_hints(cls, include_extras=True).values()
+    named = {proto.package for hint in hints for proto in getattr(hint, "__metadata__", ()) if isinstance(proto, Proto)}
+    return named.pop() if len(named) == 1 else ""
+
+
+@cache
+def package_at(path: str) -> str:
+    """The package of a method, such as `/package.Service/Method`: the one whose message a noun is there."""
+    return path[1:].partition("/")[0].rpartition(".")[0]
 
 
 @cache
 def codec_of(cls: type[MessageT], package: str = "", *, as_values: bool = False) -> MessageCodec[MessageT]:
-    """The codec of a class, made at its first use. Without a package that of its module."""
-    return MessageCodec(cls, package or package_of(cls), as_values=as_values)
+    """The codec of a class, made at its first use. ``package`` counts for classes that are messages of several."""
+    return MessageCodec(cls, package_of(cls) or package, as_values=as_values)
 
 
 def encode_message(message: msgspec.Struct, package: str = "") -> bytes:

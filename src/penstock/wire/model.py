@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import field
 
 from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto
-from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables, Whole
+from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Texts, Variables, Whole
 
 
 class Job(Answer, frozen=True):
@@ -48,21 +48,21 @@ class Job(Answer, frozen=True):
 class Completion(Request, frozen=True):
     """The result of a finished job. With `attempt` the report is fenced exactly and may be repeated safely."""
 
-    job_id: Annotated[Text, Proto(1, TEXT, "penstock.v1")] = ""
+    job_id: Annotated[Text, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = ""
     attempt: Annotated[int | None, Proto(2, INT32, "penstock.v1")] = None
-    variables: Annotated[JsonText, Proto(3, JSON, "penstock.v1")] = None
-    worker_id: Text = ""
+    variables: Annotated[JsonText, Proto(3, STRUCT, "workflow.v1"), Proto(3, JSON, "penstock.v1")] = None
+    worker_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
 
 
 class Failure(Request, frozen=True):
     """The failure of a job. `retry_after_seconds` asks for a pause before the next attempt."""
 
-    job_id: Annotated[Text, Proto(1, TEXT, "penstock.v1")] = ""
+    job_id: Annotated[Text, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = ""
     attempt: Annotated[int | None, Proto(2, INT32, "penstock.v1")] = None
-    retryable: Annotated[Flag, Proto(3, BOOL, "penstock.v1")] = False
-    error_message: Annotated[Text, Proto(4, TEXT, "penstock.v1")] = ""
+    retryable: Annotated[Flag, Proto(3, BOOL, "workflow.v1"), Proto(3, BOOL, "penstock.v1")] = False
+    error_message: Annotated[Text, Proto(4, TEXT, "workflow.v1"), Proto(4, TEXT, "penstock.v1")] = ""
     retry_after_s: Annotated[Seconds, Proto(5, MILLIS, "penstock.v1")] = field(default=None, name="retryAfterSeconds")
-    worker_id: Text = ""
+    worker_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
 
 
 class JobRef(Request, frozen=True):
@@ -112,6 +112,83 @@ class Instance(InstanceMethods, frozen=True):
     variables: Annotated[Variables, Proto(6, STRUCT, "workflow.v1"), Proto(6, JSON, "penstock.v1")] = field(
         default_factory=dict[str, Any]
     )
+
+
+class StartRequest(Request, frozen=True):
+    """One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
+    gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
+    """
+
+    definition_id: Annotated[Text, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = ""
+    definition_version: Annotated[int | None, Proto(2, INT32, "workflow.v1"), Proto(2, INT32, "penstock.v1")] = None
+    variables: Annotated[JsonText, Proto(3, STRUCT, "workflow.v1"), Proto(3, JSON, "penstock.v1")] = None
+    business_key: Annotated[str | None, Proto(4, TEXT, "workflow.v1"), Proto(4, TEXT, "penstock.v1")] = None
+    instance_key: Annotated[str | None, Proto(6, TEXT, "workflow.v1"), Proto(6, TEXT, "penstock.v1")] = None
+    keep_instance_key: Annotated[Flag, Proto(7, BOOL, "workflow.v1"), Proto(7, BOOL, "penstock.v1")] = False
+    idempotency_key: Annotated[str | None, Proto(5, TEXT, "penstock.v1")] = None
+
+
+class StartResult(Answer, frozen=True):
+    """What became of one item of a batch start: the instance, or the error code (such as "not-found") and reason."""
+
+    instance: Annotated[Instance | None, Proto(1, package="penstock.v1")] = None
+    error: Annotated[str | None, Proto(2, TEXT, "penstock.v1")] = None
+    reason: Annotated[str | None, Proto(3, TEXT, "penstock.v1")] = None
+
+
+class PollRequest(Request, frozen=True):
+    """What a worker asks for. The engine clamps the numbers; 0 or less is the default."""
+
+    worker_id: Annotated[Text, Proto(1, TEXT, "workflow.v1")] = ""
+    job_types: Annotated[Texts, Proto(2, package="workflow.v1")] = field(default_factory=list[str])
+    max_jobs: Annotated[Whole, Proto(3, INT32, "workflow.v1")] = 0
+    lease_seconds: Annotated[Whole, Proto(4, INT32, "workflow.v1")] = 0
+    wait_seconds: Seconds = None
+
+
+class JobOutcome(Answer, frozen=True):
+    """What became of one item of a batch report. `outcome` is `ok`, `already-completed`, `lease-lost`, `cancelled`,
+    `not-found`, `invalid` (see `reason`) or `unavailable`.
+    """
+
+    job_id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    attempt: Annotated[int | None, Proto(2, INT32, "penstock.v1")] = None
+    outcome: Annotated[
+        str,
+        Proto(
+            3,
+            WORDS,
+            "penstock.v1",
+            ("", "ok", "already-completed", "lease-lost", "cancelled", "not-found", "invalid", "unavailable"),
+        ),
+    ] = field(default_factory=str)
+    reason: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+    lock_expires_at: Annotated[datetime | None, Proto(5, package="penstock.v1")] = None
+
+
+class UserTaskCompletion(Request, frozen=True):
+    """The result of a user task: of the oldest open execution of the step."""
+
+    instance_id: Annotated[Text, Proto(4, TEXT, "workflow.v1")] = ""
+    step_id: Annotated[Text, Proto(5, TEXT, "workflow.v1")] = ""
+    variables: Annotated[JsonText, Proto(3, STRUCT, "workflow.v1")] = None
+    completed_by: Annotated[str | None, Proto(2, TEXT, "workflow.v1")] = None
+
+
+class Signal(Request, frozen=True):
+    """A signal to the oldest open execution of a wait, in the instance of that id, or of the definition that has the
+    instance key. `buffer` keeps it until the wait opens. `signal_id`, the sender's own, is remembered as long as
+    the instance: whenever the signal comes, and however often, it acts once. It implies `buffer`.
+    """
+
+    instance_id: Annotated[Text, Proto(1, TEXT, "workflow.v1")] = ""
+    step_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
+    variables: Annotated[JsonText, Proto(3, STRUCT, "workflow.v1")] = None
+    buffer: Annotated[Flag, Proto(4, BOOL, "workflow.v1")] = False
+    signal_id: Annotated[str | None, Proto(5, TEXT, "workflow.v1")] = None
+    definition_id: Annotated[str | None, Proto(6, TEXT, "workflow.v1")] = None
+    instance_key: Annotated[str | None, Proto(7, TEXT, "workflow.v1")] = None
+    idempotency_key: str | None = None
 
 
 class Attempt(Answer, frozen=True):

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     Flag = bool
     Whole = int
     Seconds = float | None
+    Texts = list[str]
     JsonText = Any
 else:
     Text = str | None
     Flag = bool | None
     Whole = int | float | None
     Seconds = int | float | None
+    Texts = list[str] | None
     JsonText = msgspec.Raw
 
 

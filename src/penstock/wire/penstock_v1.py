@@ -6,8 +6,6 @@ From proto/penstock/v1/worker.proto, where it stands what each field means. Free
 
 from __future__ import annotations
 
-from datetime import datetime
-from enum import IntEnum
 from typing import Annotated
 
 from msgspec import Struct, field
@@ -17,66 +15,22 @@ from penstock.wire.model import (
     Completion,
     Failure,
     Heartbeat,
-    Instance,
     Job,
+    JobOutcome,
     JobRef,
+    StartRequest,
+    StartResult,
 )
 
 PACKAGE = "penstock.v1"
 
 
-class Outcome(IntEnum):
-    """``penstock.v1.Outcome``."""
-
-    UNSPECIFIED = 0
-    OK = 1
-    ALREADY_COMPLETED = 2
-    LEASE_LOST = 3
-    CANCELLED = 4
-    NOT_FOUND = 5
-    INVALID = 6
-    UNAVAILABLE = 7
-
-
-class StartItem(Struct):
-    definition_id: Annotated[str, Proto(1)] = ""
-    definition_version: Annotated[int, Proto(2)] = 0
-    variables: Annotated[bytes, Proto(3)] = b""
-    business_key: Annotated[str, Proto(4)] = ""
-    idempotency_key: Annotated[str, Proto(5)] = ""
-    instance_key: Annotated[str, Proto(6)] = ""
-    keep_instance_key: Annotated[bool, Proto(7)] = False
-
-
 class StartInstancesRequest(Struct):
-    items: Annotated[list[StartItem], Proto(1)] = field(default_factory=list[StartItem])
-
-
-class StartResult(Struct):
-    """Either `instance`, or `error` (a code such as "not-found", the same as in REST) and `reason`."""
-
-    instance: Annotated[Instance | None, Proto(1)] = None
-    error: Annotated[str, Proto(2)] = ""
-    reason: Annotated[str, Proto(3)] = ""
+    items: Annotated[list[StartRequest], Proto(1)] = field(default_factory=list[StartRequest])
 
 
 class StartInstancesResponse(Struct):
     results: Annotated[list[StartResult], Proto(1)] = field(default_factory=list[StartResult])
-
-
-class JobOutcome(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-    outcome: Annotated[int, Proto(3)] = 0
-    reason: Annotated[str, Proto(4)] = ""
-
-
-class HeartbeatOutcome(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    attempt: Annotated[int, Proto(2)] = 0
-    outcome: Annotated[int, Proto(3)] = 0
-    reason: Annotated[str, Proto(4)] = ""
-    lock_expires_at: Annotated[datetime | None, Proto(5)] = None
 
 
 class CompleteJobsRequest(Struct):
@@ -112,7 +66,7 @@ class HeartbeatJobsRequest(Struct):
 
 
 class HeartbeatJobsResponse(Struct):
-    results: Annotated[list[HeartbeatOutcome], Proto(1)] = field(default_factory=list[HeartbeatOutcome])
+    results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
 
 
 class Credit(Struct):
@@ -161,7 +115,7 @@ class WorkResponse(Struct):
 
     jobs: Annotated[list[Job], Proto(1)] = field(default_factory=list[Job])
     outcomes: Annotated[list[JobOutcome], Proto(2)] = field(default_factory=list[JobOutcome])
-    heartbeats: Annotated[list[HeartbeatOutcome], Proto(3)] = field(default_factory=list[HeartbeatOutcome])
+    heartbeats: Annotated[list[JobOutcome], Proto(3)] = field(default_factory=list[JobOutcome])
     lease_losses: Annotated[list[LeaseLoss], Proto(4)] = field(default_factory=list[LeaseLoss])
     cancellations: Annotated[list[Cancellation], Proto(5)] = field(default_factory=list[Cancellation])
     credits: Annotated[list[Credit], Proto(6)] = field(default_factory=list[Credit])

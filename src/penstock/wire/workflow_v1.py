@@ -139,15 +139,6 @@ class ListDefinitionsResponse(Struct):
     next: Annotated[str, Proto(6)] = ""
 
 
-class StartInstanceRequest(Struct):
-    definition_id: Annotated[str, Proto(1)] = ""
-    definition_version: Annotated[int, Proto(2)] = 0
-    variables: Annotated[bytes, Proto(3, STRUCT)] = b""
-    business_key: Annotated[str, Proto(4)] = ""
-    instance_key: Annotated[str, Proto(6)] = ""
-    keep_instance_key: Annotated[bool, Proto(7)] = False
-
-
 class StartInstanceResponse(Struct):
     instance: Annotated[Instance | None, Proto(1)] = None
 
@@ -194,57 +185,20 @@ class ListInstancesResponse(Struct):
     next: Annotated[str, Proto(6)] = ""
 
 
-class PollJobsRequest(Struct):
-    worker_id: Annotated[str, Proto(1)] = ""
-    job_types: Annotated[list[str], Proto(2)] = field(default_factory=list[str])
-    max_jobs: Annotated[int, Proto(3)] = 0
-    lease_seconds: Annotated[int, Proto(4)] = 0
-
-
 class PollJobsResponse(Struct):
     jobs: Annotated[list[Job], Proto(1)] = field(default_factory=list[Job])
-
-
-class CompleteJobRequest(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    worker_id: Annotated[str, Proto(2)] = ""
-    variables_to_set: Annotated[bytes, Proto(3, STRUCT)] = b""
 
 
 class CompleteJobResponse(Struct):
     pass
 
 
-class FailJobRequest(Struct):
-    job_id: Annotated[str, Proto(1)] = ""
-    worker_id: Annotated[str, Proto(2)] = ""
-    retryable: Annotated[bool, Proto(3)] = False
-    error_message: Annotated[str, Proto(4)] = ""
-
-
 class FailJobResponse(Struct):
     pass
 
 
-class CompleteUserTaskRequest(Struct):
-    completed_by: Annotated[str, Proto(2)] = ""
-    result: Annotated[bytes, Proto(3, STRUCT)] = b""
-    instance_id: Annotated[str, Proto(4)] = ""
-    user_task_step_id: Annotated[str, Proto(5)] = ""
-
-
 class CompleteUserTaskResponse(Struct):
     pass
-
-
-class SignalWaitRequest(Struct):
-    instance_id: Annotated[str, Proto(1)] = ""
-    wait_step_id: Annotated[str, Proto(2)] = ""
-    variables: Annotated[bytes, Proto(3, STRUCT)] = b""
-    buffer: Annotated[bool, Proto(4)] = False
-    signal_id: Annotated[str, Proto(5)] = ""
-    definition_id: Annotated[str, Proto(6)] = ""
-    instance_key: Annotated[str, Proto(7)] = ""
 
 
 class SignalWaitResponse(Struct):

@@ -22,10 +22,9 @@ import msgspec
 
 from penstock.client.client import Client
 from penstock.client.errors import ClientError, Forbidden, Unauthenticated
-from penstock.client.model import Outcome
 from penstock.client.token import Token
 from penstock.log_throttle import throttle
-from penstock.wire.model import Job, JobRef
+from penstock.wire.model import Job, JobOutcome, JobRef
 from penstock.worker.desk import JobDesk
 from penstock.worker.held import LOGGER
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
@@ -175,7 +174,7 @@ class KafkaWork(EngineReports, PullTransport):
             self._types_out[job.id, job.attempt] = job.job_type
         return jobs
 
-    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``: the engine dispatches them anew. Only a holder may ask for that: be it first."""
         outcomes = {outcome.job_id: outcome for outcome in await self.extend(jobs)}
         held = [job for job in jobs if job.job_id in outcomes and outcomes[job.job_id].outcome == "ok"]

@@ -17,7 +17,7 @@ class WorkerObserver:
         """
 
     def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
-        """The engine has answered a ``completion`` or ``failure`` with an outcome, as in ``Outcome``."""
+        """The engine has answered a ``completion`` or ``failure`` with an outcome, as in ``JobOutcome``."""
 
     def on_engine(self, reachable: bool) -> None:
         """The engine stopped or began to give jobs to this worker."""

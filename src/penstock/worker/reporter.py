@@ -15,8 +15,7 @@ import anyio
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
-from penstock.client.model import Outcome
-from penstock.wire.model import Completion, Failure
+from penstock.wire.model import Completion, Failure, JobOutcome
 from penstock.worker.held import HeldJob
 from penstock.worker.outage import Outage
 from penstock.worker.transport import outcome_of_each
@@ -42,14 +41,14 @@ class Reporter(Generic[ReportT]):
 
     Args:
         send: one exchange with the engine; one outcome per item.
-        on_settled: called once per report when the engine has answered it (outcome as in ``Outcome``, never
+        on_settled: called once per report when the engine has answered it (outcome as in ``JobOutcome``, never
             ``unavailable``), or when its delivery was given up (``invalid``, with the reason).
     """
 
     def __init__(
         self,
-        send: Callable[[Sequence[ReportT]], Awaitable[Sequence[Outcome]]],
-        on_settled: Callable[[HeldJob, ReportT, Outcome], None],
+        send: Callable[[Sequence[ReportT]], Awaitable[Sequence[JobOutcome]]],
+        on_settled: Callable[[HeldJob, ReportT, JobOutcome], None],
     ) -> None:
         self._send = send
         self._on_settled = on_settled
@@ -124,6 +123,6 @@ class Reporter(Generic[ReportT]):
             if item.internal_errors < MAX_INTERNAL_ERRORS_PER_ITEM:
                 return [item]
         self._on_settled(
-            item.held, item.report, Outcome(job_id=item.report.job_id, outcome="invalid", reason=str(error))
+            item.held, item.report, JobOutcome(job_id=item.report.job_id, outcome="invalid", reason=str(error))
         )
         return []

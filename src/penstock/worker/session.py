@@ -15,8 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from penstock.client.errors import ClientError
-from penstock.client.model import Outcome
-from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.worker.context import JobContext
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
 from penstock.worker.execution import Report, run_handler
@@ -199,7 +198,7 @@ class Session:
         held.stop(reason)
         self._transport.let_go(held.ref)
 
-    def _on_settled(self, held: HeldJob, report: Report, outcome: Outcome) -> None:
+    def _on_settled(self, held: HeldJob, report: Report, outcome: JobOutcome) -> None:
         if outcome.outcome == "invalid" and isinstance(report, Completion):
             reason = f"the engine refused the result: {outcome.reason}"
             held.log.error(reason)

@@ -22,12 +22,11 @@ import msgspec
 from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
-from penstock.client.grpc.jobs import completion_message, failure_message, job_of, outcome_of, release_message
+from penstock.client.grpc.jobs import completion_message, failure_message, job_of, release_message
 from penstock.client.grpc.unary import WORKER
-from penstock.client.model import Outcome
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
-from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.wire.noun import text_bytes
 from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
@@ -51,7 +50,7 @@ class _Batch:
 
     def __init__(self, items: Sequence[ResultMessage]) -> None:
         self.items = items
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[JobOutcome] = []
         self.error: ClientError | None = None
         self.settled = anyio.Event()
 
@@ -61,7 +60,7 @@ class _Batch:
             self.error = error
             self.settled.set()
 
-    def answer(self, outcome: Outcome) -> None:
+    def answer(self, outcome: JobOutcome) -> None:
         """The next item's outcome."""
         self.outcomes.append(outcome)
         if len(self.outcomes) == len(self.items):
@@ -179,7 +178,7 @@ class _Stream:
         for outcome in message.outcomes:
             if not self._unanswered:
                 raise InternalError("the engine answered a result that was not sent")
-            self._unanswered[0].answer(outcome_of(outcome))
+            self._unanswered[0].answer(outcome)
             if self._unanswered[0].settled.is_set():
                 self._unanswered.popleft()
         for loss in message.lease_losses:
@@ -252,12 +251,12 @@ class WorkStream(EngineReports):
 
     # -- reports
 
-    async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
+    async def complete(self, results: Sequence[Completion]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         if self._refused:
             return await super().complete(results)
         small: list[Completion] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[JobOutcome] = []
         for result in results:
             message = completion_message(result)
             if text_bytes(message.variables) <= MESSAGE_BYTES:
@@ -267,19 +266,19 @@ class WorkStream(EngineReports):
                 outcomes += await super().complete([result])
         return outcomes + await self._report(small)
 
-    async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
+    async def fail(self, results: Sequence[Failure]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         if self._refused:
             return await super().fail(results)
         return await self._report([failure_message(result) for result in results])
 
-    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         if self._stream is None:  # at the end of the worker
             return await super().release(jobs)
         return await self._report([release_message(job) for job in jobs])
 
-    async def _report(self, messages: Sequence[ResultMessage]) -> list[Outcome]:
+    async def _report(self, messages: Sequence[ResultMessage]) -> list[JobOutcome]:
         """Send results on the stream, or on the next one if there is none, and wait for their outcomes."""
         batches = [_Batch(part) for part in _parts(messages)]
         stream: _Stream | None = None

@@ -16,7 +16,6 @@ import msgspec
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
-from penstock.client.model import Outcome
 from penstock.client.operation import (
     CompleteJobs,
     FailJobs,
@@ -27,7 +26,7 @@ from penstock.client.operation import (
     Transport,
     WaitLostJobs,
 )
-from penstock.wire.model import Completion, Failure, Job, JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, PollRequest
 from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
 from penstock.worker.outage import Outage
@@ -60,15 +59,15 @@ class WorkTransport(Protocol):
         """
         ...
 
-    async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
+    async def complete(self, results: Sequence[Completion]) -> list[JobOutcome]:
         """Report completions; one outcome per item."""
         ...
 
-    async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
+    async def fail(self, results: Sequence[Failure]) -> list[JobOutcome]:
         """Report failures; one outcome per item."""
         ...
 
-    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def extend(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """Extend leases, each by its full length from now; one outcome per item."""
         ...
 
@@ -82,7 +81,7 @@ class WorkTransport(Protocol):
         """
         ...
 
-    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """Give jobs back to the queue at once, without using up a retry."""
         ...
 
@@ -92,9 +91,9 @@ class WorkTransport(Protocol):
         ...
 
 
-def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[Outcome]) -> list[Outcome | None]:
+def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[JobOutcome]) -> list[JobOutcome | None]:
     """What became of each job (ids); None for one without an outcome. Two attempts at one job keep their order."""
-    by_job: dict[str, deque[Outcome]] = {}
+    by_job: dict[str, deque[JobOutcome]] = {}
     for outcome in outcomes:
         by_job.setdefault(outcome.job_id, deque()).append(outcome)
     return [answers.popleft() if (answers := by_job.get(job)) else None for job in jobs]
@@ -169,17 +168,17 @@ class EngineReports:
         self.transport = transport
         self.identity = identity
 
-    async def complete(self, results: Sequence[Completion]) -> list[Outcome]:
+    async def complete(self, results: Sequence[Completion]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         operation = CompleteJobs(worker_id=self.identity.worker_id, results=results)
         return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
-    async def fail(self, results: Sequence[Failure]) -> list[Outcome]:
+    async def fail(self, results: Sequence[Failure]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         operation = FailJobs(worker_id=self.identity.worker_id, results=results)
         return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
-    async def extend(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def extend(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         identity = self.identity
         operation = HeartbeatJobs(worker_id=identity.worker_id, jobs=jobs, lease_s=identity.lease_s)
@@ -195,7 +194,7 @@ class EngineReports:
         )
         await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
-    async def release(self, jobs: Sequence[JobRef]) -> list[Outcome]:
+    async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         operation = ReleaseJobs(worker_id=self.identity.worker_id, jobs=jobs)
         return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
@@ -248,11 +247,5 @@ class LongPoll(EngineReports, PullTransport):
 
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
         """See ``PullTransport``."""
-        poll = PollJobs(
-            worker_id=self.identity.worker_id,
-            job_types=job_types,
-            max_jobs=max_jobs,
-            lease_s=self.identity.lease_s,
-            wait_s=self._wait_s,
-        )
-        return await self.transport.call(poll, timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)
+        request = PollRequest(self.identity.worker_id, [*job_types], max_jobs, self.identity.lease_s, self._wait_s)
+        return await self.transport.call(PollJobs(request=request), timeout_s=self._wait_s + EXCHANGE_TIMEOUT_S)

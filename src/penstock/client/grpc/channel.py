@@ -24,7 +24,7 @@ from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.connection import Connection, GrpcLimits
 from penstock.client.token import Token, bearer_of, check_token
 from penstock.client.tracing import current_traceparent
-from penstock.wire.codec import decode_message, encode_message
+from penstock.wire.codec import decode_message, encode_message, package_at
 from penstock.wire.protobuf import DecodeError
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
@@ -101,7 +101,7 @@ class Channel:
         Raises:
             ClientError: by condition; TimedOut after ``timeout_s`` seconds.
         """
-        body = encode_message(request)
+        body = encode_message(request, package_at(path))
         opened = False
         with anyio.move_on_after(timeout_s):
             async with self.open(path, timeout_s=timeout_s, metadata=metadata) as call:

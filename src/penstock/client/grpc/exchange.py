@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock.client.errors import BadRequest, NotOverGrpc, Unavailable
 from penstock.client.grpc import jobs
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
 from penstock.client.grpc.values import int32, json_text, only, struct_text, there
-from penstock.client.model import Page, StartRequest, StartResult
+from penstock.client.model import Page, StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -42,8 +44,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     RetryInstance,
     SendMessage,
-    Signal,
-    SignalByKey,
+    SendSignal,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -53,7 +54,7 @@ from penstock.client.operation import (
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
-from penstock.wire.model import DefinitionSummary, Instance, StepExecution
+from penstock.wire.model import DefinitionSummary, Instance, StartRequest, StepExecution
 
 T = TypeVar("T")
 
@@ -145,16 +146,10 @@ def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSumma
 # ---------------------------------------------------------------------------------------------- instances
 
 
-def _start_item(request: StartRequest) -> w.StartItem:
-    return w.StartItem(
-        definition_id=request.definition_id,
-        definition_version=int32(request.definition_version, "definition_version"),
-        variables=json_text(request.variables),
-        business_key=request.business_key or "",
-        idempotency_key=request.idempotency_key or "",
-        instance_key=request.instance_key or "",
-        keep_instance_key=request.keep_instance_key,
-    )
+def _start_message(request: StartRequest) -> StartRequest:
+    """A start whose values fit the wire, with its variables as text."""
+    int32(request.definition_version, "definition_version")
+    return msgspec.structs.replace(request, variables=json_text(request.variables))
 
 
 def _start_instance(operation: StartInstance) -> Exchange:
@@ -162,18 +157,18 @@ def _start_instance(operation: StartInstance) -> Exchange:
         result: StartResult = only(_read_started(answer))
         return result.unwrap()
 
-    request = w.StartInstancesRequest([_start_item(operation.request)])
+    request = w.StartInstancesRequest([_start_message(operation.request)])
     return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, read)
 
 
 def _start_instances(operation: StartInstances) -> Exchange:
-    request = w.StartInstancesRequest([_start_item(item) for item in operation.items])
+    request = w.StartInstancesRequest([_start_message(item) for item in operation.items])
     return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, _read_started)
 
 
 def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
     return [
-        StartResult(error=result.error or "internal-error", reason=result.reason)
+        StartResult(error=result.error or "internal-error", reason=result.reason or "")
         if result.instance is None
         else StartResult(instance=result.instance)
         for result in answer.results
@@ -221,36 +216,15 @@ def _cancel_instance(operation: CancelInstance) -> Exchange:
 
 
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
-    request = m.CompleteUserTaskRequest(
-        completed_by=operation.completed_by or "",
-        result=struct_text(operation.variables, "variables"),
-        instance_id=operation.instance_id,
-        user_task_step_id=operation.step_id,
-    )
+    done = operation.completion
+    request = msgspec.structs.replace(done, variables=struct_text(done.variables, "variables"))
     return Exchange(f"{ENGINE}CompleteUserTask", request, m.CompleteUserTaskResponse, _nothing)
 
 
-def _signal(operation: Signal) -> Exchange:
-    request = m.SignalWaitRequest(
-        instance_id=operation.instance_id,
-        wait_step_id=operation.step_id,
-        variables=struct_text(operation.variables, "variables"),
-        buffer=operation.buffer,
-        signal_id=operation.signal_id or "",
-    )
-    key = operation.idempotency_key
-    return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, key)
-
-
-def _signal_by_key(operation: SignalByKey) -> Exchange:
-    request = m.SignalWaitRequest(
-        wait_step_id=operation.step_id,
-        variables=struct_text(operation.variables, "variables"),
-        signal_id=operation.signal_id,
-        definition_id=operation.definition_id,
-        instance_key=operation.instance_key,
-    )
-    return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing)
+def _send_signal(operation: SendSignal) -> Exchange:
+    signal = operation.signal
+    request = msgspec.structs.replace(signal, variables=struct_text(signal.variables, "variables"))
+    return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, signal.idempotency_key)
 
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
@@ -265,8 +239,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetHistory: _get_history,
     CancelInstance: _cancel_instance,
     CompleteUserTask: _complete_user_task,
-    Signal: _signal,
-    SignalByKey: _signal_by_key,
+    SendSignal: _send_signal,
     PollJobs: jobs.poll_jobs,
     CompleteJob: jobs.complete_job,
     FailJob: jobs.fail_job,

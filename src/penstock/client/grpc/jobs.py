@@ -9,8 +9,7 @@ import msgspec
 from penstock.client.encoding import to_json
 from penstock.client.errors import BadRequest, ClientError, error_for
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
-from penstock.client.grpc.values import int32, json_text, name_of, only, there
-from penstock.client.model import Outcome
+from penstock.client.grpc.values import int32, json_text, only, there
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -23,17 +22,14 @@ from penstock.client.operation import (
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobOutcome, JobRef, Lease
 
 
 def poll_jobs(operation: PollJobs) -> Exchange:
     """See ``PollJobs``."""
-    request = m.PollJobsRequest(
-        worker_id=operation.worker_id,
-        job_types=list(operation.job_types),
-        max_jobs=int32(operation.max_jobs, "max_jobs"),
-        lease_seconds=int32(operation.lease_s, "lease_s"),
-    )
+    request = operation.request
+    int32(request.max_jobs, "max_jobs")
+    int32(request.lease_seconds, "lease_s")
     return Exchange(f"{ENGINE}PollJobs", request, m.PollJobsResponse, _read_polled)
 
 
@@ -64,17 +60,12 @@ def release_message(item: JobRef) -> JobRef:
     return item
 
 
-def outcome_of(message: w.JobOutcome | w.HeartbeatOutcome) -> Outcome:
-    """An outcome in the words of REST."""
-    word = name_of(w.Outcome, message.outcome).lower().replace("_", "-")
-    return Outcome(job_id=message.job_id, outcome=word, reason=message.reason or None)
+def _read_outcomes(answer: Any) -> list[JobOutcome]:
+    found: list[JobOutcome] = answer.results
+    return found
 
 
-def _read_outcomes(answer: Any) -> list[Outcome]:
-    return [outcome_of(item) for item in answer.results]
-
-
-def _error_of(outcome: Outcome) -> ClientError | None:
+def _error_of(outcome: JobOutcome) -> ClientError | None:
     """The error that a single report of this outcome ends with."""
     if outcome.outcome in ("ok", "already-completed"):
         return None
@@ -86,7 +77,7 @@ def complete_job(operation: CompleteJob) -> Exchange:
     """See ``CompleteJob``."""
 
     def read(answer: w.CompleteJobsResponse) -> None:
-        error = _error_of(outcome_of(only(answer.results)))
+        error = _error_of(only(answer.results))
         if error is not None:
             raise error
 
@@ -99,7 +90,7 @@ def fail_job(operation: FailJob) -> Exchange:
     fenced = operation.failure.attempt is not None
 
     def read(answer: w.FailJobsResponse) -> None:
-        outcome = outcome_of(only(answer.results))
+        outcome: JobOutcome = only(answer.results)
         error = _error_of(outcome)
         # Without an attempt a refused failure is no error, as over REST.
         if error is not None and (fenced or outcome.outcome not in ("lease-lost", "cancelled")):
@@ -116,8 +107,8 @@ def heartbeat_job(operation: HeartbeatJob) -> Exchange:
         return b"" if value is None or value is msgspec.UNSET else to_json(value)
 
     def read(answer: w.HeartbeatJobsResponse) -> Lease:
-        result: w.HeartbeatOutcome = only(answer.results)
-        error = _error_of(outcome_of(result))
+        result: JobOutcome = only(answer.results)
+        error = _error_of(result)
         if error is not None:
             raise error
         return Lease(lock_expires_at=there(result.lock_expires_at))

@@ -60,7 +60,7 @@ class GrpcTransport:
         """One exchange. See ``Transport.call``."""
         exchange = exchange_for(operation)
         if isinstance(operation, PollJobs):
-            return cast(R, await self._poll(exchange, operation.wait_s, timeout_s))
+            return cast(R, await self._poll(exchange, operation.hold_s, timeout_s))
         return cast(R, await self._exchange(exchange, timeout_s))
 
     async def _exchange(self, exchange: Exchange, timeout_s: float) -> Any:

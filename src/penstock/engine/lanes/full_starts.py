@@ -25,7 +25,7 @@ from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.views import view_instances
-from penstock.engine.vocabulary import StartRequest, raw
+from penstock.engine.vocabulary import raw
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.offload import run_sized
 from penstock.store import full_path as store
@@ -36,6 +36,7 @@ from penstock.store.full_path import Change, NewInstance
 from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
 from penstock.wire import model
+from penstock.wire.model import StartRequest
 from penstock.wire.noun import JsonText
 
 START_SCOPE: Final = "start"
@@ -167,7 +168,7 @@ class FullStarts:
 def _digest(request: StartRequest) -> bytes:
     """What makes two requests with one key the same. Variables by value, whatever the order of their keys."""
     variables = msgspec.json.encode(msgspec.json.decode(request.variables), order="sorted")
-    parts = [request.definition_id, request.definition_version, request.business_key, request.instance_key]
+    parts = [request.definition_id, request.definition_version or 0, request.business_key, request.instance_key]
     if request.keep_instance_key:
         parts.append("kept")
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()

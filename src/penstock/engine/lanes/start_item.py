@@ -6,9 +6,9 @@ from penstock.access.identity import actor
 from penstock.engine.advancer import LongItem
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.vocabulary import StartRequest
 from penstock.engine.waiters import Waiter
 from penstock.wire import model
+from penstock.wire.model import StartRequest
 from penstock.wire.noun import text_bytes
 
 

@@ -102,7 +102,7 @@ class Starts:
             elif request.definition_id in keys:
                 item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
             if item.loaded is None:
-                item.refuse(self._definitions.unknown(request.definition_id, request.definition_version))
+                item.refuse(self._definitions.unknown(request.definition_id, request.definition_version or 0))
 
     async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         rows: list[FastStart] = []
