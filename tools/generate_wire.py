@@ -51,7 +51,8 @@ NOUNS = {
     "StartRequest": ("workflow.v1.StartInstanceRequest", "penstock.v1.StartItem"),
     "StartResult": ("penstock.v1.StartResult",),
     "PollRequest": ("workflow.v1.PollJobsRequest",),
-    "JobOutcome": ("penstock.v1.JobOutcome", "penstock.v1.HeartbeatOutcome"),
+    "JobOutcome": ("penstock.v1.JobOutcome",),
+    "HeartbeatOutcome": ("penstock.v1.HeartbeatOutcome",),
     "UserTaskCompletion": ("workflow.v1.CompleteUserTaskRequest",),
     "Signal": ("workflow.v1.SignalWaitRequest",),
     "StepExecution": ("workflow.v1.StepExecution",),
@@ -79,6 +80,8 @@ LEFT_OUT_EMPTY = {"Instance.progress", "StepExecution.attempts"}
 """Not in the JSON when empty; other lists and objects always are."""
 METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
+EXTENDS = {"HeartbeatOutcome": "JobOutcome"}
+"""Nouns that are another one with more fields."""
 OTHER_WORDS = {".penstock.v1.Outcome"}
 """Enums whose words are `not-found` in JSON, not `NOT_FOUND`."""
 PYTHON_NAMES = {"Failure.retry_after_seconds": "retry_after_s"}
@@ -276,7 +279,8 @@ def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     for name in _by_need({f".{described.package}.{message.name}": message for message in described.message_type}):
         message = messages[name[1:]]
         parts = {of: messages[of] for of in NOUNS[message.name]}
-        yield _noun(message, notes[message.name], parts, enums)
+        base = messages.get(f"{described.package}.{EXTENDS.get(message.name, '')}")
+        yield _noun(message, notes[message.name], parts, enums, base)
 
 
 def _words(enum: EnumDescriptorProto, full_name: str) -> tuple[str, ...]:
@@ -288,11 +292,18 @@ def _words(enum: EnumDescriptorProto, full_name: str) -> tuple[str, ...]:
 
 
 def _noun(
-    message: DescriptorProto, comment: str, parts: dict[str, DescriptorProto], enums: dict[str, tuple[str, ...]]
+    message: DescriptorProto,
+    comment: str,
+    parts: dict[str, DescriptorProto],
+    enums: dict[str, tuple[str, ...]],
+    extends: DescriptorProto | None,
 ) -> str:
     answer = message.name not in REQUESTS
+    inherited = {field.name for field in extends.field} if extends else set[str]()
     lines: list[str] = []
     for field in sorted(message.field, key=lambda field: field.number):
+        if field.name in inherited:
+            continue
         name = PYTHON_NAMES.get(f"{message.name}.{field.name}", field.name)
         python_type, default = _noun_type(message, field, answer=answer)
         if answer and not parts and "None" not in default and f"{message.name}.{name}" not in LEFT_OUT_EMPTY:
@@ -305,12 +316,11 @@ def _noun(
             for its in described.field
             if OTHER_NAMES.get(f"{part}.{its.name}", its.name) == field.name
         ]
-        protos = list(dict.fromkeys(protos))  # a noun that is two messages of one package
         if protos:
             python_type = f"Annotated[{python_type}, {', '.join(protos)}]"
         lines.append(f"    {name}: {python_type} = {default}\n" if default else f"    {name}: {python_type}\n")
-    base = METHODS.get(message.name, "Answer" if answer else "Request") + ", frozen=True"
-    return f"class {message.name}({base}):\n{_docstring(comment)}\n" + "".join(lines) + "\n\n"
+    base = extends.name if extends else METHODS.get(message.name, "Answer" if answer else "Request")
+    return f"class {message.name}({base}, frozen=True):\n{_docstring(comment)}\n" + "".join(lines) + "\n\n"
 
 
 def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer: bool) -> tuple[str, str]:

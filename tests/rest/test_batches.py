@@ -187,8 +187,8 @@ async def test_bad_starts_are_answered_in_their_place(rest: Rest, engine: Script
         {"error": "bad-request", "reason": "body: expected object, got int"},
     ]
     assert engine.one("instances.start_batch") == [
-        StartRequest(definition_id="d", variables=b'{"a": 1}', idempotency_key="k"),
-        StartRequest(definition_id="x"),
+        StartRequest("d", 0, b'{"a": 1}', idempotency_key="k"),
+        StartRequest("x", 0, b"{}"),
     ]
 
 

@@ -19,7 +19,7 @@ async def test_a_poll_is_passed_on_and_its_jobs_are_listed(rest: Rest, engine: S
         "/v1/jobs/poll", {"workerId": "w", "jobTypes": ["charge"], "maxJobs": 5, "leaseSeconds": 60}
     )
     assert answer.status == 200
-    assert engine.one("jobs.poll") == PollRequest(worker_id="w", job_types=["charge"], max_jobs=5, lease_seconds=60)
+    assert engine.one("jobs.poll") == PollRequest("w", ["charge"], 5, 60, 0)
     assert answer.json == {
         "jobs": [
             {
@@ -307,7 +307,7 @@ async def test_a_start_needs_no_more_than_a_definition(
 ) -> None:
     engine.on("instances.start", instance())
     assert (await rest.post("/v1/instances", {"definitionId": "d", **extra}, Idempotency_Key="")).status == 201
-    assert engine.one("instances.start") == StartRequest(definition_id="d")
+    assert engine.one("instances.start") == StartRequest("d", 0, b"{}")
 
 
 @pytest.mark.parametrize(

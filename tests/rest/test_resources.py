@@ -12,17 +12,19 @@ import trio.testing
 from penstock.core.parsing import parse_definition
 from penstock.engine.instances import FoundInstances, FoundSlice
 from penstock.engine.views import LEFT_OUT
-from penstock.engine.vocabulary import (
-    AuditSlice,
-    DeadJobPage,
-    DefinitionPage,
-    DefinitionSlice,
+from penstock.engine.vocabulary import AuditSlice, DeadJobPage, DefinitionPage, DefinitionSlice, StoredDefinition
+from penstock.errors import NotFound, Unavailable
+from penstock.wire.model import (
+    Attempt,
+    AuditRecord,
+    DefinitionSummary,
+    FailedJob,
+    Instance,
+    KeptSignal,
     Signal,
-    StoredDefinition,
+    StepExecution,
     UserTaskCompletion,
 )
-from penstock.errors import NotFound, Unavailable
-from penstock.wire.model import Attempt, AuditRecord, DefinitionSummary, FailedJob, Instance, KeptSignal, StepExecution
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 DEFINITION = {

@@ -21,7 +21,7 @@ from penstock.rpc.worker_service import Worker
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message, package_at
-from penstock.wire.model import Completion, JobOutcome, PollRequest
+from penstock.wire.model import Completion, HeartbeatOutcome, JobOutcome, PollRequest
 from tests.rpc.raw import RawClient, client_on, framed
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -82,7 +82,7 @@ class Work:
         self._read = 0
         self.jobs: list[w.Job] = []
         self.outcomes: list[JobOutcome] = []
-        self.heartbeats: list[JobOutcome] = []
+        self.heartbeats: list[HeartbeatOutcome] = []
         self.losses: list[w.LeaseLoss] = []
         self.cancellations: list[w.Cancellation] = []
         self.credits: list[w.Credit] = []

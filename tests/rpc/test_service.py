@@ -219,11 +219,11 @@ async def test_large_answers_are_made_beside_the_loop_and_counted(
     held: dict[str, int] = {}
     loop = threading.get_ident()
 
-    def noted(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def made(value: Any) -> Any:
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(value: Any, *more: Any) -> Any:
             here[type(value).__name__] = threading.get_ident() == loop
             held[type(value).__name__] = grpc.server._answer_memory.used_bytes
-            return make(value)
+            return make(value, *more)
 
         return made
 

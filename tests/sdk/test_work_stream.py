@@ -14,7 +14,7 @@ import trio
 
 from penstock.client import Client, DispatchModeConflict
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef
+from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef
 from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
 from penstock.worker.desk import Demand, DeskCalls, JobDesk
@@ -91,7 +91,7 @@ class Engine:
         if call.ended:
             (request,) = call.messages(w.HeartbeatJobsRequest)
             self.beats += request.heartbeats
-            outcomes = [outcome_of(beat, "ok") for beat in request.heartbeats]
+            outcomes = [HeartbeatOutcome(job_id=beat.job_id, outcome="ok") for beat in request.heartbeats]
             call.send(w.HeartbeatJobsResponse(outcomes))
             call.end()
 

@@ -7,7 +7,7 @@ no I/O here. ``Operation[R]`` carries the type of its answer, so that ``Transpor
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -203,7 +203,7 @@ class EditVariables(Operation[Instance], frozen=True):
     """Set and remove variables of an instance that waits or has failed."""
 
     id: str
-    variables: JsonObject
+    variables: Mapping[str, Any] | msgspec.Raw
     remove: Sequence[str] = ()
     if_version: str | None = None
     note: str | None = None

@@ -32,6 +32,7 @@ from penstock.wire.model import (
     Completion,
     Failure,
     Heartbeat,
+    HeartbeatOutcome,
     Job,
     JobOutcome,
     JobRef,
@@ -207,7 +208,7 @@ class JobRoutes:
         requests, refused = await _sort_out(call, _heartbeats, make)
         answers = await self._engine.jobs.heartbeat_many(requests)
         outcomes: list[JobOutcome] = [
-            JobOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
+            HeartbeatOutcome(job_id=request.job_id, outcome="ok", lock_expires_at=answer.lock_expires_at)
             if isinstance(answer, Lease)
             else answer
             for request, answer in zip(requests, answers, strict=True)

@@ -28,12 +28,7 @@ from penstock.engine.vocabulary import (
     InstanceSlice,
 )
 from penstock.rest.bulk import BulkRoutes
-from penstock.rest.codec import (
-    CancelBody,
-    MessageBody,
-    UserTaskBody,
-    WatchBody,
-)
+from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -65,6 +60,7 @@ from penstock.wire.model import (
     DefinitionSummary,
     Failure,
     Heartbeat,
+    HeartbeatOutcome,
     Instance,
     Job,
     JobOutcome,
@@ -144,15 +140,15 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
     "PollBody": (PollRequest, ()),
     "StartBody": (StartRequest, ("idempotencyKey",)),
     "StartItem": (StartRequest, ()),
-    "ItemOutcome": (JobOutcome, ("attempt", "lockExpiresAt")),
-    "BeatOutcome": (JobOutcome, ("attempt",)),
+    "ItemOutcome": (JobOutcome, ("attempt",)),
+    "BeatOutcome": (HeartbeatOutcome, ("attempt",)),
 }
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
-    Lease, JobOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
+    Lease, JobOutcome, HeartbeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
     TaskSlice, UserTask, ClaimBody, VariablesEdit,
     TokenBody, PlaceBody, SignInWays, SignInBegun,
     OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,

@@ -26,7 +26,7 @@ from penstock.errors import PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import Call
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Heartbeat, JobOutcome, LostJob
+from penstock.wire.model import Heartbeat, HeartbeatOutcome, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes
 
 RESULTS_MAX_COUNT: Final = 4_000
@@ -62,7 +62,7 @@ class WorkStream:
         self._call = call
         self._jobs: JobStream
         self._pending: deque[_Pending] = deque()
-        self._beats: list[JobOutcome] = []
+        self._beats: list[HeartbeatOutcome] = []
         self._beating = 0
         self._lost: list[LostJob] = []
         self._credit_answers: dict[str, None] = {}

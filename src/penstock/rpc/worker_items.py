@@ -12,7 +12,7 @@ from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc.reading import given_value, given_variables, required
-from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease
 from penstock.wire.noun import text_bytes
 
 ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
@@ -68,7 +68,7 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
     return _outcomes(items, refused, await engine.jobs.release_many(requests))
 
 
-async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[JobOutcome]:
+async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[HeartbeatOutcome]:
     """One outcome each, in order."""
     limits = engine.limits
 
@@ -85,14 +85,18 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
     size_bytes = sum(text_bytes(item.checkpoint) + text_bytes(item.progress) for item in items)
     requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     answers = iter(await engine.jobs.heartbeat_many(requests))
-    results: list[JobOutcome] = []
+    results: list[HeartbeatOutcome] = []
     for index, item in enumerate(items):
         found = refused.get(index) or next(answers)
         if isinstance(found, Lease):
-            until = found.lock_expires_at
-            results.append(JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome="ok", lock_expires_at=until))
+            outcome, reason, until = "ok", None, found.lock_expires_at
         else:
-            results.append(_of_attempt(item, found))
+            outcome, reason, until = found.outcome, found.reason, None
+        results.append(
+            HeartbeatOutcome(
+                job_id=item.job_id, attempt=item.attempt, outcome=outcome, reason=reason, lock_expires_at=until
+            )
+        )
     return results
 
 
@@ -112,9 +116,8 @@ def _outcomes(
     items: Sequence[ItemT], refused: dict[int, JobOutcome], answers: Sequence[JobOutcome]
 ) -> list[JobOutcome]:
     rest = iter(answers)
-    return [_of_attempt(item, refused.get(index) or next(rest)) for index, item in enumerate(items)]
-
-
-def _of_attempt(item: Completion | Failure | Heartbeat | JobRef, outcome: JobOutcome) -> JobOutcome:
-    """The outcome of an item, with the attempt as it was given."""
-    return JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=outcome.outcome, reason=outcome.reason)
+    results: list[JobOutcome] = []
+    for index, item in enumerate(items):
+        found = refused.get(index) or next(rest)
+        results.append(JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=found.outcome, reason=found.reason))
+    return results

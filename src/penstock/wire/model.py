@@ -163,6 +163,11 @@ class JobOutcome(Answer, frozen=True):
         ),
     ] = field(default_factory=str)
     reason: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+
+
+class HeartbeatOutcome(JobOutcome, frozen=True):
+    """What became of one heartbeat of a batch: of one that was taken, the new end of the lease, too."""
+
     lock_expires_at: Annotated[datetime | None, Proto(5, package="penstock.v1")] = None
 
 

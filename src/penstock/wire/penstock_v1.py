@@ -15,6 +15,7 @@ from penstock.wire.model import (
     Completion,
     Failure,
     Heartbeat,
+    HeartbeatOutcome,
     Job,
     JobOutcome,
     JobRef,
@@ -66,7 +67,7 @@ class HeartbeatJobsRequest(Struct):
 
 
 class HeartbeatJobsResponse(Struct):
-    results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
+    results: Annotated[list[HeartbeatOutcome], Proto(1)] = field(default_factory=list[HeartbeatOutcome])
 
 
 class Credit(Struct):
@@ -115,7 +116,7 @@ class WorkResponse(Struct):
 
     jobs: Annotated[list[Job], Proto(1)] = field(default_factory=list[Job])
     outcomes: Annotated[list[JobOutcome], Proto(2)] = field(default_factory=list[JobOutcome])
-    heartbeats: Annotated[list[JobOutcome], Proto(3)] = field(default_factory=list[JobOutcome])
+    heartbeats: Annotated[list[HeartbeatOutcome], Proto(3)] = field(default_factory=list[HeartbeatOutcome])
     lease_losses: Annotated[list[LeaseLoss], Proto(4)] = field(default_factory=list[LeaseLoss])
     cancellations: Annotated[list[Cancellation], Proto(5)] = field(default_factory=list[Cancellation])
     credits: Annotated[list[Credit], Proto(6)] = field(default_factory=list[Credit])

@@ -22,7 +22,7 @@ from penstock.client.operation import (
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.model import Completion, Failure, Heartbeat, Job, JobOutcome, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, Job, JobOutcome, JobRef, Lease
 
 
 def poll_jobs(operation: PollJobs) -> Exchange:
@@ -107,7 +107,7 @@ def heartbeat_job(operation: HeartbeatJob) -> Exchange:
         return b"" if value is None or value is msgspec.UNSET else to_json(value)
 
     def read(answer: w.HeartbeatJobsResponse) -> Lease:
-        result: JobOutcome = only(answer.results)
+        result: HeartbeatOutcome = only(answer.results)
         error = _error_of(result)
         if error is not None:
             raise error
