@@ -363,7 +363,7 @@ async def read_to_the_end(stream: trio.SocketStream) -> bytes:
 
 
 @pytest.mark.parametrize("begun", BEGUN)
-async def test_an_http_2_head_that_does_not_end_ends_its_connection(begun: str) -> None:
+async def test_an_endless_http_2_head_ends_its_connection(begun: str) -> None:
     server = HypercornServer(Limits(header_timeout_seconds=0.2))
     async with running(server, echo) as http, await open_http_2(http.port) as stream:
         await stream.send_all(BEGUN[begun])
@@ -371,7 +371,7 @@ async def test_an_http_2_head_that_does_not_end_ends_its_connection(begun: str) 
         assert server.statistics().timed_out_total == 1
 
 
-async def test_an_http_2_frame_too_large_is_refused_by_its_head() -> None:
+async def test_too_large_an_http_2_frame_is_refused_early() -> None:
     async with running(HypercornServer(), echo) as http, await open_http_2(http.port) as stream:
         await stream.send_all(bytes([0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 1]) + b"x" * 1_000)
         assert ErrorCodes.FRAME_SIZE_ERROR.to_bytes(4, "big") in await read_to_the_end(stream)
