@@ -84,6 +84,10 @@ class PayloadTooLarge(PenstockError):
     code = "payload-too-large"
 
 
+class JournalTooLong(PayloadTooLarge):
+    """A run's journal has as many records as it may: the run can't go on."""
+
+
 class TooManyRequests(PenstockError):
     """A bounded queue or a limit on parked calls is full. Try again later."""
 

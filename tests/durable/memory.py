@@ -98,7 +98,8 @@ class MemoryBackend:
         database.backends.append(self)
         self.mail: list[str] = []
         self.mailed = trio.Event()
-        self.away = 0  # so many calls fail; negative: after they took effect
+        self.away = 0  # so many calls fail
+        self.is_cut_off = False  # it gets no runs
         self.appends: list[int] = []
 
     def _row(self, held: Held) -> Row:
@@ -122,7 +123,7 @@ class MemoryBackend:
                         row.state = "ready"
                     if row.state == "parked" and row.due is not None and row.due <= self.db.now():
                         row.state = "ready"
-                    if row.state == "ready" and len(found) < max_runs:
+                    if row.state == "ready" and len(found) < max_runs and not self.is_cut_off:
                         row.state, row.attempt, row.holder = "held", row.attempt + 1, self.number
                         row.lease_until = self.db.now() + self.db.lease_s
                         fresh = row.attempt == 1 and row.mail == 0

@@ -321,7 +321,7 @@ async def test_who_lost_the_lease_stops_its_steps_and_writes_nothing(autojump_cl
         row = database.start(body)
         await database.wait_state("r", "held")
         await trio.sleep(1)
-        first.away = 1_000_000
+        first.away, first.is_cut_off = 1_000_000, True
         async with executing(database, body):
             await trio.sleep(30)
             assert len(zombie) == 0

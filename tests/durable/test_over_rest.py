@@ -68,10 +68,12 @@ def test_a_run_is_listed_looked_into_and_told(shop: BlockingApp, client: SyncCli
     client.send_message(id, "payment", Payment("visa"))
     assert run.result(BOUND_S).amount == Decimal(900)
 
-    names = [record.name for record in client.iterate_journal(id)]
-    assert sorted(map(str, names)) == sorted(
+    *records, view = client.iterate_journal(id)
+    assert sorted(str(record.name) for record in records) == sorted(
         ["reserve", "ask_for_approval", "approval", "payment", "pack", "charge", "ship"]
     )
+    assert (view.kind, view.payload) == ("view", client.get_tree(id).view), "it is seen after the end, too"
+    assert view.payload["stage"] == "shipped"
     ended = client.get_instance(id)
     assert (ended.status, ended.variables["result"]["amount"]) == ("COMPLETED", "900")
     assert [step.status for step in client.get_history(id)][:1] == ["COMPLETED"]

@@ -368,6 +368,7 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
         "_days",
         "_bytes",
         "_items",
+        "_records",
         "_steps",
         "_conns",
         "_port",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.durable.codec import decode, encode, encode_error
+from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode_error
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.isolation import body_runs
 from penstock.durable.step import StepCall, StepInfo
@@ -94,9 +94,10 @@ class Activation:
         warn: Callable[[str], None] | None = None,
         *,
         epoch: int = 1,
+        payload_max_bytes: int = PAYLOAD_MAX_BYTES,
     ) -> None:
         self.workflow, self.run_id, self.host, self.epoch = workflow, run_id, host, epoch
-        self._arguments = arguments
+        self._arguments, self.payload_max_bytes = arguments, payload_max_bytes
         started = datetime.fromtimestamp(started_at, UTC)
         self.info = RunInfo(run_id, workflow.name, workflow.version, started)
         deadline, self._unfit = inf, None
@@ -194,7 +195,7 @@ class Activation:
         call.is_running = False
         if outcome.error is None:
             try:
-                text = encode(outcome.value, f"{call.step.name} at {call.path} returned a value that")
+                text = call.step.encode_value(outcome.value, call.path, self.payload_max_bytes)
             except (Unencodable, PayloadTooLarge) as error:  # it would be so again
                 self._write(call, Kind.FAILED, encode_error(error), took_ms)
             else:

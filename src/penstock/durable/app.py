@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
+import msgspec
 import trio
 
 from penstock.durable.backend import Held
@@ -34,6 +35,7 @@ R = TypeVar("R")
 STOP_GRACE_S = 10.0
 """How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
 DRAIN_MAX_S = 60.0
+FIND_MAX = 1_000
 
 
 class App:
@@ -138,8 +140,9 @@ class App:
     ) -> Run[R]:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
         IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails."""
-        arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
-        instance_id = await self._open_runs().start(workflow, arguments, id)
+        runs = self._open_runs()
+        arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
+        instance_id = await runs.start(workflow, arguments, id)
         return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None)
 
     @overload
@@ -150,6 +153,13 @@ class App:
         """The run that was started with this id, or that has this instance id. Raises NotFound."""
         names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
         return Run(id, await self._open_runs().find(id, names), self._open_runs, self._news, workflow)
+
+    async def find(self, workflow: Workflow[P, R], *, status: str | None = None, limit: int = 100) -> list[Run[R]]:
+        """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
+        if not 0 < limit <= FIND_MAX:
+            raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
+        found = await self._open_runs().latest(workflow, status, limit)
+        return [Run(id, instance_id, self._open_runs, self._news, workflow) for id, instance_id in found]
 
     # -- inside
 
@@ -167,9 +177,12 @@ class App:
                 if not self._workflows:
                     yield
                     return
-                backend = LocalBackend(engine, self.name, list(self._workflows.values()))
+                backend = LocalBackend(engine, self.name, list(self._workflows.values()), self._runs.names)
                 await backend.register()
-                executor = Executor(backend, self._workflows, self._limits, self._note, self._note_result)
+                limits = msgspec.structs.replace(
+                    self._limits or ExecutorLimits(), payload_max_bytes=self._runs.payload_max_bytes
+                )
+                executor = Executor(backend, self._workflows, limits, self._note, self._note_result)
                 async with trio.open_nursery() as nursery:
                     await nursery.start(executor.run)
                     try:

@@ -19,12 +19,21 @@ class LeaseLost(Exception):
     """Another executor has the run, or it has ended: whatever this one still does does not count."""
 
 
+class JournalFull(Exception):
+    """The run's journal has as many records as it may; nothing was written."""
+
+
+class Refused(Exception):
+    """What was to be written can't be kept; nothing was."""
+
+
 class Away(Exception):
     """The journals can't be reached now. Whether the call took effect is not known."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A run under this executor's lease. ``key`` is the backend's own name for it, ``id`` what the user sees.
+    """A run under this executor's lease. ``key`` is the backend's own name for it, ``id`` the instance's, ``name`` the
+    id that it was started with where that is known.
 
     ``fresh``: nobody has written anything yet, so there is nothing to read. ``expiries`` counts the leases that ended
     without a record, one after the other.
@@ -42,6 +51,10 @@ class Held(msgspec.Struct, frozen=True):
     fresh: bool = False
     expiries: int = 0
     fence: object = None  # the backend's own
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.id
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -60,11 +73,13 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ends: with ``result`` (JSON), or with ``failure``, for people. ``cancelled``: as was asked."""
+    """How a run ends: with ``result`` (JSON), or with ``failure``, for people. ``cancelled``: as was asked. ``view``:
+    what it showed last (JSON)."""
 
     result: str | None = None
     failure: str | None = None
     cancelled: bool = False
+    view: str | None = None
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -102,7 +117,7 @@ class Backend(Protocol):
         record that the caller knows, ``mail`` how many of others it has seen.
 
         None when the caller has to `read` before it delivers any: others have written, or it was in doubt for a while
-        whether the records were written. Raises `LeaseLost`, `Away`.
+        whether the records were written. Raises `LeaseLost`, `JournalFull`, `Away`.
         """
         ...
 
@@ -111,7 +126,8 @@ class Backend(Protocol):
         ...
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
-        """Ends the run. False when somebody has written meanwhile: read, and ask again. Idempotent."""
+        """Ends the run. False when somebody has written meanwhile: read, and ask again. Idempotent. Raises
+        `Refused`."""
         ...
 
     async def block(self, held: Held, reason: str) -> float:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import trio
@@ -56,6 +57,15 @@ class BlockingRun(Generic[R]):
         """See `Run.view`."""
         return self._call(self._run.view)
 
+    def history(self) -> Generator[dict[str, Any]]:
+        """See `Run.history`."""
+        cursor: str | None = None
+        while True:
+            records, cursor = self._call(partial(self._run.read_history, cursor))
+            yield from records
+            if cursor is None:
+                return
+
     def tree(self) -> dict[str, Any]:
         """See `Run.tree`."""
         tree: dict[str, Any] = self._call(self._run.tree)
@@ -89,6 +99,11 @@ class BlockingApp:
         """See `App.get`."""
         run: Run[Any] = self._call(lambda: self._app.get(id) if workflow is None else self._app.get(id, workflow))
         return BlockingRun(run, self._call)
+
+    def find(self, workflow: Workflow[P, R], *, status: str | None = None, limit: int = 100) -> list[BlockingRun[R]]:
+        """See `App.find`."""
+        found = self._call(lambda: self._app.find(workflow, status=status, limit=limit))
+        return [BlockingRun(run, self._call) for run in found]
 
     def _call(self, function: Callable[[], Awaitable[T]]) -> T:
         self._app.claim()  # in a fork there is no such thread, and nobody would answer

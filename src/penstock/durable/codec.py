@@ -21,7 +21,12 @@ from penstock.masking import mask_text
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 120
+MAX_DEPTH = 100
+"""Of objects and lists inside each other; so many the database keeps, too."""
+MAX_DIGITS = 1_000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
+_LONG_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|([0-9]{%d})' % (MAX_DIGITS + 1))
 MAX_TRACEBACK_CHARS = 8_000
 
 
@@ -40,7 +45,7 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
     """JSON. ``what`` names the value in errors. Raises `Unencodable`, `PayloadTooLarge`."""
     try:
         text = msgspec.json.encode(value, enc_hook=_to_json)
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
         raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {error}") from None
     if b"null" in text:  # what msgspec makes of NaN and the infinities: a value would come back as another one
         try:
@@ -49,6 +54,10 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
             raise Unencodable(f"{what} holds a number that is not finite, which has no JSON form") from None
     if b"\\u0000" in text and _NUL.search(text) is not None:
         raise Unencodable(f"{what} has a NUL character, which PostgreSQL does not keep")
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise Unencodable(f"{what} has more than {MAX_DEPTH} objects and lists inside each other")
+    if len(text) > MAX_DIGITS and any(number[1] for number in _LONG_NUMBER.finditer(text)):
+        raise Unencodable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
     if len(text) > max_bytes:
         raise PayloadTooLarge(
             f"{what} is {len(text) / 1024:.0f} kB; at most {max_bytes / 1024:.0f} kB. Store it and return a key"
@@ -60,8 +69,19 @@ def decode(text: str, type_: Any) -> Any:
     """The value, checked against its type. Raises `ValueError` with the field and the reason."""
     try:
         return msgspec.json.decode(text, type=type_, dec_hook=_from_json)
-    except msgspec.DecodeError as error:  # ValidationError is one
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:  # TypeError: of a type that can't be asked for
         raise ValueError(str(error)) from None
+
+
+def _depth(text: bytes) -> int:
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        if found[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0][:1] != b'"':
+            depth -= 1
+    return deepest
 
 
 def shown(text: str) -> str:

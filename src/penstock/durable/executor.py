@@ -159,7 +159,7 @@ class Executor:
         if self._runs.get(run.held.key) is run:
             del self._runs[run.held.key]
         if event == "lost":
-            log.info("run %s is lost here: another executor has it, or it has ended", run.held.id)
+            log.info("run %s is lost here: another executor has it, or it has ended", run.held)
         if event == "blocked":
             self._leave_alone(run.held.key, detail)
             self.nursery.start_soon(self._block, run.held, detail)
@@ -169,7 +169,7 @@ class Executor:
     async def _block(self, held: Held, reason: str) -> None:
         with suppress(LeaseLost, Away):
             pause_s = await self.backend.block(held, reason)
-            log.error("run %s is blocked on code: %s. It is tried again in %.0f s", held.id, reason, pause_s)
+            log.error("run %s is blocked on code: %s. It is tried again in %.0f s", held, reason, pause_s)
 
     def _leave_alone(self, key: str, reason: str) -> None:
         now = trio.current_time()

@@ -18,8 +18,8 @@ import msgspec
 import trio
 
 from penstock.durable.activation import Activation, OpenCall
-from penstock.durable.backend import Away, Backend, Ending, Held, LeaseLost, Shown
-from penstock.durable.codec import encode
+from penstock.durable.backend import Away, Backend, Ending, Held, JournalFull, LeaseLost, Refused, Shown
+from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.step_host import StepHost, has_cancelled
@@ -50,6 +50,7 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     cancel_grace_s: float = 30.0
     journal_warn_records: int = 10_000
     journal_max_records: int = 100_000
+    payload_max_bytes: int = PAYLOAD_MAX_BYTES
     run: Limits = Limits()
 
 
@@ -85,16 +86,19 @@ class HeldRun:
 
     __slots__ = (
         "activation", "alarm_at", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends", "mail",
-        "must_read", "outbox", "pos", "quiet_since", "records", "replaying", "scopes", "shown_before", "wants_park",
+        "must_read", "outbox", "overflow", "pos", "quiet_since", "records", "replaying", "scopes", "shown_before",
+        "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
         self.activation = Activation(
-            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn, epoch=held.attempt
-        )
+            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn,
+            epoch=held.attempt, payload_max_bytes=keeper.limits.payload_max_bytes,
+        )  # fmt: skip
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
+        self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope] = {}
         self.must_read = self.replaying = not held.fresh
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = False
@@ -103,7 +107,7 @@ class HeldRun:
         self.shown_before: tuple[str | None, ...] = (None,)
 
     def _warn(self, text: str) -> None:
-        log.warning("run %s: %s", self.held.id, text)
+        log.warning("run %s: %s", self.held, text)
 
     @property
     def is_quiet(self) -> bool:
@@ -163,10 +167,9 @@ class HeldRun:
         except LeaseLost:
             self._leave("lost")
         except Blocked as error:
-            await self._block(str(error))
+            self._leave("blocked", str(error))
         except Exception as error:  # of ours, or of the backend: other runs go on
-            log.exception("run %s can't be gone on with", self.held.id)
-            await self._block(f"{type(error).__name__}: {error}")
+            self._give_up(error)
         finally:
             self.is_pumped = False
         self.keeper.arm(self)
@@ -180,13 +183,12 @@ class HeldRun:
                 self.activation.settle()
         elif self.must_read:
             await self._read()
-        elif self.outbox:
+        elif self.outbox and self.overflow is None:
             await self._append()
-        elif self.records > self.keeper.limits.journal_max_records:
-            text = f"JournalTooLong: {self.records:,} records; {self.keeper.limits.journal_max_records:,} at most"
-            await self._finish(Ending(failure=text))
+        elif self.overflow is not None:
+            await self._finish(Ending(failure=f"JournalTooLong: {self.overflow}"))
         elif self.activation.result is not None:
-            await self._finish(_ending(self.activation.result, self.held))
+            await self._finish(_ending(self.activation.result, self.activation))
         elif self.wants_park:
             await self._park()
         else:
@@ -215,7 +217,11 @@ class HeldRun:
         while self.outbox and len(batch) < APPEND_MAX_RECORDS and size < APPEND_MAX_BYTES:
             batch.append(self.outbox.popleft())
             size += len(batch[-1].payload or "")
-        stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
+        try:
+            stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
+        except JournalFull as error:
+            self.overflow = str(error)
+            return
         if stored is None:
             self.must_read = True
             return
@@ -227,12 +233,21 @@ class HeldRun:
     def _feed(self, record: Record) -> None:
         self.pos = record.pos
         self.records += 1
-        if self.records == self.keeper.limits.journal_warn_records:
-            log.warning("run %s has %d records in its journal", self.held.id, self.records)
+        limits = self.keeper.limits
+        if self.records > limits.journal_max_records:
+            self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most"
+        if self.records == limits.journal_warn_records:
+            log.warning("run %s has %d records in its journal", self.held, self.records)
         self.activation.feed(record, replaying=self.replaying)
 
     async def _finish(self, ending: Ending) -> None:
-        if await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending)):
+        ending = msgspec.structs.replace(ending, view=self.activation.info.view)
+        try:
+            ended = await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending))
+        except Refused as error:
+            ending = Ending(failure=f"the result of {self.held.workflow} can't be kept: {error}")
+            ended = await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending))
+        if ended:
             if ending.result is not None:
                 self.keeper.on_result(self.held, ending.result)
             self._leave("ended", ending.failure or "")
@@ -251,9 +266,9 @@ class HeldRun:
         else:
             self.must_read = True
 
-    async def _block(self, reason: str) -> None:
-        if not self.is_gone:
-            self._leave("blocked", reason)
+    def _give_up(self, error: Exception) -> None:
+        log.error("run %s can't be gone on with", self.held, exc_info=error)
+        self._leave("blocked", f"{type(error).__name__}: {error}")
 
     def _leave(self, event: str, detail: str = "") -> None:
         if not self.is_gone:
@@ -313,10 +328,13 @@ class HeldRun:
         if self.is_gone:
             return
         self.scopes.pop(call.path, None)
-        if outcome is None:
-            self.activation.attempt_stopped(call, abandoned=call.step.options.abandon)
-        else:
-            self.activation.attempt_ended(call, outcome, round((time.monotonic() - began) * 1000))
+        try:
+            if outcome is None:
+                self.activation.attempt_stopped(call, abandoned=call.step.options.abandon)
+            else:
+                self.activation.attempt_ended(call, outcome, round((time.monotonic() - began) * 1000))
+        except Exception as error:  # of ours, or of what the step gave: other runs go on
+            self._give_up(error)
         self.keeper.arm(self)
 
     async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope) -> None:
@@ -325,14 +343,14 @@ class HeldRun:
         if not self.is_gone and self.scopes.get(call.path) is scope:
             log.error(
                 "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
-                call.step.name, call.path, self.held.id, grace_s,
+                call.step.name, call.path, self.held, grace_s,
             )  # fmt: skip
 
 
-def _ending(outcome: Outcome, held: Held) -> Ending:
+def _ending(outcome: Outcome, run: Activation) -> Ending:
     if outcome.error is None:
         try:
-            return Ending(result=encode(outcome.value, f"the result of {held.workflow}"))
+            return Ending(result=run.workflow.encode_result(outcome.value, run.payload_max_bytes))
         except (Unencodable, PayloadTooLarge) as error:
             return Ending(failure=describe(error))
     return Ending(failure=describe(outcome.error), cancelled=isinstance(outcome.error, Cancelled))

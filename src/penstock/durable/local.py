@@ -17,16 +17,17 @@ import trio
 
 from penstock.client.errors import NotFound, error_for
 from penstock.core.state import InstanceStatus
-from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored
+from penstock.durable.backend import Away, Beat, Ending, Held, JournalFull, LeaseLost, Page, Refused, Shown, Stored
 from penstock.durable.workflow import Workflow
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalRecord, NewRecord, RunEnd, Taken
+from penstock.engine.payload import check_json_value
 from penstock.engine.vocabulary import InstanceFilter
+from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
-from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.kernel.record import Kind, Record
 from penstock.runtime.node import Node
 from penstock.runtime.stopping import Stopping
@@ -41,6 +42,8 @@ MAX_CONNECTIONS = 6
 CLIENT_MAX_CONNECTIONS = 2
 PROBE_INTERVAL_S = 1.0
 """A program is told of new runs by hints; its looks into the queue are for those that were lost."""
+NAMES_MAX = 10_000
+PAGE_RECORDS = 500
 
 
 def _settings(dsn: str | None, *, serves: bool) -> Settings:
@@ -84,7 +87,7 @@ async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncG
     settings = _settings(dsn, serves=serves)
     async with trio.open_nursery() as nursery:
         if settings.postgres_dsn is not None:
-            async with _node(settings, settings.postgres_dsn.reveal(), migrate=migrate) as engine:
+            async with _node(settings, settings.postgres_dsn.reveal(), migrate=migrate, works=serves) as engine:
                 yield engine
         else:
             async with run_embedded(settings.data_path, shared=True) as server:
@@ -96,7 +99,7 @@ async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncG
 
                 nursery.start_soon(watch)
                 try:
-                    async with _node(settings, server.dsn, migrate=True) as engine:
+                    async with _node(settings, server.dsn, migrate=True, works=serves) as engine:
                         yield engine
                 finally:
                     watching.cancel()
@@ -104,12 +107,12 @@ async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncG
 
 
 @asynccontextmanager
-async def _node(settings: Settings, dsn: str, *, migrate: bool) -> AsyncGenerator[Engine]:
+async def _node(settings: Settings, dsn: str, *, migrate: bool, works: bool) -> AsyncGenerator[Engine]:
     stopping = Stopping()
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            node = Node(settings, dsn, {}, started=task_status.started, migrate=migrate)
+            node = Node(settings, dsn, {}, started=task_status.started, migrate=migrate, works=works)
             await node.run(stopping)
 
         engine: Engine = await nursery.start(run)
@@ -120,8 +123,11 @@ async def _node(settings: Settings, dsn: str, *, migrate: bool) -> AsyncGenerato
 class LocalBackend:
     """The journals of one app's workflows, for one executor."""
 
-    def __init__(self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]]) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]], names: Mapping[str, str] | None = None
+    ) -> None:
+        """``names``: by instance the ids of runs that were started here."""
+        self._engine, self._names = engine, names or {}
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
@@ -152,6 +158,7 @@ class LocalBackend:
             fresh=taken.held.attempt == 1 and taken.mail == 0,
             expiries=taken.expiries,
             fence=taken.held,
+            name=taken.key or self._names.get(taken.instance_id, ""),
         )
 
     async def wait_mail(self) -> list[str]:
@@ -173,20 +180,28 @@ class LocalBackend:
             return None
         return [Stored(place.pos, place.at) for place in answer.placed]
 
+    def _kept(self, view: str | None) -> bytes | None:
+        """A view as it is stored; none where it is too much for this engine: no run ends for it."""
+        try:
+            return None if view is None else check_json_value(view.encode(), self._engine.limits, "view")
+        except (BadRequest, PayloadTooLarge):
+            return None
+
     async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
-        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        view, branches = self._kept(shown.view), _bytes(shown.branches)
         park = self._engine.journal.park(_lease(held), mail=mail, due_at=due, view=view, branches=branches)
         return await _asked(park)
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
         """End the run."""
+        view = self._kept(ending.view)
         if ending.result is not None:
-            end = RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + ending.result.encode() + b"}")
+            end = RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + ending.result.encode() + b"}", view=view)
         elif ending.cancelled:
-            end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure)
+            end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view)
         else:
-            end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed")
+            end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view)
         return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))
 
     async def block(self, held: Held, reason: str) -> float:
@@ -199,7 +214,7 @@ class LocalBackend:
 
     async def extend(self, held: Held, shown: Shown) -> Beat:
         """A heartbeat."""
-        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        view, branches = self._kept(shown.view), _bytes(shown.branches)
         answer = await _asked(self._engine.journal.extend(_lease(held), view=view, branches=branches))
         return Beat(answer.lease_left_s, answer.mail)
 
@@ -209,11 +224,18 @@ class LocalRuns:
 
     def __init__(self, engine: Engine, app: str) -> None:
         self._engine, self._app = engine, app
+        self.payload_max_bytes = engine.settings.payload_max_bytes
+        self.names: dict[str, str] = {}
+        """By instance the ids that runs were started with here: the latest, for messages."""
 
     async def start(self, workflow: Workflow[..., Any], arguments: str, id: str | None) -> str:
         """The instance id of a new run, or of the one that has this id."""
         code = CodeWorkflow(workflow.name, workflow.version, self._app)
         view = await told(self._engine.code.start(code, arguments.encode(), id=id))
+        if id is not None:
+            if len(self.names) >= NAMES_MAX:
+                del self.names[next(iter(self.names))]
+            self.names[view.id] = id
         return view.id
 
     async def find(self, id: str, workflows: Mapping[str, object]) -> str:
@@ -232,6 +254,25 @@ class LocalRuns:
         except NotFound:
             raise NotFound(f"there is no run with the id '{id}'") from None
 
+    async def latest(self, workflow: Workflow[..., Any], status: str | None, limit: int) -> list[tuple[str, str]]:
+        """The latest runs of a workflow, newest first: the id that each was started with, and its instance's."""
+        code = CodeWorkflow(workflow.name, workflow.version, self._app)
+        wanted = InstanceFilter(definition_id=code.definition_id, status=status)
+        instances, found, cursor = self._engine.instances, list[tuple[str, str]](), None
+        while len(found) < limit:
+            page = await told(instances.find_slice(wanted, cursor, limit - len(found)))
+            found += [(each.business_key or each.id, each.id) for each in await told(instances.summarize(page.ids))]
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """Some records of a run, oldest first, as REST shows them, and where the next ones are."""
+        page = await told(self._engine.runs.journal(instance_id, cursor, PAGE_RECORDS))
+        records: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(page.items))
+        return records, page.next
+
     async def look(self, instance_id: str) -> Instance:
         """The run as it is now."""
         return await told(self._engine.instances.get(instance_id))
@@ -242,24 +283,24 @@ class LocalRuns:
         tree: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return tree
 
-    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None) -> None:
+    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
         """A message."""
-        await told(self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup))
+        await told(self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup), id)
 
-    async def cancel(self, instance_id: str, reason: str | None, *, force: bool) -> None:
+    async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""
         if force:
-            await told(self._engine.instances.cancel(instance_id, reason, force=True))
+            await told(self._engine.instances.cancel(instance_id, reason, force=True), id)
         else:
-            await told(self._engine.runs.cancel(instance_id, reason))
+            await told(self._engine.runs.cancel(instance_id, reason), id)
 
 
-async def told(call: Awaitable[T]) -> T:
-    """What a caller gets: the engine's errors are those of its clients."""
+async def told(call: Awaitable[T], id: str | None = None) -> T:
+    """What a caller gets: the engine's errors are those of its clients, and name the run as the caller does."""
     try:
         return await call
     except PenstockError as error:
-        raise error_for(error.code, error.reason) from None
+        raise error_for(error.code, error.reason if id is None else f"run {id}: {error.reason}") from None
     except AWAY as error:
         raise error_for("unavailable", f"the database is away: {first_line(error)}") from error
 
@@ -270,6 +311,10 @@ async def _asked(call: Awaitable[T]) -> T:
         return await call
     except LeaseIsLost:
         raise LeaseLost from None
+    except JournalTooLong as error:
+        raise JournalFull(error.reason) from None
+    except (BadRequest, PayloadTooLarge) as error:
+        raise Refused(error.reason) from None
     except (Unavailable, TooManyRequests, *AWAY) as error:
         raise Away(first_line(error)) from error
 

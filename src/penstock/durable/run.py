@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -135,16 +135,32 @@ class Run(Generic[R]):
 
     async def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
         """A message, kept until the body receives it. With ``dedup`` a second one is the same one."""
-        await self._runs().send(self.instance_id, name, encode(value, f"message {name!r}"), dedup)
+        runs = self._runs()
+        text = encode(value, f"message {name!r}", runs.payload_max_bytes)
+        await runs.send(self.instance_id, name, text, dedup, id=self.id)
 
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
         """Cancel the body, which cleans up; or, with ``force``, end it without."""
-        await self._runs().cancel(self.instance_id, reason, force=force)
+        await self._runs().cancel(self.instance_id, reason, force=force, id=self.id)
 
     async def view(self) -> Any:
-        """What the body showed last with `set_view`; None before."""
+        """What the body showed last with `set_view`, also when it has ended; None before."""
         return (await self._runs().tree(self.instance_id)).get("view")
 
     async def tree(self) -> dict[str, Any]:
         """The run and its branches, as ``GET /v1/instances/{id}/tree`` shows them."""
         return await self._runs().tree(self.instance_id)
+
+    async def history(self) -> AsyncGenerator[dict[str, Any]]:
+        """Its journal, oldest record first, as ``GET /v1/instances/{id}/journal`` shows it; read in slices."""
+        cursor: str | None = None
+        while True:
+            records, cursor = await self.read_history(cursor)
+            for record in records:
+                yield record
+            if cursor is None:
+                return
+
+    async def read_history(self, cursor: str | None = None) -> tuple[list[dict[str, Any]], str | None]:
+        """A slice of it, and the cursor of the next one; None with the last."""
+        return await self._runs().journal(self.instance_id, cursor)

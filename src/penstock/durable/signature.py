@@ -53,5 +53,9 @@ class Parameters:
 
     def hints(self) -> dict[str, Any]:
         if self._hints is None:
-            self._hints = get_type_hints(self._function)
+            try:
+                self._hints = get_type_hints(self._function)
+            except NameError as error:
+                name = self._function.__qualname__
+                raise TypeError(f"{name}: its annotations can't be read at run time: {error}") from None
         return self._hints

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import NotInWorkflow
+from penstock.durable.errors import NotInWorkflow, Unencodable
 from penstock.durable.signature import Parameters
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
@@ -94,6 +94,21 @@ class StepCall:
         self.step, self.name, self.options, self.arguments = step, name, options, arguments
         self.digest: int | None = digest_of(arguments)
 
+    def encode_value(self, value: object, path: str, max_bytes: int) -> str:
+        """What it gave, as JSON that comes back as what the step says that it gives. Raises `Unencodable`,
+        `PayloadTooLarge`."""
+        text = encode(value, f"{self.name} at {path} returned a value that", max_bytes)
+        try:
+            decode(text, self.step.parameters.result_type())
+        except ValueError as error:
+            what = f"{self.name} at {path} returned {shown(text)} which is no {self._type()}"
+            raise Unencodable(f"{what}: {error}") from None
+        return text
+
+    def _type(self) -> str:
+        type_ = self.step.parameters.result_type()
+        return str(getattr(type_, "__name__", type_))
+
     def outcome(self, record: Record) -> Outcome:
         """What the body gets: always the decoded copy of what was recorded."""
         if record.kind in (Kind.STOPPED, Kind.ABANDONED):
@@ -101,13 +116,11 @@ class StepCall:
         text = record.payload or "null"
         if record.kind is Kind.FAILED:
             return Outcome(error=decode_error(text, self.step.known_errors(self.options)))
-        type_ = self.step.parameters.result_type()
         try:
-            return Outcome(decode(text, type_))
+            return Outcome(decode(text, self.step.parameters.result_type()))
         except ValueError as error:
-            type_name = getattr(type_, "__name__", str(type_))
             raise Undecodable(
-                f"at {record.path}: {self.name!r} returned {shown(text)} which is no {type_name}: {error}"
+                f"at {record.path}: {self.name!r} returned {shown(text)} which is no {self._type()}: {error}"
             ) from None
 
 
@@ -162,6 +175,7 @@ class Step(Generic[P, R]):
         return value
 
     async def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        self.parameters.hints()  # raises here, in the body, when there are none to be had
         arguments = encode(self.parameters.bound(args, kwargs), f"the arguments of {self.name}")
         value: R = await block(CallOperation(StepCall(self, self.name, self.options, arguments)))
         return value

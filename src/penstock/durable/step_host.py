@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from penstock.durable.errors import NonRetryable
 from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
@@ -51,6 +52,9 @@ class StepHost:
     async def _outcome(self, call: StepCall) -> Outcome:
         try:
             args, kwargs = call.step.parameters.arguments(call.arguments)  # copies: the body keeps its own
+        except ValueError as error:
+            return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
+        try:
             if call.step.is_async:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from penstock.durable.codec import decode, encode
+from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import BadDuration
+from penstock.durable.errors import BadDuration, Unencodable
 from penstock.durable.signature import Parameters
 
 P = ParamSpec("P")
@@ -39,13 +39,34 @@ class Workflow(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def encode_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, deadline: Duration | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        deadline: Duration | None = None,
+        max_bytes: int = PAYLOAD_MAX_BYTES,
     ) -> str:
         """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`, BadDuration."""
         bound = self.parameters.bound(args, kwargs)
         if deadline is not None:
             bound[DEADLINE] = seconds_of(deadline)
-        return encode(bound, f"the arguments of {self.name}")
+        text = encode(bound, f"the arguments of {self.name}", max_bytes)
+        try:
+            self.parameters.arguments(text)
+        except ValueError as error:
+            raise TypeError(f"{self.name} does not take these arguments: {error}") from None
+        return text
+
+    def encode_result(self, value: object, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
+        """JSON that comes back as what the body says that it gives. Raises `Unencodable`, `PayloadTooLarge`."""
+        text = encode(value, f"the result of {self.name}", max_bytes)
+        type_ = self.parameters.result_type()
+        try:
+            decode(text, type_)
+        except ValueError as error:
+            name = getattr(type_, "__name__", type_)
+            raise Unencodable(f"the result of {self.name} is {shown(text)} which is no {name}: {error}") from None
+        return text
 
     def body(self, arguments: str) -> Coroutine[Any, Any, R]:
         """The coroutine of a run, from its stored arguments. Raises `ValueError` with the field and the reason."""

@@ -177,7 +177,7 @@ class Code:
         if not jobs:
             return {}
         async with self._database.connection() as connection:
-            return await store.run_marks(connection, [ids.read_job(job.id).instance for job in jobs])
+            return await store.taken_runs(connection, [ids.read_job(job.id).instance for job in jobs])
 
 
 def _is_fresh(job: Job) -> bool:
@@ -202,6 +202,7 @@ def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
         taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
         mail=mark.mail,
+        key=mark.key,
         expiries=mark.expiries,
     )
 

@@ -41,7 +41,7 @@ from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
-from penstock.errors import BadRequest, LeaseLost, PayloadTooLarge, TooManyRequests, Unavailable
+from penstock.errors import BadRequest, JournalTooLong, LeaseLost, PayloadTooLarge, TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
@@ -115,12 +115,19 @@ class Journal:
         read. The lease is extended when half of it is over, or with ``extend``. Raises LeaseLost, PayloadTooLarge.
         """
         self._check(records)
+        lease = self._polls.leases.find(held.instance, held.seq)
+        limit = self._settings.journal_max_records
+        if lease is not None and lease.records + len(records) > limit:
+            raise JournalTooLong(f"the run has {lease.records:,} records, of {limit:,} at most")
         item = AppendItem(held, records, after=after, mail=mail, lease_s=self._extension(held, extend))
         if self._appending_bytes and self._appending_bytes + item.size_bytes > self._settings.journal_queue_max_bytes:
             raise TooManyRequests("too many bytes wait to be appended already")
         self._appending_bytes += item.size_bytes
         try:
-            return await self.lanes.append.submit(item)
+            answer: AppendAnswer = await self.lanes.append.submit(item)
+            if lease is not None and not answer.reread and answer.mail == mail:  # else they are counted when read
+                lease.records += len(records)
+            return answer
         finally:
             self._appending_bytes -= item.size_bytes
 
@@ -155,6 +162,13 @@ class Journal:
     async def read(self, instance: int, after: int = 0) -> JournalPage:
         """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. An outage of the database
         is waited out. Raises Unavailable."""
+        page = await self._read(instance, after)
+        lease = self._polls.leases.latest(instance)
+        if lease is not None:
+            lease.records = len(page.records) + (lease.records if after else 0)
+        return page
+
+    async def _read(self, instance: int, after: int) -> JournalPage:
         deadline, pause_s = trio.current_time() + self._settings.outage_wait_seconds, RETRY_FIRST_S
         while True:
             try:
@@ -194,7 +208,8 @@ class Journal:
         if end.output is not None:
             check_variables(end.output, self._limits, "result")
         failure = None if end.failure is None else clean_text(end.failure, self._settings.payload_max_bytes)
-        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure))
+        view = None if end.view is None else check_json_value(end.view, self._limits, "view").decode()
+        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view))
         return bool(await self.lanes.finish.submit(item))
 
     async def block(self, held: Held, reason: str) -> float:

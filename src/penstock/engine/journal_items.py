@@ -25,6 +25,7 @@ class RecordKind(IntEnum):
     MESSAGE = 6
     CANCEL = 7
     CHILD = 8
+    VIEW = 12
 
 
 class Taken(NamedTuple):
@@ -45,6 +46,8 @@ class Taken(NamedTuple):
     """What the database's clock showed then."""
     lease_left_s: float
     mail: int
+    key: str | None
+    """The id that it was started with; of one that was taken before, and was given one."""
     expiries: int
     """Takeovers without a record so far: from the third on the run is activated alone."""
 
@@ -73,11 +76,13 @@ class JournalPage(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """How a run ends. ``output`` is the JSON object ``{"result": …}`` of one that completed."""
+    """How a run ends. ``output`` is the JSON object ``{"result": …}`` of one that completed, ``view`` what it showed
+    last (JSON)."""
 
     status: InstanceStatus
     output: bytes | None = None
     failure: str | None = None
+    view: bytes | None = None
 
 
 class Extended(NamedTuple):

@@ -346,7 +346,7 @@ class JournalLanes:
     async def _finish(self, connection: TrioConnection, items: list[FinishItem], again: bool) -> None:
         items.sort(key=_instance)
         with self._metrics.db_transaction_seconds["finish"].time():
-            done = await store.finish(connection, [item.finish for item in items])
+            done = await store.finish(connection, [item.finish for item in items], view=RecordKind.VIEW)
         refused: list[FinishItem] = []
         for item in items:
             if item.instance in done:

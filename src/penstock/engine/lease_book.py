@@ -39,6 +39,7 @@ class GrantedLease(msgspec.Struct):
     worker: str
     ends_at: float
     looks: int = 0  # how often the sweep found it neither over nor gone
+    records: int = 0  # of a run: how many its journal has, as far as they were read or written under this lease
 
 
 class LeaseBook:
@@ -72,6 +73,10 @@ class LeaseBook:
         """The lease of an execution."""
         lease = self._leases.get(token)
         return lease if lease is not None and lease.seq == seq else None
+
+    def latest(self, token: int) -> GrantedLease | None:
+        """The lease of the token's latest execution."""
+        return self._leases.get(token)
 
     def forget(self, token: int, seq: int) -> None:
         """The execution closed: there is no lease of it any more, nor of those before it."""

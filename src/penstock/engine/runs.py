@@ -36,7 +36,7 @@ TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
     1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 5: "clock", 6: "message", 7: "cancel", 8: "child", 9: "retry",
-    10: "begun", 11: "supplied",
+    10: "begun", 11: "supplied", 12: "view",
 }  # fmt: skip
 """Kinds of records as clients read them."""
 _STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
@@ -185,6 +185,7 @@ class Runs:
             row, loaded = await self._run(connection, number, instance_id)
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
             about = await store.about(connection, number)
+            view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         active = row.status == InstanceStatus.ACTIVE
         return RunTree(
@@ -193,7 +194,7 @@ class Runs:
             workflow=code["name"],
             version=code["version"],
             branches=_branches(records, _open_branches(about)),
-            view=None if about is None or about.view is None else msgspec.Raw(about.view.encode()),
+            view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded.definition.steps[0].job_type or ""),
             mail=0 if about is None else about.mail,
         )

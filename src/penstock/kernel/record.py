@@ -21,6 +21,7 @@ class Kind(IntEnum):
     RETRY = 9  # an attempt failed, the next one is due; no outcome
     BEGUN = 10
     SUPPLIED = 11  # an operator's outcome in place of the step's
+    VIEW = 12  # what the run showed last; comes with its end
 
 
 OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})

@@ -90,11 +90,13 @@ class Node:
         started: Callable[[Engine], None] = lambda engine: None,
         *,
         migrate: bool = True,
+        works: bool = True,
     ) -> None:
+        """``works``: without it nothing is done by itself (timers, leases, retention), for a program that only asks."""
         self._settings = settings
         self._gate = gate
         self._started = started
-        self._migrate = migrate
+        self._migrate, self._works = migrate, works
         self._dsn = dsn
         self._sockets = sockets
         self._metrics = Metrics(__version__, kafka=settings.through_kafka)
@@ -198,6 +200,8 @@ class Node:
         self, supervisor: Supervisor, engine: Engine, membership: Membership, dispatch: Dispatch | None
     ) -> list[str]:
         """The loops around the engine; their names."""
+        if not self._works:  # its number has to stay its own, and others hear of what it starts
+            return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         membership.on_lost = sweeper.scan_soon
         membership.on_dead = sweeper.note_dead
@@ -233,6 +237,9 @@ class Node:
             steps["certificates"] = self._tls.refresh_step
         if self._reporter is not None:
             steps["metrics report"] = self._reporter.step
+        return await self._supervise(supervisor, steps)
+
+    async def _supervise(self, supervisor: Supervisor, steps: dict[str, Callable[[], Awaitable[object]]]) -> list[str]:
         for name, step in steps.items():
             await supervisor.start(name, partial(forever, name, step, self._metrics))
         return list(steps)
@@ -245,9 +252,7 @@ class Node:
         membership.on_tokens_changed = access.hint
         if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
             log.warning("nobody can call yet: make a token with `penstock token new`")
-        for name, step in access.steps().items():
-            await supervisor.start(name, partial(forever, name, step, self._metrics))
-        return list(access.steps())
+        return await self._supervise(supervisor, access.steps())
 
     async def _flush(self, supervisor: Supervisor, engine: Engine) -> None:
         batchers = engine.batchers()

@@ -368,6 +368,9 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     payload_max_bytes: Annotated[
         int, _runs("Arguments, a message, or what a step gave, as JSON; over it 413.", 1_024, 16_777_216)
     ] = 262_144
+    journal_max_records: Annotated[
+        int, _runs("Records of a run's journal; one that wants more ends as FAILED.", 100, 10_000_000)
+    ] = 100_000
     messages_unread_max_items: Annotated[
         int, _runs("Messages that a run was sent since it last did anything; more are refused with 503.", 1, 100_000)
     ] = 10_000

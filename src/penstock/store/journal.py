@@ -144,6 +144,7 @@ class Finish(NamedTuple):
     end_step: int
     output: bytes | None
     failure: str | None
+    view: str | None = None
 
 
 class Woken(NamedTuple):
@@ -198,10 +199,11 @@ class Backend(NamedTuple):
 
 
 class RunMark(NamedTuple):
-    """What a job does not tell of its run."""
+    """What a job does not tell of its run. ``key``: the id that it was started with, where that was asked for."""
 
     mail: int
     expiries: int
+    key: str | None = None
 
 
 def _held(items: Sequence[Held]) -> tuple[str, str, str, str]:
@@ -311,6 +313,20 @@ async def run_marks(connection: TrioConnection, instances: Sequence[int]) -> dic
     return {id: RunMark(mail, expiries) for id, mail, expiries in rows}
 
 
+async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, RunMark]:
+    """By instance, of those that have not ended, with their keys."""
+    rows = cast(Any, await connection.fetch(SQL["taken_runs"], (arrays.ints(instances),)))
+    return {id: RunMark(mail, expiries, key) for id, mail, expiries, key in rows}
+
+
+async def last_view(connection: TrioConnection, instance: int, view: int) -> str | None:
+    """What a run that has ended showed last, as JSON; ``view`` is the kind of that record. Raises KeyMissing."""
+    rows = await connection.fetch(SQL["last_view"], (instance, view))
+    text = cast("str | None", rows[0][0]) if rows else None
+    vault = connection.vault
+    return text if vault is None or text is None else vault.open_value(text, PAYLOAD)
+
+
 async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[RunState]:
     """How runs stand now, in order. Reads only."""
     params = (arrays.ints(run.instance for run in runs), arrays.ints(run.seq for run in runs))
@@ -368,8 +384,9 @@ async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) ->
         return [Woken(*cast(Any, row)) for row in await connection.fetch(SQL["wake_runs"], (tokens, seqs, ids))]
 
 
-async def finish(connection: TrioConnection, items: Sequence[Finish]) -> set[int]:
-    """End runs; the instances that were. Those that are not in the answer were refused."""
+async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> set[int]:
+    """End runs; the instances that were. ``view``: the kind of record for what they showed last. Those that are
+    not in the answer were refused."""
     params = (
         *_held([item.held for item in items]),
         arrays.ints(item.mail for item in items),
@@ -377,6 +394,8 @@ async def finish(connection: TrioConnection, items: Sequence[Finish]) -> set[int
         arrays.ints(item.end_step for item in items),
         arrays.sealed((item.output for item in items), connection.vault),
         arrays.texts(item.failure for item in items),
+        _seal([item.view for item in items], connection.vault),
+        view,
     )
     return {cast(int, row[0]) for row in await connection.fetch(SQL["finish_runs"], params)}
 

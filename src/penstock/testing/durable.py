@@ -24,6 +24,7 @@ import trio.testing
 from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.step import Step, StepCall, StepInfo, current_step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
@@ -181,6 +182,11 @@ class _Memory:
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
                 self._end(what)
+        if outcome.error is None:
+            try:
+                run.workflow.encode_result(outcome.value)
+            except (Unencodable, PayloadTooLarge) as error:
+                return Outcome(error=error)
         return outcome
 
     def _deliver(self, record: Record) -> None:

@@ -57,6 +57,19 @@ WHERE n = 1 OR size <= $4::bigint ORDER BY pos
 -- What is not in the job: of runs $1, how much others have written, and the takeovers without a record.
 SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
 
+-- name: taken_runs
+-- What is not in the job of a run that is taken: as `run_marks`, and the id that it was started with.
+SELECT t.id, t.mail, t.expiries, i.business_key
+FROM unnest($1::bigint[]) AS k(id)
+CROSS JOIN LATERAL (
+  SELECT t.id, t.mail, t.expiries FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
+CROSS JOIN LATERAL (SELECT i.business_key FROM instance i WHERE i.id = k.id OFFSET 0) i
+
+-- name: last_view
+-- What a run ($1 instance) that has ended showed last: its last record, if that is of the kind $2.
+SELECT payload FROM (SELECT kind, payload FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT 1) j
+WHERE kind = $2::smallint
+
 -- name: run_states
 -- How runs stand ($1 instance $2 seq), in order: the token's columns, or how the execution was closed and by whom.
 SELECT i.status, t.state, t.attempt, t.claimed_by, t.mail, c.attempt, c.worker
@@ -191,19 +204,20 @@ gone AS (DELETE FROM timer d USING run r WHERE d.ctid = r.row)
 SELECT r.token_id, r.seq, (SELECT j.name FROM woken w JOIN job_type j ON j.id = w.job_type WHERE w.id = r.token_id) FROM run r
 
 -- name: finish_runs
--- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure.
--- A run that is not returned has mail, or is not the holder's.
+-- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure
+-- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11. A run that is not returned has
+-- mail, or is not the holder's.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::smallint[], $7::smallint[],
-                       $8::text[], $9::text[])
-    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure)),
+                       $8::text[], $9::text[], $10::text[])
+    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure, shown)),
 ended AS (
   DELETE FROM token t USING item i CROSS JOIN LATERAL (
     SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure),
+    i.output, i.failure, i.shown),
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM ended) AS after_the_locks),
 disarmed AS (
   DELETE FROM timer d USING ended e CROSS JOIN LATERAL (
@@ -217,6 +231,9 @@ closed AS (
     CASE status WHEN 1 /* COMPLETED */ THEN end_step END, claimed_by, failure,
     output::jsonb
   FROM ended, clock),
+shown AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, payload)
+  SELECT instance_id, nextval('step_seq'), now, $11::smallint, 1, '', shown FROM ended, clock WHERE shown IS NOT NULL),
 finished AS (
   UPDATE instance i SET status = e.status, ended_at = clock.now, failure = e.failure
   FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock

@@ -1,0 +1,180 @@
+"""What an `App` gives of runs: found again, with their journal, view and id; and an `App` that is only a client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+
+from penstock.client import Conflict, NotFound
+from penstock.durable import App, Run, RunFailed, receive, set_view, sleep, step, workflow
+from penstock.runtime.supervise import forever
+from tests.waiting import wait_until
+
+BOUND_S = 60.0
+
+
+@step
+async def double(n: int) -> int:
+    return n * 2
+
+
+@workflow
+async def orders(n: int) -> int:
+    set_view({"stage": "begun"})
+    twice = await double(n)
+    if n > 10:
+        await receive("go on", bool)
+    set_view({"stage": "shipped"})
+    return twice
+
+
+@workflow
+async def endless() -> None:
+    while True:
+        await double(1)
+
+
+@asynccontextmanager
+async def serving(dsn: str, name: str = "") -> AsyncGenerator[App]:
+    with trio.fail_after(BOUND_S):
+        async with App(orders, endless, at=dsn, name=name) as app:
+            yield app
+
+
+async def test_runs_are_found_newest_first_and_by_status(database_dsn: str):
+    async with serving(database_dsn) as app:
+        first = await app.start(orders, 1, id="o-1")
+        await first.result()
+        second = await app.start(orders, 11)
+        third = await app.start(orders, 12, id="o-3")
+        assert [run.id for run in await app.find(orders)] == ["o-3", second.id, "o-1"]
+        assert [run.id for run in await app.find(orders, limit=2)] == ["o-3", second.id]
+        [ended] = await app.find(orders, status="COMPLETED")
+        assert await ended.result() == 2
+        assert await app.find(endless) == []
+        with pytest.raises(ValueError, match="limit is between 1 and 1,000"):
+            await app.find(orders, limit=0)
+        for run in (second, third):
+            await run.send("go on", True)
+            await run.result()
+
+
+async def test_the_view_and_the_journal_are_there_after_the_end(database_dsn: str):
+    async with serving(database_dsn) as app:
+        run = await app.start(orders, 1)
+        assert await run.result() == 2
+        assert await run.view() == {"stage": "shipped"}
+        records = [(record["kind"], record.get("name"), record.get("payload")) async for record in run.history()]
+    assert records == [("done", "double", 2), ("view", None, {"stage": "shipped"})]
+
+
+async def test_a_long_journal_is_read_in_slices(database_dsn: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.durable.local.PAGE_RECORDS", 3)
+    monkeypatch.setenv("WE_JOURNAL_MAX_RECORDS", "100")
+    async with serving(database_dsn) as app:
+        run = await app.start(endless, id="e-1")
+        with pytest.raises(RunFailed, match=r"run e-1 failed: JournalTooLong: the run has 100 records, of 100 at most"):
+            await run.result()
+        paths = [record["path"] async for record in run.history()]
+    assert paths == [f"/{n}" for n in range(100)]
+
+
+async def test_a_journal_is_counted_on_by_who_takes_over(database_dsn: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WE_JOURNAL_MAX_RECORDS", "100")
+
+    @workflow(name="slow")
+    async def slow(pauses: bool) -> None:
+        for n in range(200):
+            await double(n)
+            if n == 60 and pauses:
+                await receive("go on", bool)
+
+    with trio.fail_after(BOUND_S):
+        async with App(slow, at=database_dsn) as app:
+            run = await app.start(slow, True, id="s-1")
+            await wait_until(lambda: has_records(run, 61))
+        async with App(slow, at=database_dsn) as app:
+            run = await app.get("s-1", slow)
+            await run.send("go on", True)
+            with pytest.raises(RunFailed, match="JournalTooLong: the run has 100 records"):
+                await run.result()
+
+
+async def test_errors_name_the_run_as_its_caller_does(database_dsn: str):
+    async with serving(database_dsn) as app:
+        run = await app.start(orders, 1, id="o-1")
+        await run.result()
+        with pytest.raises(Conflict, match="run o-1: the run has ended: it is COMPLETED"):
+            await run.send("go on", True)
+        with pytest.raises(Conflict, match="run o-1: "):
+            await run.cancel()
+        with pytest.raises(NotFound, match="there is no run with the id 'o-2'"):
+            await app.get("o-2")
+
+
+async def test_the_log_names_the_run_as_its_caller_does(database_dsn: str, caplog: pytest.LogCaptureFixture):
+    other = workflow(name="orders")(sleeps)
+
+    async def is_told() -> bool:
+        return "run o-1 is blocked on code: the journal has /0 'double'" in caplog.text
+
+    with caplog.at_level(logging.ERROR, "penstock.durable"):
+        async with serving(database_dsn) as app:
+            run = await app.start(orders, 11, id="o-1")
+            await wait_until(lambda: has_records(run, 1))
+        with trio.fail_after(BOUND_S):
+            async with App(other, at=database_dsn) as app:
+                await (await app.get("o-1")).send("go on", True)
+                await wait_until(is_told)
+
+
+async def sleeps(n: int) -> None:
+    await sleep("1 h")
+
+
+async def has_records(run: Run[Any], count: int) -> bool:
+    return len([record async for record in run.history()]) >= count
+
+
+def noting(names: list[str]) -> Callable[..., Awaitable[None]]:
+    async def noted(name: str, *args: Any, task_status: trio.TaskStatus[None]) -> None:
+        names.append(name)
+        await forever(name, *args, task_status=task_status)
+
+    return noted
+
+
+def connections(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        [count] = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
+        ).fetchall()
+    return int(count[0])
+
+
+async def test_a_client_starts_no_loops_and_has_two_connections(database_dsn: str):
+    started: list[str] = []
+    async with serving(database_dsn) as app:
+        run = await app.start(orders, 11, id="o-1")
+        before = connections(database_dsn)
+
+        async def ask(client: App) -> None:
+            found = await client.get("o-1", orders)
+            assert await found.status() in ("ACTIVE", "WAITING")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("penstock.runtime.node.forever", noting(started))
+            async with App(at=database_dsn) as client:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(20):
+                        nursery.start_soon(ask, client)
+                assert connections(database_dsn) - before <= 2
+        await run.send("go on", True)
+        await run.result()
+    assert sorted(started) == ["membership", "notifier"]
