@@ -198,3 +198,14 @@ async def test_a_list_no_older_engine_kept_is_filled(driver: Driver, monkeypatch
     assert await inbox.fill()
     assert [task.instance_id for task in (await look(driver)).items] == started
     assert find_broken(driver.dsn) == []
+
+
+async def test_a_summary_names_the_task_without_secrets(driver: Driver) -> None:
+    forms = {"alone": {"summary": "who + ', ' + amount + ' EUR'"}, "other": {"summary": "secret"}}
+    body = definition(
+        gateway("fork", "alone", "other", "bad"), user("alone", "join"), user("other", "join"), user("bad", "join"),
+        joining(), end(), metadata={"forms": forms | {"bad": [1]}, "secretVariables": ["secret"]},
+    )  # fmt: skip
+    await driver.run(body, {"who": "Nadia", "amount": "92000", "secret": "x"})
+    found = {task.step_id: task.summary for task in (await look(driver)).items}
+    assert found == {"alone": "Nadia, 92000 EUR", "other": None, "bad": None}

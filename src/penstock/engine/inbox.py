@@ -7,8 +7,8 @@ open: its row comes and goes with the execution (`store.full_path`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, cast
 
 import msgspec
 import trio
@@ -16,21 +16,31 @@ import trio
 from penstock.access.identity import actor, current_identity
 from penstock.access.roles import Permission
 from penstock.core.definition import Step, StepType
+from penstock.core.expression import ExpressionError, OutOfSteps, parse
 from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.paging import NAME_MAX_CHARS, slice_limit
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
+from penstock.offload import run_sized
 from penstock.store import audit as audit_store
 from penstock.store import definitions as definition_store
 from penstock.store import inbox as store
 from penstock.store import instances as instance_store
+from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.inbox import OpenTask, TaskKey
 
 LOOK_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
+SUMMARIES_MAX_BYTES: Final = 1_048_576
+"""Of variables that are read for the summaries of one page: those with the lowest ids first."""
+SUMMARY_MAX_CHARS: Final = 500
+"""Of the expression, and of what it gives."""
+SUMMARY_STEPS: Final = 2_000
+"""Of the evaluation of one: below a millisecond."""
 FILL_S: Final = 2.0
 """Of each round of housekeeping, for a list that is not whole yet."""
 FILL_ROWS: Final = 500
@@ -49,6 +59,8 @@ class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     business_key: str | None = None
     assignee: str | None = None
     next_timer: datetime | None = None
+    summary: str | None = None
+    """What `metadata.forms[stepId].summary`, an expression, gives for the instance's variables."""
 
 
 class TaskSlice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,8 +121,38 @@ class Inbox:
                 if job_types is None:
                     job_types = await store.types(connection)
                 keys, last, more = await self._walk(connection, job_types, after, wanted, unclaimed, limit)
-            items = [await self._view(connection, task) for task in await store.read(connection, keys)]
+            tasks = await store.read(connection, keys)
+            items = [await self._view(connection, task) for task in tasks]
+            summaries = await self._summaries(connection, tasks)
+        items = [
+            item if text is None else msgspec.structs.replace(item, summary=text)
+            for item, text in zip(items, summaries, strict=True)
+        ]
         return TaskSlice(items=items, next=str(last) if more else None)
+
+    async def _summaries(self, connection: TrioConnection, tasks: Sequence[OpenTask]) -> list[str | None]:
+        """None where a definition has none, or it does not apply; of `SUMMARIES_MAX_BYTES` of variables."""
+        loaded = [await self._definitions.by_key(connection, task.definition) for task in tasks]
+        sources = [
+            summary_of(definition.definition.metadata, definition.definition.steps[task.step].id)
+            for definition, task in zip(loaded, tasks, strict=True)
+        ]
+        asked = sorted({task.instance for task, source in zip(tasks, sources, strict=True) if source is not None})
+        if not asked:
+            return [None] * len(tasks)
+        await current_hold().reserve_soon(COPIES * SUMMARIES_MAX_BYTES)
+        variables, _ = await variable_store.read_within(connection, asked, SUMMARIES_MAX_BYTES)
+        now = datetime.now(UTC)
+
+        def evaluate() -> list[str | None]:
+            return [
+                None
+                if source is None or (text := variables.get(task.instance)) is None
+                else _summary(source, text, definition.secret_variables, now)
+                for task, source, definition in zip(tasks, sources, loaded, strict=True)
+            ]
+
+        return await run_sized(sum(map(len, variables.values())), evaluate)
 
     async def _walk(
         self,
@@ -261,6 +303,25 @@ class Inbox:
         if loaded.code or loaded.definition.steps[row.step].type is not StepType.USER_TASK:
             return None
         return loaded.task_type_of(row.step)
+
+
+def summary_of(metadata: object, step_id: str) -> str | None:
+    """The expression in ``metadata.forms[step].summary``. Metadata may be anything."""
+    for name in ("forms", step_id, "summary"):
+        metadata = cast("dict[str, object]", metadata).get(name) if isinstance(metadata, dict) else None
+    return metadata if isinstance(metadata, str) and len(metadata) <= SUMMARY_MAX_CHARS else None
+
+
+def _summary(source: str, variables: str, secret: frozenset[str], now: datetime) -> str | None:
+    values = {name: value for name, value in msgspec.json.decode(variables).items() if name not in secret}
+    try:
+        found, _ = parse(source).measure(values, now, None, SUMMARY_STEPS)
+    except (ExpressionError, OutOfSteps):
+        return None
+    if found is None:
+        return None
+    text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+    return text[:SUMMARY_MAX_CHARS]
 
 
 def _not_open(step_id: str) -> NotFound:
