@@ -18,11 +18,13 @@ import { chooseTheme, currentTheme } from "./theme";
 
 // Pages with a picture load it when they are opened.
 const InstancePage = lazy(() => import("./pages/instance").then((page) => ({ default: page.InstancePage })));
+const TasksPage = lazy(() => import("./pages/tasks").then((page) => ({ default: page.TasksPage })));
 const DefinitionPage = lazy(() => import("./pages/definition").then((page) => ({ default: page.DefinitionPage })));
 
 const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o" },
   { path: "/instances", name: "Instances", icon: "instances", key: "g i" },
+  { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
   { path: "/jobs", name: "Failed jobs", icon: "jobs", key: "g j" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
@@ -74,6 +76,7 @@ export function Console() {
             <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/definitions" component={DefinitionsPage} />
             <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/tasks" component={TasksPage} />
             <Route path="/jobs" component={FailedJobsPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/bulk" component={BulkPage} />
@@ -213,6 +216,7 @@ const KEYS: [string, string][] = [
   ["j k", "Next row, row before"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],
+  ["c", "Claim the task"],
   ["r", "Retry the failed instance"],
   ["?", "This help"],
   ["Esc", "Close"],

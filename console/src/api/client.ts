@@ -15,6 +15,7 @@ export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
 export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
+export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
 export type BulkPreview = Schemas["BulkPreview"];
 export type BulkView = Schemas["BulkView"];
@@ -146,6 +147,12 @@ export const engine = {
     post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
   cancel: (id: string, reason: string) => post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),
   retry: (id: string) => post<unknown>("/v1/instances/{id}/retry", { path: { id } }),
+  editVariables: (id: string, set: Variables, remove: string[], note: string) =>
+    post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),
+  tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["TaskSlice"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  claimTask: (id: string, stepId: string, by: string | undefined) => post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id, stepId }, body: by === undefined ? {} : { by } }),
+  releaseTask: (id: string, stepId: string) => post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id, stepId }, body: {} }),
   signal: (id: string, stepId: string, variables: Variables, key: string) =>
     post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, body: variables, headers: { "Idempotency-Key": key } }),
   completeTask: (id: string, stepId: string, variables: Variables) =>

@@ -1721,6 +1721,7 @@ export interface components {
             businessKey?: string;
             assignee?: string;
             nextTimer?: string;
+            summary?: string;
         };
         /**
          * UserTaskBody

@@ -14,6 +14,7 @@ import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
 import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
+import { EditDialog } from "./edit";
 import { StartDialog } from "./start";
 
 const REFRESH_MS = 1_000;
@@ -83,7 +84,7 @@ function Drawn({ definition, history, selected, select }: { definition: Definiti
   return <Picture definition={definition} states={states} taken={taken} selected={selected} onSelect={select} />;
 }
 
-type Asked = "retry" | "cancel" | "signal" | "complete" | "again";
+type Asked = "retry" | "cancel" | "signal" | "complete" | "again" | "edit";
 
 function Heading({ instance, definition }: { instance: Instance; definition: Definition | undefined }) {
   const [asked, setAsked] = useState<Asked>();
@@ -112,6 +113,11 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
           {!open && operates && (
             <button type="button" className="btn" onClick={() => setAsked("again")}>
               Start again with these variables
+            </button>
+          )}
+          {operates && (instance.status === "FAILED" || instance.status === "WAITING") && (
+            <button type="button" className="btn" onClick={() => setAsked("edit")}>
+              Edit variables…
             </button>
           )}
           {open && operates && (
@@ -152,6 +158,7 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
           </div>
         </Dialog>
       )}
+      {asked === "edit" && <EditDialog instance={instance} close={close} done={done} />}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} close={close} done={done} />}
       {asked === "complete" && (
         <Dialog title="Complete a task" verb="Complete" close={close} act={(form) => engine.completeTask(instance.id, String(form.get("step")), variablesOf(String(form.get("variables")))).then(done)}>

@@ -1,0 +1,34 @@
+import { expect, test } from "vitest";
+import { given, initial, problemsOf, type Schema } from "./form";
+
+const SCHEMA: Schema = {
+  type: "object",
+  required: ["decision", "amount"],
+  properties: {
+    decision: { enum: ["approve", "decline"] },
+    amount: { type: "integer", minimum: 1, maximum: 92_000 },
+    seen: { type: "boolean" },
+    reason: { type: "string", maxLength: 5, default: "none" },
+    to: { type: "object", required: ["city"], properties: { city: { type: "string" } } },
+  },
+};
+
+test("a form begins with its defaults", () => {
+  expect(initial(SCHEMA)).toEqual({ seen: false, reason: "none", to: {} });
+});
+
+test("each problem stands at its field", () => {
+  expect(problemsOf(SCHEMA, initial(SCHEMA))).toEqual({ decision: "Needed", amount: "Needed", "to.city": "Needed" });
+  const values = { decision: "perhaps", amount: 1.5, reason: "too long", to: { city: "Kraków" } };
+  expect(problemsOf(SCHEMA, values)).toEqual({ decision: "None of the choices", amount: "A whole number", reason: "At most 5 characters" });
+  expect(problemsOf(SCHEMA, { ...values, decision: "approve", amount: 95_000, reason: "" })).toEqual({ amount: `At most ${(92_000).toLocaleString()}` });
+});
+
+test("a pattern that can't be read stops nobody", () => {
+  const schema: Schema = { properties: { a: { type: "string", pattern: "(" }, b: { type: "string", pattern: "^x+$" } } };
+  expect(problemsOf(schema, { a: "y", b: "y" })).toEqual({ b: "Not in the form that is asked for" });
+});
+
+test("empty fields are left out", () => {
+  expect(given({ a: "", b: undefined, c: 0, d: false })).toEqual({ c: 0, d: false });
+});

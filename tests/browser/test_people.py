@@ -1,0 +1,132 @@
+"""What people do at the console for instances: mend variables, do tasks one after the other; counted in clicks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import definition, end, linear, step
+from tests import postgres
+from tests.browser.test_console import TIMEOUT_MS, Visitor, complete, fail, start, upload, violations
+from tests.runtime.engine_process import EngineProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+FORM = {
+    "type": "object",
+    "required": ["decision", "amount"],
+    "properties": {
+        "decision": {"title": "Decision", "enum": ["approve", "decline"]},
+        "amount": {"title": "Approved amount", "type": "integer", "maximum": 92_000},
+        "seen": {"title": "I have seen the identity document", "type": "boolean"},
+        "reason": {"title": "Reason", "type": "string"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
+        process.wait_ready()
+        review = step(
+            "review", "USER_TASK", name="Review by an officer", jobType="officers", nextStep="end",
+            boundaryEvents=[{"type": "TIMER", "duration": "PT2H", "targetStepId": "end", "interrupting": True}],
+        )  # fmt: skip
+        forms = {"review": {"schema": FORM, "summary": "who"}}
+        upload(process, definition(review, end(), definition_id="loan", metadata={"forms": forms}))
+        upload(
+            process,
+            definition(step("free", "USER_TASK", jobType="others", nextStep="end"), end(), definition_id="free"),
+        )
+        upload(process, linear(1, definition_id="mend", job_type="mend"))
+        yield process
+
+
+@pytest.fixture
+def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
+    found = Visitor(page, engine)
+    yield found
+    assert found.complaints == []
+
+
+def test_bad_data_is_mended_and_retried_with_four_clicks(visitor: Visitor, engine: EngineProcess) -> None:
+    """Edit variables, save, Retry, and the dialog that asks once more."""
+    instance = start(engine, "mend", "E-1", {"amount": "25 EUR", "keep": [1], "drop": True})
+    fail(engine, instance, "mend", "amount is no number")
+    visitor.go(f"instances/{instance}").see("amount is no number")
+    visitor.click("button", "Edit variables…")
+    visitor.page.get_by_label("Variables, as a JSON object").fill('{"amount": 25, "keep": [1]}')
+    visitor.page.get_by_label("Note, for the audit trail").fill("a typo")
+    visitor.click("button", "Save")
+    visitor.click("button", "Retry", exact=True)
+    visitor.page.get_by_role("dialog").get_by_role("button", name="Retry").click(timeout=TIMEOUT_MS)
+    visitor.clicks += 1
+    visitor.see("waits for a worker")
+    complete(engine, instance, "mend")
+    visitor.see("Completed")
+    assert visitor.clicks == 4
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["variables"] == {"amount": 25, "keep": [1]}
+    visitor.click("tab", "Audit")
+    visitor.see("amount, -drop: a typo")
+
+
+def test_tasks_are_done_one_after_the_other_with_one_click(visitor: Visitor, engine: EngineProcess) -> None:
+    names = ("Nadia Fiore", "Jan Kowal")
+    started = [start(engine, "loan", f"L-{n}", {"who": name, "score": 668}) for n, name in enumerate(names)]
+    visitor.go("tasks?jobType=officers").see_role("heading", "Review by an officer")
+    visitor.see("timer in 1 h")
+    visitor.see("668")
+    page = visitor.page
+    page.get_by_role("radio", name="approve").check()
+    page.get_by_label("Approved amount").fill("95000")
+    visitor.click("button", "Complete")
+    visitor.see("At most 92,000")
+    assert violations(page) == []
+    page.get_by_label("Approved amount").fill("90000")
+    page.get_by_label("Reason").fill("two statements")
+    page.keyboard.press("Control+Enter")
+    page.get_by_label("Task", exact=True).get_by_text("Jan Kowal").wait_for(timeout=TIMEOUT_MS)
+    found = engine.call("GET", f"/v1/instances/{started[0]}")[1]
+    assert (found["status"], found["variables"]) == (
+        "COMPLETED",
+        {"who": "Nadia Fiore", "score": 668, "decision": "approve", "amount": 90_000, "seen": False,
+         "reason": "two statements"},
+    )  # fmt: skip
+    page.get_by_role("radio", name="decline").check()
+    page.get_by_label("Approved amount").fill("1")
+    visitor.click("button", "Complete")
+    visitor.see("Nothing waits for a person")
+    assert visitor.clicks == 2, "one was refused, one task needed one"
+
+
+def test_a_task_is_claimed_by_name_and_given_back(visitor: Visitor, engine: EngineProcess) -> None:
+    instance = start(engine, "free", "C-7")
+    visitor.go("tasks?jobType=others").see("C-7")
+    visitor.page.get_by_label("Result, as a JSON object").wait_for(timeout=TIMEOUT_MS)
+    visitor.click("button", "Claim")
+    visitor.page.get_by_label("Your name").fill("ada")
+    visitor.page.get_by_role("dialog").get_by_role("button", name="Claim").click(timeout=TIMEOUT_MS)
+    visitor.see("ada has it")
+    visitor.click("button", "Mine", exact=True)
+    visitor.see_role("button", re.compile("C-7"))
+    (item,) = engine.call("GET", "/v1/tasks?assignee=ada")[1]["items"]
+    assert item["instanceId"] == instance
+    visitor.click("button", "Give back")
+    visitor.see("No task is yours")
+    visitor.click("button", "Nobody's")
+    visitor.see("C-7")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_inbox_keeps_nobody_out(visitor: Visitor, engine: EngineProcess, theme: str) -> None:
+    start(engine, "loan", "A-9", {"who": "Ines Duarte"})
+    visitor.page.emulate_media(color_scheme=theme)
+    for place, text in {"tasks?jobType=officers": "Ines Duarte", "tasks?whose=mine": "No task is yours"}.items():
+        visitor.go(place).see(text)
+        assert violations(visitor.page) == [], place
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    visitor.go("tasks?jobType=officers").see("Ines Duarte")
+    assert visitor.page.evaluate("() => document.documentElement.scrollWidth") <= 390
