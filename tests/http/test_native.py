@@ -73,7 +73,7 @@ async def test_reading_ahead_stops_at_its_limit() -> None:
         for _ in range(10):
             await client.send(b"x" * 400)
             await trio.testing.wait_all_tasks_blocked()
-        assert connection._parser.unread_bytes == 1_200
+        assert connection.parser.unread_bytes == 1_200
         app.released.set()
         assert (await client.read()).body == b"released"
 
@@ -561,14 +561,14 @@ async def test_the_longest_idle_connection_makes_room(serve_either: Serve) -> No
         serve_either(echo, max_connections=2, evict_after_idle_seconds=0.05) as http,
         http.client() as oldest,
         http.client() as recent,
-        http.client() as newest,
     ):
         assert (await oldest.ask(get("/oldest"))).status == 200
         assert (await recent.ask(get("/recent"))).status == 200
-        assert (await newest.ask(get("/newest"))).status == 200
-        assert await oldest.reads_end()
-        assert (await recent.ask(get("/recent"))).status == 200
-        assert http.server.statistics().connections == 2
+        async with http.client() as newest:
+            assert (await newest.ask(get("/newest"))).status == 200
+            assert await oldest.reads_end()
+            assert (await recent.ask(get("/recent"))).status == 200
+            assert http.server.statistics().connections == 2
 
 
 async def test_busy_or_briefly_idle_connections_are_not_evicted(

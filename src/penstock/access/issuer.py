@@ -16,6 +16,7 @@ import trio
 
 from penstock.access.identity import Identity
 from penstock.access.jwt import IssuerKeys, JwtVerifier, KeyUnknown
+from penstock.eager import need_task
 from penstock.errors import PenstockError, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
@@ -86,6 +87,7 @@ class Issuer:
         await trio.sleep(self._refresh_s)
 
     async def _look_again(self) -> None:
+        await need_task()
         async with self._looking:  # one for all who wait
             if trio.current_time() - self._looked_at >= LOOK_AGAIN_S:
                 await self._look()

@@ -20,6 +20,7 @@ from penstock.access.identity import Identity
 from penstock.access.roles import Permission
 from penstock.access.tokens import TokenBook, digest_of
 from penstock.allowance import Allowance
+from penstock.eager import need_task
 from penstock.errors import Conflict, TooManyRequests, Unauthenticated, Unavailable
 from penstock.store import sessions as store
 from penstock.store.connection import TrioConnection
@@ -116,6 +117,7 @@ class Sessions:
         return True
 
     async def _look_up(self, digest: bytes) -> Identity:
+        await need_task()
         self._looks = self._looks or Allowance(int(UNKNOWN_MAX_PER_S), UNKNOWN_MAX_PER_S)
         if not self._looks.take():
             raise TooManyRequests("too many sessions that are not known here are asked for")

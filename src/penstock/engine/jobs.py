@@ -10,6 +10,7 @@ import trio
 from penstock.access.identity import check_job_types, job_type_limit
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
+from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
 from penstock.engine.lanes.commands import CompleteCommand, FailCommand
@@ -94,6 +95,7 @@ class Jobs:
         if not request.worker_id:
             raise BadRequest("workerId: is required")
         if len(request.job_types) > MANY_TYPES:
+            await need_task()
             await take_turn()
         types = tuple(dict.fromkeys(request.job_types))
         if not types or len(types) > JOB_TYPES_MAX:
@@ -267,6 +269,7 @@ class Jobs:
         assert known.step is not None
         loaded = self._definitions.cached(known.definition)
         if loaded is None:
+            await need_task()
             async with self._database.connection() as connection:
                 loaded = await self._definitions.by_key(connection, known.definition)
         return loaded, known.step

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
+from penstock.eager import need_task
 from penstock.engine.activity import Activity
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.definitions import Definitions
@@ -93,6 +94,7 @@ class Polls:
             self.park(waiter)
             self._wake_if_stale(waiter.types)
             try:
+                await need_task()
                 with trio.CancelScope(deadline=deadline):
                     while (waiter.reserved or not waiter.jobs) and not self.draining:
                         await waiter.wait()

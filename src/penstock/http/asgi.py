@@ -19,3 +19,5 @@ CERTIFICATE = "penstock.certificate"
 """An ASGI extension: whom the client's TLS certificate names, such as ``dns:w.example``."""
 
 Headers = list[tuple[bytes, bytes]]
+Pairs = tuple[tuple[bytes, bytes], ...]
+"""Headers that can be looked up."""

@@ -13,12 +13,16 @@ from __future__ import annotations
 import enum
 import math
 import select
-from typing import TYPE_CHECKING
+import socket
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from penstock.http.asgi import App, Scope
+from penstock.eager import current_call, need_task
+from penstock.http.asgi import App
 from penstock.http.cycle import Cycle
+from penstock.http.direct import RECEIVE_BYTES, Over
 from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, error_object
 from penstock.http.request import Request
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-RECEIVE_BYTES = 64 * 1024
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 # Linux tells of a closed sending side; elsewhere only of a broken connection.
 _HANG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -69,7 +72,9 @@ class Connection:
         client: tuple[str, int] | None,
         server_address: tuple[str, int] | None,
         certificate: tuple[str, ...] | None = None,
+        sock: socket.socket | None = None,
     ) -> None:
+        """``sock``: of a plain stream, to be read without this task."""
         self.certificate = certificate
         """Over TLS: whom the client's certificate names."""
         self.client = client
@@ -81,11 +86,14 @@ class Connection:
         self.broken = False  # nothing can be written any more
         self.date_line = server.date.line
         self._server = server
+        self.heads = server.heads
         self._app = app
+        self._find_direct = getattr(app, "direct", None)
         self._limits = server.limits
-        self._parser = RequestParser(server.limits, server.body_budget)
+        self.parser = RequestParser(server.limits, server.body_budget)
         self._scope = trio.CancelScope()
         self._body_started_at: float | None = None
+        self._direct = None if sock is None else server.make_direct(self, sock)
 
     async def run(self) -> None:
         """Serve the client until the connection ends, and close it. Raises nothing but cancellation."""
@@ -94,7 +102,7 @@ class Connection:
                 linger_seconds = await self._serve()
             except Refusal as refusal:
                 self._server.refused_total += 1
-                self._parser.close()  # its memory is free for others while this client reads why
+                self.parser.close()  # its memory is free for others while this client reads why
                 await self._refuse(refusal)
                 linger_seconds = self._limits.linger_timeout_seconds
             if linger_seconds > 0 and not (self.broken or self.input_ended):
@@ -102,7 +110,9 @@ class Connection:
         except _GONE:
             pass
         finally:
-            self._parser.close()
+            if self._direct is not None:
+                self._direct.close()
+            self.parser.close()
             try:
                 await self._server.wait_to_close()
             finally:
@@ -116,6 +126,8 @@ class Connection:
         self.expires_at = math.inf
         if self.phase is Phase.WRITING:
             self._server.timed_out_total += 1
+            if self._direct is not None:
+                self._direct.close()
             await trio.aclose_forcefully(self.stream)
         elif self.phase in _INTERRUPTIBLE:
             self._scope.cancel()
@@ -146,58 +158,78 @@ class Connection:
         while True:
             try:
                 with self._scope:
-                    return await self._serve_until_interrupted()
+                    await self._serve_until_interrupted()
+            except Over as over:
+                return over.linger_seconds
             except _ReceivedAfterAll:
-                if self._parser.progress is Progress.NOTHING:
+                if self.parser.progress is Progress.NOTHING:
                     return 0  # it was no more than an empty line
-                self._scope = trio.CancelScope()
-                self.phase, self.expires_at = Phase.IDLE, math.inf  # the next wait sets a new deadline
-                continue
-            if self.phase is Phase.IDLE:
-                return 0
-            self._server.timed_out_total += 1
-            raise self._timed_out()
+            else:
+                if self.phase is not Phase.IDLE:
+                    self._server.timed_out_total += 1
+                    raise self._timed_out()
+                if self._direct is None or not self._direct.has_input():
+                    return 0
+            self._scope = trio.CancelScope()
+            self.phase, self.expires_at = Phase.IDLE, math.inf  # the next wait sets a new deadline
 
-    async def _serve_until_interrupted(self) -> float:
+    async def _serve_until_interrupted(self) -> None:
+        """Raises Over."""
         while True:
-            request = await self._wait_for_request()
-            if request is None:
-                return 0
-            self.phase, self.expires_at = Phase.ANSWERING, math.inf
-            self._body_started_at = None
-            self._server.requests_total += 1
-            cycle = Cycle(self, request)
-            await self._answer(cycle)
-            self._parser.release()
-            if not cycle.keep_alive:
-                if self._parser.unread_bytes > 0:
-                    return self._limits.linger_timeout_seconds
-                return self._limits.drain_quiet_seconds if request.keep_alive else 0
+            cycle = await (self._wait_for_request() if self._direct is None else self._direct.wait())
+            await self._answer(cycle, self._run(cycle) or self._app(cycle.scope(), cycle.receive, cycle.send))
+            self.end(cycle)
 
-    async def _wait_for_request(self) -> Request | None:
-        """The next request, or None when the client closed. Raises Refusal."""
-        parser = self._parser
+    async def _wait_for_request(self) -> Cycle:
+        """The next request. Raises Refusal, and Over when the client closed."""
+        parser = self.parser
         request = parser.next_request()
         if request is not None:  # pipelined: nothing was awaited, so let others run
-            self.phase, self.expires_at = Phase.ANSWERING, math.inf
+            cycle = self.begin(request)
             await trio.lowlevel.checkpoint()
-            return request
+            return cycle
         while True:
             if parser.take_expectation():
                 await self.send(CONTINUE)
-            self._set_deadline(parser.progress)
+            self.set_deadline()
             data = await self.stream.receive_some(RECEIVE_BYTES)
             if not data:
-                return None
+                raise Over(0)
             parser.receive(bytes(data))  # no copy when they are bytes already
             if self._scope.cancel_called:
                 raise _ReceivedAfterAll
             request = parser.next_request()
             if request is not None:
-                return request
+                return self.begin(request)
 
-    def _set_deadline(self, progress: Progress) -> None:
-        limits = self._limits
+    # -- also for `Direct`
+
+    def begin(self, request: Request) -> Cycle:
+        """A request has come whole."""
+        self.phase, self.expires_at = Phase.ANSWERING, math.inf
+        self._body_started_at = None
+        self._server.requests_total += 1
+        return Cycle(self, request)
+
+    def answer_directly(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
+        """What answers a request without a task; None when the application has no such way for it."""
+        running = self._run(cycle)
+        return None if running is None else self._answer(cycle, running)
+
+    def _run(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
+        return None if self._find_direct is None else self._find_direct(cycle)
+
+    def end(self, cycle: Cycle) -> None:
+        """A request was answered. Raises Over when no other may follow."""
+        self.parser.release()
+        if not cycle.keep_alive:
+            if self.parser.unread_bytes > 0:
+                raise Over(self._limits.linger_timeout_seconds)
+            raise Over(self._limits.drain_quiet_seconds if cycle.request.keep_alive else 0)
+
+    def set_deadline(self) -> None:
+        """Of the wait for the client, by how much of its next request is there."""
+        limits, progress = self._limits, self.parser.progress
         now = trio.current_time()
         if progress is Progress.NOTHING:
             if self.phase is not Phase.IDLE or self.expires_at == math.inf:
@@ -211,53 +243,55 @@ class Connection:
             self.phase = Phase.RECEIVING
             if self._body_started_at is None:
                 self._body_started_at = now
-            earned = self._parser.body_bytes / limits.min_body_bytes_per_second
+            earned = self.parser.body_bytes / limits.min_body_bytes_per_second
             self.expires_at = limits.body_timeout_seconds + min(now, self._body_started_at + earned)
 
     def _timed_out(self) -> Refusal:
-        what = "body" if self._parser.progress is Progress.BODY else "headers"
+        what = "body" if self.parser.progress is Progress.BODY else "headers"
         return Refusal(408, "request-timeout", f"the {what} of the request took too long to arrive")
 
-    async def _answer(self, cycle: Cycle) -> None:
-        scope = cycle.scope()
+    async def _answer(self, cycle: Cycle, running: Awaitable[None]) -> None:
         try:
-            await self._app(scope, cycle.receive, cycle.send)
+            await running
         except Exception as exc:
-            self._record_failure(scope, exc)
+            self._record_failure(cycle, exc)
         except BaseExceptionGroup as group:
             # An application's nursery that failed while it was being cancelled. Its failures stay here; the
             # cancellation has to go on.
             errors, others = group.split(Exception)
             if errors is not None:
-                self._record_failure(scope, errors)
+                self._record_failure(cycle, errors)
             if others is not None:
                 raise others from None
         await cycle.finish()
 
-    def _record_failure(self, scope: Scope, error: BaseException) -> None:
+    def _record_failure(self, cycle: Cycle, error: BaseException) -> None:
         self._server.failed_total += 1
-        log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)
+        log.error("request failed", method=cycle.request.method, path=cycle.path, exc_info=error)
 
     # -- the stream
 
     async def read_ahead(self) -> None:
         """Wait for the client while the application runs: until some bytes of its next request come, or it is gone
         (``input_ended``), or, when enough was read ahead already, until cancelled. Cancel-safe: no byte is lost."""
-        if self._parser.unread_bytes >= self._limits.max_pipeline_bytes:
+        if self.parser.unread_bytes >= self._limits.max_pipeline_bytes:
             await trio.sleep_forever()
         try:
             data = await self.stream.receive_some(RECEIVE_BYTES)
         except _GONE:
             data = b""
         if data:
-            self._parser.receive(bytes(data))
+            self.parser.receive(bytes(data))
         else:
             self.input_ended = True
 
     def peer_gone_nowait(self) -> bool:
         """Whether the client has closed its side, as far as the kernel knows: one look, 1 µs. Takes no byte."""
-        if self.input_ended or self.broken:
+        direct = self._direct
+        if self.input_ended or self.broken or (direct is not None and direct.hung_up):
             return True
+        if direct is not None and direct.driving:
+            return False  # that was looked at before the call went on, for all at once
         if not isinstance(self.stream, trio.SocketStream | TlsStream):
             return False
         look = select.poll()
@@ -272,6 +306,15 @@ class Connection:
         """Write all of it within `write_timeout_seconds` per slice. Sets ``broken`` instead of raising."""
         if self.broken:
             return
+        if self._direct is not None and current_call() is not None:
+            try:
+                data = data[self._direct.send_nowait(data) :]
+            except _GONE:
+                self.broken = True
+                return
+            if not data:
+                return
+            await need_task()
         limits = self._limits
         phase, expires_at = self.phase, self.expires_at
         self.phase = Phase.WRITING

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import trio
 
-from penstock.http.asgi import CERTIFICATE, Headers, Message, Scope
+from penstock.http.asgi import CERTIFICATE, Headers, Message, Pairs, Scope
 from penstock.http.refusal import error_object
 from penstock.http.request import Request
 from penstock.http.response import LAST_CHUNK, Head, encode_head
@@ -39,16 +39,19 @@ class Cycle:
         "_connection",
         "_head",
         "_headers",
-        "_request",
         "_sent_bytes",
         "_status",
         "_watch",
         "keep_alive",
+        "path",
+        "request",
     )
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
-        self._request = request
+        self.request = request
+        path = request.raw_path.decode("ascii")
+        self.path = unquote(path) if "%" in path else path
         self._body_given = False
         self._status = 0  # 0: the application has not begun to answer
         self._headers: Headers = []
@@ -58,16 +61,57 @@ class Cycle:
         self._watch: trio.CancelScope | None = None
         self.keep_alive = False
 
+    # -- without ASGI
+
+    @property
+    def address(self) -> str | None:
+        """The client's."""
+        client = self._connection.client
+        return None if client is None else client[0]
+
+    @property
+    def certificate(self) -> tuple[str, ...]:
+        """Over TLS: whom the client's names."""
+        return self._connection.certificate or ()
+
+    def peer_gone_nowait(self) -> bool:
+        """Whether the client has closed its side already."""
+        return self._connection.peer_gone_nowait()
+
+    def take_body(self) -> bytes:
+        """The whole of it; what `receive` gives next is the disconnect."""
+        self._body_given = True
+        return self.request.body
+
+    async def answer(self, status: int, headers: Pairs, body: bytes | None) -> None:
+        """The whole answer at once; ``headers`` without a length. A body of None is that of a 204."""
+        request, connection = self.request, self._connection
+        keep_alive = request.keep_alive and not connection.must_close
+        head, close = connection.heads.encode(status, headers, body, request.http_version, keep_alive=keep_alive)
+        if self._status:
+            raise RuntimeError("the answer was started twice")
+        self._status = status
+        if body is None:
+            await connection.send(head)
+        elif len(body) <= _JOIN_BYTES:
+            await connection.send(head + body)
+        else:
+            await connection.send(head)
+            await connection.send(body)
+        self._complete = True
+        self.keep_alive = not (close or connection.peer_gone)
+
+    # -- as ASGI sees it
+
     def scope(self) -> Scope:
-        request, connection = self._request, self._connection
-        path = request.raw_path.decode("ascii")
+        request, connection = self.request, self._connection
         return {
             "type": "http",
             "asgi": _ASGI,
             "http_version": request.http_version,
             "method": request.method,
             "scheme": "http" if connection.certificate is None else "https",
-            "path": unquote(path) if "%" in path else path,
+            "path": self.path,
             "raw_path": request.raw_path,
             "query_string": request.query,
             "root_path": "",
@@ -87,7 +131,7 @@ class Cycle:
         """The body in one message, then ``http.disconnect`` once the client is gone or the answer is out."""
         if not self._body_given:
             self._body_given = True
-            return {"type": "http.request", "body": self._request.body, "more_body": False}
+            return {"type": "http.request", "body": self.request.body, "more_body": False}
         while not (self._complete or self._connection.peer_gone):
             with trio.CancelScope() as self._watch:
                 await self._connection.read_ahead()
@@ -117,7 +161,7 @@ class Cycle:
             await self._send_rest(self._head, body, more=more)
 
     async def _send_first(self, body: bytes, *, more: bool) -> None:
-        request, connection = self._request, self._connection
+        request, connection = self.request, self._connection
         head = encode_head(
             self._status,
             self._headers,
@@ -177,7 +221,7 @@ class Cycle:
     async def finish(self) -> None:
         """The application returned or raised. Answers 500 if it did not answer; an answer that it broke off ends with
         the connection (``keep_alive`` is still false then), so that the client can tell."""
-        if self._head is None:
+        if not self._complete and self._head is None:
             self._status = 500
             self._headers = [(b"content-type", b"application/json")]
             await self._send_first(error_object("internal-error", "the request failed inside the server"), more=False)

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple
 
-from penstock.http.asgi import Headers
+from penstock.http.asgi import Headers, Pairs
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 # Neither carries a body (RFC 9110 6.4.1), and a 204 no Content-Length either (8.6).
@@ -19,6 +19,9 @@ _BODILESS = frozenset({204, 304})
 _OURS = frozenset({b"transfer-encoding", b"date", b"keep-alive"})
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+HEADS_MAX_ITEMS = 256
+"""Heads that are kept: some hold what was asked for, as an origin does."""
+_EMPTY = b"content-length: 0\r\n"
 
 
 class Head(NamedTuple):
@@ -48,6 +51,41 @@ class DateHeader:
             self._second = second
             self._line = b"date: " + formatdate(second, usegmt=True).encode("ascii") + b"\r\n"
         return self._line
+
+
+class Heads:
+    """Heads of whole answers to anything but HEAD. Most answers of a second have one of a few: made once for each."""
+
+    __slots__ = ("_date", "_found", "_line")
+
+    def __init__(self, date: DateHeader) -> None:
+        self._date = date
+        self._line = b""
+        self._found: dict[tuple[int, Pairs, str, bool], tuple[bytes, bytes | None, bool]] = {}
+
+    def encode(
+        self, status: int, headers: Pairs, body: bytes | None, http_version: str, *, keep_alive: bool
+    ) -> tuple[bytes, bool]:
+        """The head, and whether the connection ends with the answer; a status without a body gets none. Raises as
+        `encode_head`."""
+        line = self._date.line()
+        if line is not self._line:
+            self._line = line
+            self._found.clear()
+        key = (status, headers, http_version, keep_alive)
+        found = self._found.get(key)
+        if found is None:
+            head = encode_head(
+                status, list(headers), line, method="", http_version=http_version, keep_alive=keep_alive, body_bytes=0
+            )
+            before, length, rest = head.data.partition(_EMPTY)
+            found = before, rest if length else None, head.close
+            if len(self._found) < HEADS_MAX_ITEMS:
+                self._found[key] = found
+        before, after, close = found
+        if after is None:
+            return before, close
+        return b"%bcontent-length: %d\r\n%b" % (before, 0 if body is None else len(body), after), close
 
 
 def encode_head(

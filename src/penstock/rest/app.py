@@ -6,9 +6,9 @@ decide what a request means.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -16,10 +16,12 @@ from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
+from penstock.eager import need_task
 from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
+from penstock.offload import INLINE_MAX_BYTES
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
@@ -27,11 +29,10 @@ from penstock.rest.cors import Cors
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import (
-    CERTIFICATE,
-    PEER_GONE,
-    App,
+    AsgiExchange,
     Call,
     ClientGone,
+    Exchange,
     Handler,
     Headers,
     Message,
@@ -39,6 +40,8 @@ from penstock.rest.exchange import (
     Reply,
     Scope,
     Send,
+    answer,
+    body_of,
     read_body,
     send_reply,
 )
@@ -79,6 +82,10 @@ _ANSWER_LITTLE: Final = frozenset(
     }
 )
 """Hot routes whose answers hold no variables: what workers say of their jobs. It spares them 1 µs."""
+_TASKLESS: Final = frozenset(
+    {"/v1/jobs/poll", "/v1/instances", *(f"/v1/jobs/{{id}}/{action}" for action in ("complete", "fail", "heartbeat"))}
+)
+"""Hot routes whose handlers wait for items of lanes only, or say `need_task` before they wait for anything else."""
 NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
 """Of every answer: no browser takes JSON with somebody's text in it for a page."""
 _NO_STORE: Final = (b"cache-control", b"no-store")
@@ -95,7 +102,7 @@ def make_app(
     degraded: Callable[[], Sequence[str]] = _none,
     gate: Gate | None = None,
     limits: CallLimits | None = None,
-) -> App:
+) -> RestApp:
     """The REST interface of an engine. ``degraded`` names what is away although the engine serves (`/readyz`);
     without a ``gate`` everybody may do everything."""
     return RestApp(engine, degraded, gate, limits)
@@ -132,23 +139,31 @@ class RestApp:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         kind = scope["type"]
         if kind == "http":
-            return self._serve(scope, receive, send)
+            exchange = AsgiExchange(scope, receive, send)
+            return self._serve(exchange, self._find_hot(exchange), scope)
         if kind == "lifespan":
             return _answer_lifespan(receive, send)
         raise ValueError(f"there is no {kind} here")
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """What serves a request without ASGI, and without a task as far as that goes (`penstock.eager`); None for those
+        that the framework serves."""
+        hot = self._find_hot(exchange)
+        return None if hot is None else self._serve(exchange, hot, {})
+
+    async def _serve(self, exchange: Exchange, hot: tuple[Operation, Handler, str] | None, scope: Scope) -> None:
+        """``scope``: of what is not hot."""
         started = perf_counter()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request = exchange.request
+        headers = dict(request.headers)
         set_trace(headers.get(b"traceparent"))
-        method: str = scope["method"]
+        method = request.method
         cors = self._always
         caller, refusal = None, None
         if self._guarded or not self._pages.pass_at_once(headers):
             cors = (*self._cors.headers(headers.get(b"origin")), *self._always)
-            caller, refusal = await self._admit(scope, method, headers)
+            caller, refusal = await self._admit(exchange, headers, scope)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
-        hot = self._find_hot(scope["path"]) if method == "POST" else None
         hold = self._no_hold if hot is not None and hot[0].path in _ANSWER_LITTLE else self._answer_memory.open()
         try:
             reply: Reply | None
@@ -157,33 +172,36 @@ class RestApp:
             elif hot is not None:
                 operation, handler, job_id = hot
                 pattern = operation.path
-                reply = await self._answer(scope, headers, receive, operation, handler, job_id, caller)
-            elif self._console is not None and (place := _console_place(scope["path"], headers)) is not None:
+                reply = await self._answer(exchange, headers, operation, handler, job_id, caller)
+            elif self._console is not None and (place := _console_place(exchange.path, headers)) is not None:
                 pattern, cors = CONSOLE, ()
                 reply = await self._console.answer(method, place, headers)
-            elif method == "GET" and scope["path"] == LIVE_PATH:  # the framework would take several turns of the loop
+            elif method == "GET" and exchange.path == LIVE_PATH:  # the framework would take several turns of the loop
                 pattern, reply = LIVE_PATH, ALIVE
-                self._unknown_parameters.check(LIVE, scope.get("query_string"))
+                self._unknown_parameters.check(LIVE, request.query)
             elif method == "OPTIONS":
-                reply = self._options(scope["path"], headers)
-            elif scope["path"].startswith("//"):  # the framework would take it for one slash
-                reply = nothing_at(scope["path"])
+                reply = self._options(exchange.path, headers)
+            elif exchange.path.startswith("//"):  # the framework would take it for one slash
+                reply = nothing_at(exchange.path)
             else:
-                status = await self._serve_routed(scope, receive, send, cors)
+                status = await self._serve_routed(scope, exchange.receive, exchange.send, cors)
                 pattern = scope[ROUTE].path if ROUTE in scope else UNKNOWN_PATTERN
                 return
             if reply is not None:
                 status = reply.status
-                await send_reply(send, reply, cors)
+                await answer(exchange, reply, cors)
         finally:
             hold.close()
-            if self._limits is not None and refusal is None and scope["path"] not in _HEALTH:
+            if self._limits is not None and refusal is None and exchange.path not in _HEALTH:
                 self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"
             self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
 
-    def _find_hot(self, path: str) -> tuple[Operation, Handler, str] | None:
-        """(row, handler, job id) of the hot route at a path."""
+    def _find_hot(self, exchange: Exchange) -> tuple[Operation, Handler, str] | None:
+        """(row, handler, job id) of the hot route that is asked for."""
+        path = exchange.path
+        if exchange.request.method != "POST":
+            return None
         found = self._hot.get(path)
         if found is not None:
             return *found, ""
@@ -195,35 +213,34 @@ class RestApp:
         return None
 
     async def _admit(
-        self, scope: Scope, method: str, headers: dict[bytes, bytes]
+        self, exchange: Exchange, headers: dict[bytes, bytes], scope: Scope
     ) -> tuple[Identity | PenstockError | None, PenstockError | None]:
         """Who calls (with authentication; an error says why that is not known), and why there is no answer at all. A
         call without a refusal is counted: `CallLimits.leave` ends that."""
-        probe = scope["path"] in _HEALTH
-        foreign = self._pages.refusal(method, headers, probe=probe)
+        probe = exchange.path in _HEALTH
+        foreign = self._pages.refusal(exchange.request.method, headers, probe=probe)
         if foreign is not None:
             return None, Forbidden(foreign)
         limits = None if probe else self._limits
-        over = None if limits is None else limits.take(_address_of(scope))
+        over = None if limits is None else limits.take(exchange.address)
         caller: Identity | PenstockError | None = None
         if self._gate is not None and over is None:
-            caller = scope[CALLER] = await self._caller(self._gate, scope, headers)
+            caller = scope[CALLER] = await self._caller(self._gate, exchange, headers)
         if limits is not None and over is None:
             over = limits.enter(caller if isinstance(caller, Identity) else None)
         return caller, None if over is None else TooManyRequests(over)
 
-    async def _caller(self, gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Identity | PenstockError:
+    async def _caller(self, gate: Gate, exchange: Exchange, headers: dict[bytes, bytes]) -> Identity | PenstockError:
         """Who calls; or why that is not known, which matters only where it is asked for."""
         set_identity(None)  # one task serves all calls of a connection
-        proofs = [value for name, value in scope["headers"] if name == b"authorization"]
-        certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
+        proofs = [value for name, value in exchange.request.headers if name == b"authorization"]
         own = self._pages.is_own(headers)
         session = b""
         try:
             if b"cookie" in headers and not proofs:
-                cookies = (value for name, value in scope["headers"] if name == b"cookie")
-                session = cookie_of(scope["method"], headers, cookies, own=own)
-            identity = await gate.identify(proofs, _address_of(scope), certificate, ambient=own, session=session)
+                cookies = (value for name, value in exchange.request.headers if name == b"cookie")
+                session = cookie_of(exchange.request.method, headers, cookies, own=own)
+            identity = await gate.identify(proofs, exchange.address, exchange.certificate, ambient=own, session=session)
         except PenstockError as error:
             return error
         set_identity(identity)
@@ -231,9 +248,8 @@ class RestApp:
 
     async def _answer(
         self,
-        scope: Scope,
+        exchange: Exchange,
         headers: dict[bytes, bytes],
-        receive: Receive,
         operation: Operation,
         handler: Handler,
         job_id: str,
@@ -243,11 +259,12 @@ class RestApp:
         try:
             if caller is not None:
                 table.require(operation.needs, caller)
-            if query := scope.get("query_string"):
+            if query := exchange.request.query:
                 self._unknown_parameters.check(operation, query)
-            body = await read_body(receive, self._max_body_bytes)
-            peer_gone = scope.get("extensions", {}).get(PEER_GONE, _unknown)
-            call = Call(body, headers, receive, job_id, peer_gone)
+            body = await body_of(exchange, self._max_body_bytes)
+            if operation.path not in _TASKLESS or len(body) > INLINE_MAX_BYTES:
+                await need_task()
+            call = Call(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait)
             if caller is not None and isinstance(caller, Identity) and operation.waits:
                 return await self._answer_while_valid(caller, handler, call)
             return await handler(call)
@@ -256,11 +273,12 @@ class RestApp:
         except ClientGone:
             return None
         except Exception as error:
-            return bug(error, scope["method"], scope["path"])
+            return bug(error, exchange.request.method, exchange.path)
 
     async def _answer_while_valid(self, caller: Identity, handler: Handler, call: Call) -> Reply:
         """Of a call that may wait for long: no job goes out to a token that was revoked meanwhile."""
         assert self._gate is not None
+        await need_task()
         reason = REVOKED
 
         def end(ending: Ending) -> None:
@@ -329,17 +347,8 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-def _address_of(scope: Scope) -> str | None:
-    client = scope.get("client")
-    return None if client is None else client[0]
-
-
 def _console_place(path: str, headers: dict[bytes, bytes]) -> str | None:
     """Where in the console a request leads; None for everything else. A browser that asks for `/` is sent there."""
     if path.startswith(CONSOLE) or path == CONSOLE[:-1]:
         return path
     return CONSOLE[:-1] if path == "/" and prefers_page(headers) else None
-
-
-def _unknown() -> bool:
-    return False

@@ -6,7 +6,7 @@ The body is read here, under one limit and whatever the server is, before a hand
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.errors import PayloadTooLarge
 
@@ -60,8 +60,119 @@ class Call(NamedTuple):
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
 
 
+class Request(Protocol):
+    """What a hot route needs to know of a request."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]: ...
+    @property
+    def query(self) -> bytes: ...
+
+
+class Exchange(Protocol):
+    """One request and the way to its answer: of our own server without ASGI, of any other through `AsgiExchange`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def request(self) -> Request: ...
+    @property
+    def address(self) -> str | None:
+        """The client's."""
+        ...
+
+    @property
+    def certificate(self) -> Sequence[str]:
+        """Over TLS: whom the client's names."""
+        ...
+
+    def peer_gone_nowait(self) -> bool:
+        """Whether the client has gone already; servers that can't tell say no."""
+        ...
+
+    def take_body(self) -> bytes | None:
+        """The body; None where it is still to be read."""
+        ...
+
+    @property
+    def receive(self) -> Receive: ...
+    @property
+    def send(self) -> Send: ...
+    def answer(self, status: int, headers: Headers, body: bytes | None) -> Awaitable[None]:
+        """A whole answer."""
+        ...
+
+
+class AsgiExchange:
+    """An exchange of any ASGI server."""
+
+    __slots__ = ("_receive", "_scope", "_send", "method", "path")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self.path: str = scope["path"]
+        self.method: str = scope["method"]
+        self._receive = receive
+        self._send = send
+
+    @property
+    def receive(self) -> Receive:
+        return self._receive
+
+    @property
+    def send(self) -> Send:
+        return self._send
+
+    @property
+    def request(self) -> Request:
+        return self
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        headers: Sequence[tuple[bytes, bytes]] = self._scope["headers"]
+        return headers
+
+    @property
+    def query(self) -> bytes:
+        return self._scope.get("query_string") or b""
+
+    @property
+    def address(self) -> str | None:
+        client = self._scope.get("client")
+        return None if client is None else client[0]
+
+    @property
+    def certificate(self) -> Sequence[str]:
+        found: Sequence[str] = self._scope.get("extensions", {}).get(CERTIFICATE, ())
+        return found
+
+    def peer_gone_nowait(self) -> bool:
+        ask: Callable[[], bool] | None = self._scope.get("extensions", {}).get(PEER_GONE)
+        return ask is not None and ask()
+
+    def take_body(self) -> bytes | None:
+        return None
+
+    async def answer(self, status: int, headers: Headers, body: bytes | None) -> None:
+        if body is not None:
+            headers = (*headers, (b"content-length", b"%d" % len(body)))
+        await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self.send({"type": "http.response.body", "body": body or b""})
+
+
 class ClientGone(Exception):
     """The client went away before its request was whole: there is nobody to answer."""
+
+
+async def body_of(exchange: Exchange, max_bytes: int) -> bytes:
+    """The whole body. Raises as `read_body`."""
+    body = exchange.take_body()
+    if body is None:
+        return await read_body(exchange.receive, max_bytes)
+    _check_size(len(body), max_bytes)
+    return body
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes:
@@ -87,6 +198,17 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise PayloadTooLarge(f"the body has more than {max_bytes} bytes")
+
+
+async def answer(exchange: Exchange, reply: Reply, more_headers: Headers) -> None:
+    """Send an answer whole."""
+    if reply.rest:
+        await send_reply(exchange.send, reply, more_headers)
+    elif reply.body is None:
+        await exchange.answer(reply.status, (*reply.headers, *more_headers), None)
+    else:
+        headers = (*reply.headers, *more_headers, (b"content-type", reply.content_type))
+        await exchange.answer(reply.status, headers, reply.body)
 
 
 async def send_reply(send: Send, reply: Reply, more_headers: Headers) -> None:

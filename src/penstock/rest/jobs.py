@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
+from penstock.eager import need_task
 from penstock.engine.engine import Engine
 from penstock.engine.polls import MANY_TYPES
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
@@ -112,6 +113,7 @@ class JobRoutes:
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""
+        await need_task()
         releases = [JobRef(job_id=job.id, worker_id=job.worker_id or "", attempt=job.attempt) for job in jobs]
         await self._engine.jobs.release_many(releases)
 
@@ -227,6 +229,7 @@ class JobRoutes:
 
 async def _while_connected(receive: Receive, wait: Callable[[], Awaitable[list[W]]]) -> tuple[list[W], bool]:
     """What ``wait`` gives, and whether the client went away; that cancels it."""
+    await need_task()
     found: list[W] = []
     refusal: PenstockError | None = None
     gone = False
@@ -251,6 +254,7 @@ async def _while_connected(receive: Receive, wait: Callable[[], Awaitable[list[W
 
 async def _large_answer(jobs: Sequence[Job]) -> Reply:
     """The jobs one by one, with a turn of the loop for others after each. Not to be cancelled: they are leased."""
+    await need_task()
     pieces: list[bytes] = []
     for job in jobs:
         pieces += (b",", _encode(job))

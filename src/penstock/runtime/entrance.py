@@ -5,10 +5,12 @@ Takes the place of the application for so long; the server and its connections s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
-from penstock.http.asgi import App, Receive, Scope, Send
-from penstock.rest.exchange import Reply, send_reply
+from penstock.http.asgi import Receive, Scope, Send
+from penstock.rest.app import RestApp
+from penstock.rest.exchange import Exchange, Reply, send_reply
 from penstock.rest.problems import RETRY_LATER, problem
 
 
@@ -16,10 +18,14 @@ class Entrance:
     """An ASGI application that another one takes over once it is there."""
 
     def __init__(self) -> None:
-        self.app: App | None = None
+        self.app: RestApp | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return (self._wait if self.app is None else self.app)(scope, receive, send)
+
+    def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Of the application, once it is there."""
+        return None if self.app is None else self.app.direct(exchange)
 
     async def _wait(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

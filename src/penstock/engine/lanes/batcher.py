@@ -111,6 +111,8 @@ class Batcher(Generic[I]):
                     await self._lot.park()
                 if batch := self._take():
                     await self._flush(batch)
+                if self._queue:  # whom the batch has answered may come along with the next one
+                    await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _flush(self, batch: list[I]) -> None:
         self._begun_at = trio.current_time()

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar, cast
 
 import trio
 
+from penstock.eager import EagerCall, current_call, pause
 from penstock.errors import PenstockError
 
 R = TypeVar("R")
@@ -17,7 +18,7 @@ class Item(Generic[R]):
     __slots__ = (
         "_answer",
         "_error",
-        "_task",
+        "_waiting",
         "aside",
         "batch",
         "deadline",
@@ -28,7 +29,7 @@ class Item(Generic[R]):
     )
 
     def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
+        self._waiting: trio.lowlevel.Task | EagerCall | None = None
         self.settled = False  # `answer` or `refuse` was called
         self._answer: R | None = None
         self._error: BaseException | None = None
@@ -52,15 +53,18 @@ class Item(Generic[R]):
             self._wake()
 
     def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        if isinstance(waiting, EagerCall):
+            waiting.resume_soon()
+        else:
+            trio.lowlevel.reschedule(waiting)
 
     async def wait_answer(self) -> R:
         """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
         while not self.settled:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            await self._wait()
         if self._error is not None:
             raise self._error
         return cast(R, self._answer)  # settled without an error: the answer is an R
@@ -69,9 +73,21 @@ class Item(Generic[R]):
         """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
         queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
         while not (self.settled or self.aside or self.moved):
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            await self._wait()
         return self.settled
+
+    async def _wait(self) -> None:
+        call = current_call()
+        if call is None:
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            return
+        self._waiting = call
+        try:
+            await pause()
+        except BaseException:  # the call was abandoned
+            self._waiting = None
+            raise
 
     def stand_aside(self, *, in_doubt: bool) -> None:
         """Another transaction holds its row. Called by `Batcher.set_aside`."""
@@ -87,5 +103,5 @@ class Item(Generic[R]):
         self._wake()
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
+        self._waiting = None
         return trio.lowlevel.Abort.SUCCEEDED
