@@ -22,6 +22,7 @@ from penstock.wire.codec import encode_message
 INSTANCES = 60
 VARIABLES_BYTES = 3_000_000
 LIST = b"GET /v1/instances?pageSize=200 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+BODY_BYTES = 8_388_608
 HOLD_S = 8.0
 """How long clients that don't read stay."""
 FLOOD_BYTES = 4_000_000
@@ -53,6 +54,21 @@ def unread(target: Target) -> str:
             statuses[client.recv(12)[9:].decode()] += 1
         client.close()
     return _told(statuses)
+
+
+def held_bodies(target: Target) -> str:
+    """40 clients that send 8 MB each but for the last byte, and hold it; others poll meanwhile"""
+    head = b"POST /v1/instances HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % BODY_BYTES
+    clients = [socket.create_connection(("127.0.0.1", target.rest_port)) for _ in range(40)]
+    for client in clients:
+        with suppress(OSError):
+            client.sendall(head + b"x" * (BODY_BYTES - 1))
+    time.sleep(1)
+    poll = {"workerId": "w", "jobTypes": ["work"]}
+    outcomes = Counter(str(target.call("POST", "/v1/jobs/poll", poll)[0]) for _ in range(20))
+    for client in clients:
+        client.close()
+    return _told(outcomes)
 
 
 def grpc_window(target: Target) -> str:
@@ -190,6 +206,7 @@ def _frame(kind: int, flags: int, stream_id: int, body: bytes) -> bytes:
 ATTACKS: dict[str, Attack] = {
     "lists": lists,
     "unread": unread,
+    "held-bodies": held_bodies,
     "grpc-window": grpc_window,
     "parked": parked,
     "window-updates": window_updates,

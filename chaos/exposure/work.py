@@ -15,6 +15,7 @@ from penstock.wire.protobuf import write_varint
 LONG = "${len(filter(1..14000, # > n)) + n}"
 """Near the bound of one expression."""
 HEADS = 3_000
+CROWD = 9_000
 
 
 def grpc_halves(target: Target) -> str:
@@ -130,11 +131,27 @@ def slow_heads(target: Target) -> str:
     return f"{refused} refused"
 
 
+def crowd(target: Target) -> str:
+    """9,000 connections that ask once and stay, three times anew, from three addresses"""
+    answered = 0
+    for _ in range(3):
+        streams: list[socket.socket] = []
+        for number in range(CROWD):
+            home = (f"127.0.0.{2 + number % 3}", 0)
+            streams.append(socket.create_connection(("127.0.0.1", target.rest_port), source_address=home))
+            streams[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            time.sleep(0.0005)
+        answered += sum(stream.recv(64).startswith(b"HTTP/1.1 200") for stream in streams)
+        for stream in streams:
+            stream.close()
+    return f"{answered} answered"
+
+
 ATTACKS: dict[str, Attack] = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         grpc_halves, grpc_fields, grpc_crowd, start_compute, start_crowd, poison_timer, definition_regexes,
-        definition_uploads, definition_reload, rest_numbers, large_bodies, sealed_bodies, slow_heads,
+        definition_uploads, definition_reload, rest_numbers, large_bodies, sealed_bodies, slow_heads, crowd,
     )
 }  # fmt: skip
 

@@ -173,11 +173,26 @@ async def test_bodies_of_all_clients_together_are_bounded(serve_either: Serve) -
         async with http.client() as first, http.client() as second:
             await first.send(post("/x", b"x" * 9_000)[:-1])
             await http.until(lambda now: now.request_memory_bytes == 8_999)
-            reply = await second.ask(post("/x", b"x" * 2_000))
+            assert (await second.ask(post("/x", b"x" * 2_000))).status == 200
+            reply = await first.ask(b"x")  # it has been on its way for longer
             assert (reply.status, reply.json()["error"]) == (503, "unavailable")
-            assert (await first.ask(b"x")).status == 200
+            assert await first.reads_end()
         async with http.client() as third:
-            assert (await third.ask(post("/x", b"x" * 2_000))).status == 200
+            reply = await third.ask(post("/x", b"x" * 10_001))
+            assert (reply.status, reply.json()["error"]) == (503, "unavailable")
+        await http.until(lambda now: now.request_memory_bytes == 0)
+
+
+async def test_whole_bodies_never_give_way(serve_either: Serve) -> None:
+    app = Parked()
+    limit = {"max_request_memory_bytes": 10_000}
+    async with serve_either(app, **limit) as http, http.client() as first, http.client() as second:
+        await first.send(post("/x", b"x" * 9_000))
+        await app.entered.wait()
+        reply = await second.ask(post("/x", b"x" * 2_000))
+        assert (reply.status, reply.json()["error"]) == (503, "unavailable")
+        app.released.set()
+        assert (await first.read()).body == b"released"
 
 
 async def test_a_parked_application_is_told_that_its_client_went_away(serve_either: Serve) -> None:

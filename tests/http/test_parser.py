@@ -302,6 +302,27 @@ def test_a_closed_parser_holds_no_memory_of_refused_requests() -> None:
     assert budget.used_bytes == 0
 
 
+def test_the_body_longest_on_its_way_gives_way() -> None:
+    budget = BodyBudget(1_000)
+    slow, slower, quick = (RequestParser(Limits(), budget) for _ in range(3))
+    for each in (slower, slow):
+        each.receive(post("/", b"x" * 500)[:-50])
+        assert each.next_request() is None
+    assert budget.used_bytes == 900
+    quick.receive(post("/", b"y" * 200))
+    assert quick.next_request()
+    assert budget.used_bytes == 650
+    slow.receive(b"x" * 50)
+    assert slow.next_request()
+    slower.receive(b"x" * 50)
+    with pytest.raises(Refusal) as refusal:
+        slower.next_request()
+    assert refusal.value.status == 503
+    for each in (slow, slower, quick):
+        each.close()
+    assert budget.used_bytes == 0
+
+
 def test_a_body_under_way_is_not_asked_for() -> None:
     under_test = parser()
     under_test.receive(post("/", b"abc", "Expect: 100-continue")[:-1])

@@ -15,7 +15,7 @@ import trio
 
 from penstock.http.asgi import App, Headers, Message, Receive, Scope, Send
 from penstock.http.limits import Limits
-from penstock.http.refusal import Refusal, error_object
+from penstock.http.refusal import Refusal, error_object, no_room
 from penstock.http.request import BodyBudget
 from penstock.log import get_logger
 
@@ -125,7 +125,8 @@ class _Body:
         self._shared = shared
         self._receive = receive
         self._data = bytearray()
-        self._given = False
+        self._given = self._given_up = False
+        self._scope = trio.CancelScope()
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         self._announced_bytes = int(announced) if announced.isdigit() else 0
 
@@ -139,6 +140,7 @@ class _Body:
             await self._discard(more=more)
             raise self._too_large()
         with trio.CancelScope() as scope:
+            self._scope = scope
             while more:
                 earned = len(self._data) / limits.min_body_bytes_per_second
                 scope.deadline = limits.body_timeout_seconds + min(trio.current_time(), started_at + earned)
@@ -147,17 +149,22 @@ class _Body:
                     return False
                 piece: bytes = message.get("body", b"")
                 more = message.get("more_body", False)
+                if self._given_up:
+                    raise no_room()
                 self._data += piece
-                budget.used_bytes += len(piece)
+                fits = budget.take(self, len(piece))
                 refusal: Refusal | None = None
                 if len(self._data) > limits.max_body_bytes:
                     refusal = self._too_large()
-                elif budget.used_bytes > budget.max_bytes:
-                    refusal = Refusal(503, "unavailable", "too many large requests at once; try again later")
+                elif not fits:
+                    refusal = no_room()
                 if refusal is not None:
                     self.release()
                     await self._discard(more=more)
                     raise refusal
+        budget.has_come(self)
+        if self._given_up:
+            raise no_room()
         if scope.cancelled_caught:
             self._shared.timed_out_total += 1
             raise Refusal(408, "request-timeout", "the body of the request took too long to arrive")
@@ -177,7 +184,14 @@ class _Body:
                 left -= len(message.get("body", b""))
                 more = message["type"] == "http.request" and message.get("more_body", False)
 
+    def give_up(self) -> None:
+        """See `Arriving`."""
+        self._given_up = True
+        self.release()
+        self._scope.cancel()
+
     def release(self) -> None:
+        self._shared.body_budget.has_come(self)
         self._shared.body_budget.used_bytes -= len(self._data)
         self._data = bytearray()
 

@@ -24,7 +24,8 @@ class Limits:
     max_body_bytes: int = 8 * _MIB
     """Of one request, after chunked decoding. More is a 413."""
     max_request_memory_bytes: int = 256 * _MIB
-    """Bodies of all requests that are being received or answered. More is a 503."""
+    """Bodies of all requests that are being received or answered. At the limit the one that has been on its way for
+    longest is a 503; so is a new one when all others have come."""
     max_pipeline_bytes: int = 64 * _KIB
     """Read ahead while a request is answered; above it the socket is not read until the answer is out."""
     max_connections_per_address: int = 10_000

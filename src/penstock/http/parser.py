@@ -23,7 +23,7 @@ import httptools
 
 from penstock.http.asgi import Headers
 from penstock.http.limits import Limits
-from penstock.http.refusal import Refusal, bad_request
+from penstock.http.refusal import Refusal, bad_request, no_room
 from penstock.http.request import BodyBudget, Request, origin_form
 
 # Only what is a valid line: anything else stays in the head and llhttp refuses it.
@@ -70,6 +70,7 @@ class RequestParser:
         self._looks = _EARLY_LOOKS
         self._refusal: Refusal | None = None
         self._held_bytes = 0
+        self._given_up = False
         self._start_request()
 
     def _start_request(self) -> None:
@@ -101,6 +102,8 @@ class RequestParser:
 
     def next_request(self) -> Request | None:
         """The next whole request, or None until more bytes come. Raises Refusal."""
+        if self._given_up:
+            raise no_room()
         if not self._in_body and not self._read_head():
             return None
         if self._in_body:
@@ -112,8 +115,15 @@ class RequestParser:
 
     def release(self) -> None:
         """The last request is answered: its body no longer counts."""
+        self._budget.has_come(self)
         self._budget.used_bytes -= self._held_bytes
         self._held_bytes = 0
+
+    def give_up(self) -> None:
+        """See `Arriving`."""
+        self._given_up = True
+        self.release()
+        self._body = b""
 
     def close(self) -> None:
         """Give back the budget and break the reference cycle with llhttp. Idempotent."""
@@ -323,9 +333,8 @@ class RequestParser:
         if len(self._body) + size > self._limits.max_body_bytes:
             self._refuse(self._body_too_large())
         self._held_bytes += size
-        self._budget.used_bytes += size
-        if self._budget.used_bytes > self._budget.max_bytes:
-            self._refuse(Refusal(503, "unavailable", "too many large requests at once; try again later"))
+        if not self._budget.take(self, size):
+            self._refuse(no_room())
         if not self._body:
             self._body = data
         elif isinstance(self._body, bytearray):
@@ -337,6 +346,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         assert self._llhttp is not None
         self._complete = True
+        self._budget.has_come(self)
         self._keep_alive = self._llhttp.should_keep_alive()  # forgotten when this returns
 
     def _refuse(self, refusal: Refusal) -> None:

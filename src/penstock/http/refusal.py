@@ -22,6 +22,10 @@ def bad_request(reason: str) -> Refusal:
     return Refusal(400, "bad-request", reason)
 
 
+def no_room() -> Refusal:
+    return Refusal(503, "unavailable", "too many large requests at once; try again later")
+
+
 def error_object(code: str, reason: str) -> bytes:
     """The JSON error object of the contract."""
     return msgspec.json.encode({"error": code, "reason": reason, "message": reason})

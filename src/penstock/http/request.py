@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from penstock.http.asgi import Headers
@@ -20,14 +22,43 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
 
 
-class BodyBudget:
-    """Bytes of request bodies in memory, over all connections of one server."""
+class Arriving(Protocol):
+    """A body of which a part has come."""
 
-    __slots__ = ("max_bytes", "used_bytes")
+    def give_up(self) -> None:
+        """Give back what it holds, and refuse the request when more of it comes. Not a checkpoint."""
+        ...
+
+
+class BodyBudget:
+    """Bytes of request bodies in memory, over all connections of one server.
+
+    When they are used up, the body that has been on its way for longest gives way: else a few slow clients, who need
+    prove nothing before their requests are whole, would keep everybody else out.
+    """
+
+    __slots__ = ("_arriving", "max_bytes", "used_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
+        self._arriving: dict[Arriving, None] = {}
+
+    def take(self, body: Arriving, count: int) -> bool:
+        """Count bytes that have come; whether there is room for them. They stay counted."""
+        self.used_bytes += count
+        self._arriving.setdefault(body)
+        while self.used_bytes > self.max_bytes:
+            oldest = next(iter(self._arriving))
+            if oldest is body:
+                return False
+            del self._arriving[oldest]
+            oldest.give_up()
+        return True
+
+    def has_come(self, body: Arriving) -> None:
+        """It is whole, or over."""
+        self._arriving.pop(body, None)
 
 
 def origin_form(target: bytes) -> bytes:

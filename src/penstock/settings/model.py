@@ -165,7 +165,12 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     ] = 32_768
     max_body_bytes: Annotated[int, _http("A request body; over it 413.", 1_024, 1_073_741_824)] = 8_388_608
     http_max_request_memory_bytes: Annotated[
-        int, _http("Bodies of all requests in flight together; over it 503.", 1_048_576, 1_099_511_627_776)
+        int,
+        _http(
+            "Bodies of all requests; over it the one longest on its way gets 503.",
+            1_048_576,
+            1_099_511_627_776,
+        ),
     ] = 268_435_456
     http_header_timeout_seconds: Annotated[
         float, _http("From the first byte of a request to the end of its headers; over it 408.", 0.01, 3_600)
