@@ -18,7 +18,7 @@ import trio
 
 from chaos.commits import promote_standby, terminate_in_commit
 from chaos.processes import EngineProcess, Process, WorkerProcess
-from chaos.rig import DATABASE, Rig
+from chaos.rig import ANSWER_TIMEOUT_S, DATABASE, Rig
 from chaos.server import MAX_CONNECTIONS, ROLE
 from chaos.waits import beat_through_both, burst_on_drained, pause_in_transaction, roll_over
 from chaos.worker_process import LEASE_S
@@ -172,6 +172,21 @@ async def pause_postgres(rig: Rig, chance: random.Random) -> str:
         rig.server.resume()
     rig.counts["PostgreSQL stopped (SIGSTOP)"] += 1
     return f"{seconds:.1f} s"
+
+
+async def pause_sessions(rig: Rig, chance: random.Random) -> str:
+    """SIGSTOP of some of the server's processes, maybe in the middle of a COMMIT: longer than they are waited for."""
+    sessions = rig.server.sessions()
+    paused = chance.sample(sessions, chance.randint(1, max(1, len(sessions) // 2))) if sessions else []
+    seconds = chance.uniform(1, 3 * ANSWER_TIMEOUT_S)
+    for number, pause_s in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0)):
+        for pid in paused:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        with trio.CancelScope(shield=True):
+            await trio.sleep(pause_s)
+    rig.counts["sessions stopped (SIGSTOP)"] += len(paused)
+    return f"{len(paused)} sessions, {seconds:.1f} s"
 
 
 async def slow_postgres(rig: Rig, chance: random.Random) -> str:
@@ -368,6 +383,7 @@ BLOWS: dict[str, Blow] = {
     "kill-postgres": Blow("kill -9 of PostgreSQL", kill_postgres),
     "stop-postgres": Blow("immediate stop of PostgreSQL, up to 6 s away", stop_postgres),
     "pause-postgres": Blow("SIGSTOP of all of PostgreSQL, beyond leases", pause_postgres),
+    "pause-sessions": Blow("SIGSTOP of some sessions of PostgreSQL, beyond what they are waited for", pause_sessions),
     "slow-postgres": Blow("PostgreSQL that runs a fifth of the time", slow_postgres),
     "lock-tables": Blow("locked tables and a pool of two connections", lock_tables, SMALL_POOL),
     "too-many-connections": Blow("no connection to PostgreSQL is free", too_many_connections),

@@ -36,12 +36,14 @@ KEEP_S = 0.2
 FS_BYTES = 448 * 2**20
 """The small file system of the attacks that fill the disk."""
 
+ANSWER_TIMEOUT_S = 3.0
 ENGINE_SETTINGS: dict[str, object] = {
     "lease_min_seconds": 1,
     "lease_scan_interval_seconds": 0.5,
     "lease_expiry_limit": 30_000,
     "db_max_conns": 6,
     "outage_wait_seconds": 4,
+    "db_answer_timeout_seconds": ANSWER_TIMEOUT_S,
     "shutdown_grace_seconds": 5,
     "log_format": "json",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -30,14 +31,20 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
     async with trio.open_nursery() as nursery:
 
         def make(
-            number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: object
+            number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: Any
         ) -> Driver:
             """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
             number = len(databases) if number is None else number
-            given = Settings(**settings)  # type: ignore[arg-type]
+            given = Settings(**settings)
             keys = given.encryption_keys
             vault = make_vault(None if keys is None else keys.reveal())
-            database = Database(dsn, max_connections=8, acquire_timeout_s=10, vault=vault)
+            database = Database(
+                dsn,
+                max_connections=8,
+                acquire_timeout_s=10,
+                answer_timeout_s=given.db_answer_timeout_seconds,
+                vault=vault,
+            )
             databases.append(database)
             engine = Engine(database, given, Metrics("test"), number)
             for batcher in engine.batchers():

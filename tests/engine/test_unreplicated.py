@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import psycopg
@@ -13,11 +13,15 @@ import trio
 from penstock.store.connection import TrioConnection
 from penstock.store.embedded import embedded
 from penstock.store.outcome import InDoubt
-from penstock.testing.definitions import fork, linear
+from penstock.testing.definitions import Json, definition, end, fork, linear, service
 from penstock.testing.postgres import apply_schema
+from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.shapes import wait
 from tests.waiting import wait_until
 
+OTHER_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'other'"
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
@@ -34,9 +38,16 @@ async def admin() -> AsyncGenerator[psycopg.Connection[tuple[object, ...]]]:
                 yield connection
 
 
-def wait_for_standby(admin: psycopg.Connection[tuple[object, ...]], name: str) -> None:
+async def wait_for_standby(admin: psycopg.Connection[tuple[object, ...]], name: str) -> None:
+    """In effect once it returns: this session has read the setting, and so has who makes a checkpoint."""
     admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'".encode())
     admin.execute("SELECT pg_reload_conf()")
+
+    async def read() -> bool:
+        return admin.execute("SELECT current_setting('synchronous_standby_names')").fetchall() == [(name,)]
+
+    await wait_until(read)
+    admin.execute("CHECKPOINT")
 
 
 async def waiting(admin: psycopg.Connection[tuple[object, ...]]) -> int:
@@ -56,7 +67,7 @@ async def test_a_commit_nobody_waits_for_is_in_doubt(
     admin: psycopg.Connection[tuple[object, ...]], nursery: trio.Nursery
 ) -> None:
     admin.execute("CREATE TABLE t (x int)")
-    wait_for_standby(admin, "nobody")
+    await wait_for_standby(admin, "nobody")
     doubts: list[InDoubt] = []
 
     async def insert() -> None:
@@ -81,7 +92,7 @@ async def test_answers_wait_for_the_standby_and_nothing_happens_twice(
     driver = make_driver(dsn=admin.info.dsn)
     body = linear(1) if narrow else fork(1, 1)
     await driver.upload(body)
-    wait_for_standby(admin, "nobody")
+    await wait_for_standby(admin, "nobody")
     answered: list[str] = []
 
     async def start() -> None:
@@ -97,6 +108,68 @@ async def test_answers_wait_for_the_standby_and_nothing_happens_twice(
         await wait_until(visible)
         await waiting(admin)  # now the look at what became of it waits in its turn
         assert not answered
-        wait_for_standby(admin, "")
+        await wait_for_standby(admin, "")
     assert len(answered) == 1
     assert driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def completion_of(driver: Driver, first: Job) -> None:
+    await driver.complete(first, attempt=1)
+
+
+async def start_with_a_key(driver: Driver, first: Job) -> None:
+    await driver.start("linear", idempotency_key="k")
+
+
+async def start_of_an_instance_key(driver: Driver, first: Job) -> None:
+    await driver.start("linear", instance_key="k")
+
+
+async def signal_with_an_id(driver: Driver, first: Job) -> None:
+    await driver.signal(first.instance_id, "w", signal_id="s")
+
+
+SIGNALLED = definition(service("first", "w"), wait("w", "end"), end(), definition_id="signalled")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        pytest.param(completion_of, linear(1), id="fast-completion"),
+        pytest.param(completion_of, fork(1, 1), id="full-completion"),
+        pytest.param(start_with_a_key, linear(1), id="start-with-a-key"),
+        pytest.param(start_of_an_instance_key, linear(1), id="start-of-an-instance-key"),
+        pytest.param(signal_with_an_id, SIGNALLED, id="signal-with-an-id"),
+    ],
+)
+async def test_a_repeated_call_waits_for_the_standby_too(
+    admin: psycopg.Connection[tuple[object, ...]],
+    make_driver: MakeDriver,
+    call: Callable[[Driver, Job], Awaitable[None]],
+    body: Json,
+) -> None:
+    """Through another engine, which has seen no doubt: what it finds done might be undone by a failover."""
+    driver = make_driver(dsn=admin.info.dsn, outage_wait_seconds=60)
+    other = make_driver(dsn=f"{admin.info.dsn} application_name=other", outage_wait_seconds=60)
+    await driver.upload(linear(1))
+    await driver.run(body)
+    job = await driver.one("work")
+    await wait_for_standby(admin, "nobody")
+    answered: list[Driver] = []
+
+    async def do(by: Driver) -> None:
+        await call(by, job)
+        answered.append(by)
+
+    async def other_waits() -> bool:
+        return bool(answered) or admin.execute(OTHER_WAITS).fetchall() == [(1,)]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(do, driver)
+        admin.execute("SELECT pg_cancel_backend(%s)", (await waiting(admin),))
+        nursery.start_soon(do, other)
+        await wait_until(other_waits)
+        assert not answered
+        await wait_for_standby(admin, "")
+    assert answered

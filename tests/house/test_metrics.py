@@ -106,7 +106,7 @@ def test_too_many_job_types_are_counted_together():
 def test_the_pool_is_asked_when_somebody_scrapes():
     busy = 1
     metrics = Metrics()
-    metrics.watch_pool(lambda: 2, lambda: busy, lambda: 0)
+    metrics.watch_pool(lambda: 2, lambda: busy, lambda: 0, lambda: 0)
     busy = 5
     assert samples(metrics.registry)["penstock_pool_connections", (("state", "busy"),)] == 5
 

@@ -78,10 +78,13 @@ class EngineProcess:
         self.metrics_port = int(line["metrics"].rpartition(":")[2])
         return self
 
-    def stop(self, timeout_s: float = 40.0) -> int:
+    def stop(self, timeout_s: float = 50.0) -> int:
         """SIGTERM and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout_s)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not stop within {timeout_s} s:\n{self.told}") from None
 
     def kill(self) -> None:
         """SIGKILL."""

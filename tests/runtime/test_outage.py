@@ -19,6 +19,7 @@ from tests.runtime.embedded_engine import backend
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.gate import Gate
 from tests.runtime.waiting import wait_until
+from tests.sessions import stopped_sessions
 
 
 @pytest.fixture
@@ -129,6 +130,42 @@ def test_a_stop_during_an_outage_ends_within_the_grace(start_engine: StartEngine
     wait_until(lambda: engine.said("the database is away") is not None)
     assert engine.stop(20) == 0
     assert not call.waits or call.answer() is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [False, True], ids=["in-order", "at-once"])
+def test_a_stop_does_not_wait_for_the_database(start_engine: StartEngine, gate: Gate, second: bool) -> None:
+    """However long calls may wait for it."""
+    engine = start_engine(dsn=gate.dsn, shutdown_grace_seconds=1, outage_wait_seconds=600).wait_ready()
+    (job,) = jobs_of(engine, 1)
+    gate.close()
+    wait_until(lambda: not is_ready(engine))
+    call = Background(engine.call, "POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})
+    wait_until(lambda: engine.said("the database is away") is not None)
+    engine.process.send_signal(signal.SIGTERM)
+    if second:
+        engine.wait_said("stopping")
+    assert engine.stop(50) == int(second)
+    assert (engine.said("what waits for the database is given up") is None) is second
+    call.answer()
+
+
+@pytest.mark.slow
+def test_a_server_process_that_hangs_holds_up_no_call(start_engine: StartEngine, database_dsn: str) -> None:
+    """SIGSTOP: the socket takes what is sent, and nothing comes back."""
+    engine = start_engine(
+        dsn=f"{database_dsn} application_name=hung", outage_wait_seconds=5, db_answer_timeout_seconds=5
+    ).wait_ready()
+    first, second = jobs_of(engine, 2)
+    with stopped_sessions(database_dsn, "hung"):
+        call = Background(engine.call, "POST", f"/v1/jobs/{first['id']}/complete", {"workerId": "w"})
+        assert call.answer()[0] in (204, 503)  # its batch may have found a new session
+        assert call.took_s < 30
+    wait_until(lambda: is_ready(engine), 60)
+    for job in (first, second):
+        assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})[0] == 204
+    assert rows(database_dsn, "SELECT count(*) FROM history WHERE kind = 1") == [(2,)]
+    assert engine.stop() == 0
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ from psycopg import pq
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from penstock.store.connection import TrioConnection
+from penstock.store.outcome import InDoubt
 from penstock.store.pool import Pool, PoolClosed, PoolTimeout
 from tests.store.proxy import Proxy
+from tests.waiting import wait_until
 
 
 async def backend_of(pool: Pool) -> int:
@@ -399,3 +401,23 @@ async def test_past_the_grace_connections_are_closed_under_their_users(
         mock_clock.jump(9.1)
     assert len(errors) == 1
     assert pool.statistics().busy == 0
+
+
+async def test_a_session_that_hangs_keeps_its_place_until_it_ends(proxy: Proxy) -> None:
+    async with Pool(proxy.dsn, max_size=1, answer_within_s=20) as pool:
+        assert await backend_of(pool)
+        link = await proxy.wait_link(0)
+        link.hold()
+        with pytest.raises(InDoubt, match="no answer within"):
+            async with pool.connection(answer_within_s=0.2) as connection:
+                await connection.fetch("SELECT 1")
+        assert (pool.statistics().unanswered, pool.statistics().busy, pool.statistics().idle) == (1, 0, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(backend_of, pool)
+
+            async def waits() -> bool:
+                return pool.statistics().waiting == 1
+
+            await wait_until(waits)
+            link.release()
+        assert pool.statistics().unanswered == 0

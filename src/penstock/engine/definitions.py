@@ -163,6 +163,8 @@ class Definitions:
                 actor=actor(),
                 code=code,
             )
+            if not new:
+                await wait_replicated(connection)
         self._keep(await self._off_loop(len(definition.content), lambda: LoadedDefinition(row, definition, types)))
         if new or again:
             self._metrics.definitions_uploaded.inc()

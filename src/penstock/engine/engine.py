@@ -128,14 +128,14 @@ class Engine:
         """Returns when the engine can serve. Raises Unavailable with the reason when it can't."""
         if self._stopping:
             raise Unavailable("the engine is shutting down")
-        try:
-            await self.database.fetch("now")
-        except DatabaseError as error:
-            raise Unavailable("the database does not answer") from error
         for batcher in self.batchers():
             age_s = _batch_age_s(batcher)
             if age_s > self.settings.batch_stuck_seconds:
                 raise Unavailable(f"a batch of {batcher.name} calls has been under way for {age_s:.0f} s")
+        try:
+            await self.database.fetch("now")
+        except DatabaseError as error:
+            raise Unavailable("the database does not answer") from error
 
     def drain(self) -> None:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""

@@ -26,7 +26,7 @@ from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, TryAgain
+from penstock.store.database import Database, TryAgain, wait_replicated
 from penstock.store.journal import Backend, RunState
 from penstock.store.outcome import InDoubt
 
@@ -204,6 +204,7 @@ class JournalLanes:
         for backend in {backend for item in items for backend in self._doubts[item.instance]}:
             if await store.end_backend(connection, backend):
                 raise TryAgain("the session of an append in doubt has not ended yet")
+        await wait_replicated(connection)
         states = await store.run_states(connection, [item.held for item in items])
         found = await store.appended(connection, [(item.instance, item.records[0], item.after) for item in items])
         for item, state in zip(items, states, strict=True):
@@ -242,6 +243,8 @@ class JournalLanes:
                 message=RecordKind.MESSAGE,
                 cancel=RecordKind.CANCEL,
             )
+        if not all(row.is_new for row in rows):
+            await wait_replicated(connection)
         for item, row in zip(items, rows, strict=True):
             tell = item.tell
             if row.is_new or row.used_hash == tell.hash:  # or an earlier try, whose news may have been lost
@@ -356,6 +359,7 @@ class JournalLanes:
         if not refused:
             return
         left: list[tuple[FinishItem, RunState]] = []
+        await wait_replicated(connection)
         states = await store.run_states(connection, [item.held for item in refused])
         for item, state in zip(refused, states, strict=True):
             if is_held(state, item.held) and state.mail != item.finish.mail:

@@ -116,7 +116,7 @@ class Metrics:
             self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
         )
         self.pool_connections: Family[str, Gauge] = Family(
-            self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy", "state")
+            self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
         )
         self.pool_waiting = self._gauge("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
 
@@ -252,10 +252,17 @@ class Metrics:
             if number < MAX_ROWS_ASIDE:
                 self._row_aside.labels(service, row, reason).set(1)
 
-    def watch_pool(self, idle: Callable[[], int], busy: Callable[[], int], waiting: Callable[[], int]) -> None:
+    def watch_pool(
+        self,
+        idle: Callable[[], int],
+        busy: Callable[[], int],
+        unanswered: Callable[[], int],
+        waiting: Callable[[], int],
+    ) -> None:
         """Has these asked at each scrape."""
         self.pool_connections["idle"].set_function(idle)
         self.pool_connections["busy"].set_function(busy)
+        self.pool_connections["unanswered"].set_function(unanswered)
         self.pool_waiting.set_function(waiting)
 
     def watch_connections(self, listener: str, open_count: Callable[[], int]) -> None:

@@ -39,7 +39,7 @@ class Housekeeping:
     async def run_once(self) -> int:
         """Purge and measure; how many job types have a queue."""
         engine = self._engine
-        async with engine.database.connection() as connection:
+        async with engine.database.connection(patient=True) as connection:
             hours = engine.settings.idempotency_retention_hours
             for _ in range(PURGES_MAX):
                 if await idempotency.purge(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:

@@ -73,7 +73,7 @@ class LeaseSweeper:
         """Watch all leases that end before the next scan and are not watched yet; how many were found."""
         interval_s = self._engine.settings.lease_scan_interval_seconds
         started = trio.current_time()
-        async with self._engine.database.connection() as connection:
+        async with self._engine.database.connection(patient=True) as connection:
             found = await store.scan_leases(connection, interval_s + 1)
             if not self._engine.definitions.has_code:  # another engine's, whose runs end here, too
                 self._engine.definitions.has_code = await definition_store.any_code(connection)

@@ -43,7 +43,7 @@ class Leftovers:
     async def run_once(self) -> int:
         """Move one batch; how many rows went."""
         to_outbox = self._engine.settings.through_kafka
-        async with self._engine.database.connection() as connection:
+        async with self._engine.database.connection(patient=True) as connection:
             moved = 0
             if await store.anything_left(connection, to_outbox=to_outbox):
                 moved = await self._move(connection, to_outbox)

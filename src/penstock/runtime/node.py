@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.runtime.listeners import Listeners
 
 FLUSH_TIMEOUT_S = 10.0
-"""How long batches under way may take at the end; each is bounded by itself."""
+"""How long batches under way may take at the end. Then the pool is closed under them: a batch can't outlast that."""
 POOL_GRACE_S = 2.0
 METRICS_GRACE_S = 1.0
 
@@ -119,11 +119,17 @@ class Node:
             min_connections=settings.db_min_conns,
             acquire_timeout_s=settings.db_acquire_timeout_seconds,
             max_lifetime_s=settings.db_conn_max_lifetime_seconds,
+            answer_timeout_s=settings.db_answer_timeout_seconds,
             vault=make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal()),
         )
         try:
             async with trio.open_nursery() as nursery:
-                await self._serve(Supervisor(nursery, self._metrics), database, stopping)
+                try:
+                    await self._serve(Supervisor(nursery, self._metrics), database, stopping)
+                except BaseException:  # batches finish in any case, and would wait for a database that is away
+                    with trio.CancelScope(shield=True):
+                        await database.close(POOL_GRACE_S)
+                    raise
                 nursery.cancel_scope.cancel()
         finally:
             close_sockets(self._sockets)
@@ -146,7 +152,10 @@ class Node:
         number = await start.run(membership.join)
         pool = database.pool
         self._metrics.watch_pool(
-            lambda: pool.statistics().idle, lambda: pool.statistics().busy, lambda: pool.statistics().waiting
+            lambda: pool.statistics().idle,
+            lambda: pool.statistics().busy,
+            lambda: pool.statistics().unanswered,
+            lambda: pool.statistics().waiting,
         )
         engine = Engine(database, self._settings, self._metrics, number)
         membership.attach(engine)
@@ -171,7 +180,7 @@ class Node:
         if dispatch is not None:
             await dispatch.finish()
         await supervisor.stop(*services)
-        await self._flush(supervisor, engine)
+        await self._flush(supervisor, engine, database)
         await supervisor.stop(PRODUCER)
         with trio.move_on_after(POOL_GRACE_S):
             try:
@@ -254,11 +263,15 @@ class Node:
             log.warning("nobody can call yet: make a token with `penstock token new`")
         return await self._supervise(supervisor, access.steps())
 
-    async def _flush(self, supervisor: Supervisor, engine: Engine) -> None:
+    async def _flush(self, supervisor: Supervisor, engine: Engine, database: Database) -> None:
         batchers = engine.batchers()
-        with trio.move_on_after(FLUSH_TIMEOUT_S):
+        with trio.move_on_after(FLUSH_TIMEOUT_S) as flushing:
             for batcher in batchers:
                 await batcher.wait_flushed()
+        if flushing.cancelled_caught:
+            left = [batcher.name for batcher in batchers if not batcher.statistics().idle]
+            log.warning("what waits for the database is given up", queues=left, waited_s=FLUSH_TIMEOUT_S)
+            await database.close(0)
         await supervisor.stop(*(f"batch {batcher.name}" for batcher in batchers))
 
     async def _stop_metrics(self, supervisor: Supervisor) -> None:

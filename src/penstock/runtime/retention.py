@@ -56,7 +56,7 @@ class Retention:
         """Prepare, remove, drop; True when there is more to remove at once."""
         settings = self._engine.settings
         busy = False
-        async with self._engine.database.connection() as connection:
+        async with self._engine.database.connection(patient=True) as connection:
             await prepare_partitions(connection, settings.partition_days)
             if settings.retention_days is not None:
                 for partition in await store.over(connection, "history", settings.retention_days):

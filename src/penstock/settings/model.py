@@ -111,6 +111,14 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     db_acquire_timeout_seconds: Annotated[
         float, _database("How long an operation waits for a free connection of the pool.", 0.01, 600)
     ] = 10
+    db_answer_timeout_seconds: Annotated[
+        float,
+        _database(
+            "A statement that the database has not answered for so long is given up; what became of it is looked up.",
+            0.1,
+            600,
+        ),
+    ] = 10
     db_conn_max_lifetime_seconds: Annotated[
         float, _database("A connection older than this is replaced when it is returned.", 1, 604_800)
     ] = 3_600

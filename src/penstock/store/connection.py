@@ -12,6 +12,9 @@ Cancellation at any point leaves the connection usable or closed, never in betwe
   (its cancellation is a level, not an edge).
 - COMMIT and ROLLBACK at the end of a transaction are shielded as a whole, and bounded: past the bound the connection
   is closed.
+- A statement that the server does not answer (its process was stopped, the way to it swallows everything, a standby
+  that it waits for is away) is given up after ``answer_within_s``. It is not cancelled, as that would end a COMMIT's
+  wait for the standby; it may take effect later.
 
 What an error says of the transaction is decided in `wait`, by the rules of `outcome.py`: it is the server's ERROR, or
 `InDoubt`; and then the connection is closed.
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -83,6 +87,11 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.created_at = trio.current_time()
         self.takes_no_writes = False
         """Closed by `leave_server`."""
+        self.answer_within_s = math.inf
+        """A statement that has no answer after so many seconds is `InDoubt`."""
+        self.unanswered: int | None = None
+        """Closed for that: a descriptor of the socket, on which something comes when the server's session ends. It
+        belongs to whoever takes it from here."""
         self._unreplicated = False
         self.backend: tuple[int, str] | None = None
         """The server's process for this session and when it began, where somebody has asked for it."""
@@ -149,7 +158,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         drive = Drive(gen, self.pgconn.socket)
         self._unreplicated = False
         try:
-            result = await drive.run()
+            result = await self._wait_answer(drive)
         except psycopg.Error as error:
             refused = drive.nothing_sent and not isinstance(error, psycopg.OperationalError)
             if isinstance(error, InDoubt) or not (refused or is_rolled_back(error)):
@@ -169,6 +178,13 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         if self._unreplicated:
             raise InDoubt("committed, but maybe not by the standby")
         return result
+
+    async def _wait_answer(self, drive: Drive[RV]) -> RV:
+        with trio.move_on_after(self.answer_within_s):
+            return await drive.run()
+        self.unanswered = os.dup(self.pgconn.socket)
+        self._abandon(drive.generator, f"the server has not answered for {self.answer_within_s:g} s")
+        raise InDoubt(f"no answer within {self.answer_within_s:g} s")
 
     def leave_server(self, why: str) -> None:
         """Close: the server takes no writes (any more). The next connection may find the primary."""

@@ -28,15 +28,20 @@ TRANSACTION_IDLE_MS = 5_000
 """The server ends a transaction of ours that says nothing for so long: its engine was stopped, or cut off. A busy event
 loop may be silent for a second."""
 
+STATEMENT_MS = 60_000
+"""The server ends a statement of ours that takes so long."""
+PATIENCE_S = STATEMENT_MS / 1000 + 5
+"""Past this a statement hangs: the server would have ended it."""
+
 # The statements say themselves how they find their rows (queries/jobs.sql). These are a second net: generic plans made
 # while the tables were empty would seq-scan or hash for ever; nested loops over keys are right for every hot statement,
 # at any size; no key comes twice in a batch, so memoizing never pays, nor does JIT.
 SESSION_SETTINGS = (
     b"SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; SET jit = off;"
     b" SET enable_memoize = off;"
-    b" SET plan_cache_mode = force_generic_plan; SET statement_timeout = '60s';"
+    b" SET plan_cache_mode = force_generic_plan; SET statement_timeout = %d;"
     b" SET idle_in_transaction_session_timeout = %d; SET lock_timeout = %d; SET timezone = 'UTC'"
-    % (TRANSACTION_IDLE_MS, LOCK_WAIT_MS)
+    % (STATEMENT_MS, TRANSACTION_IDLE_MS, LOCK_WAIT_MS)
 )
 
 CONNECTION_DEFAULTS = {
@@ -132,9 +137,10 @@ async def is_starting(dsn: str) -> bool:
 async def wait_replicated(connection: TrioConnection) -> None:
     """Wait until a synchronous standby has all that can be seen here now; returns at once where there is none.
 
-    A session that ends while its COMMIT waits for the standby leaves what it did visible on this server only: to be
-    asked before what was in doubt is looked up, and believed. Raises TryAgain on a standby, and where the standby does
-    not answer within ``REPLICATION_TIMEOUT_S``.
+    A session that ends while its COMMIT waits for the standby leaves what it did visible on this server only, to all
+    who look. So this comes before what was in doubt is looked up, and before a call is answered by what was seen (it
+    was done already, the lease is another's) instead of by a commit of its own. Raises TryAgain on a standby, and where
+    the standby does not answer within ``REPLICATION_TIMEOUT_S``.
     """
     with trio.move_on_after(REPLICATION_TIMEOUT_S):
         if await connection.fetch(SQL["wait_replicated"]):
@@ -168,16 +174,19 @@ class Database:
         min_connections: int = 0,
         acquire_timeout_s: float = 10.0,
         max_lifetime_s: float = 3600.0,
+        answer_timeout_s: float = 10.0,
         vault: Vault | None = None,
     ) -> None:
         self.dsn = with_defaults(dsn)
         self.vault = vault
+        self._patience_s = max(answer_timeout_s, PATIENCE_S)
         self.pool = Pool(
             self.dsn,
             max_size=max_connections,
             min_size=min_connections,
             acquire_timeout_s=acquire_timeout_s,
             max_lifetime_s=max_lifetime_s,
+            answer_within_s=answer_timeout_s,
             configure=self._configure,
         )
 
@@ -190,9 +199,13 @@ class Database:
         connection.vault = self.vault
         await configure(connection)
 
-    def connection(self) -> PooledConnection:
-        """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded."""
-        return self.pool.connection()
+    def connection(self, *, patient: bool = False) -> PooledConnection:
+        """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded.
+
+        A statement that has no answer within ``answer_timeout_s`` is `InDoubt`. ``patient``: for services whose
+        statements may take as long as the server lets them.
+        """
+        return self.pool.connection(answer_within_s=self._patience_s if patient else None)
 
     async def fetch(self, name: str, params: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Run one named statement on a connection of the pool."""

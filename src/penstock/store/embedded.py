@@ -446,8 +446,10 @@ async def _stop(process: trio.Process, timeout_s: float) -> None:
             (signal.SIGKILL, KILL_TIMEOUT_S),
         ):
             process.send_signal(number)
+            began = trio.current_time()
             with trio.move_on_after(bound_s):
                 await process.wait()
+                log.info("embedded PostgreSQL stopped within %.1f s", trio.current_time() - began)
                 return
             log.warning("embedded PostgreSQL did not stop within %g s of %s", bound_s, number.name)
 

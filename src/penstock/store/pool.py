@@ -4,11 +4,15 @@ Connections are made in the task that wants one (no maintenance task to supervis
 that the surplus ages and its server memory stays cold), waiters are served first-in first-out. An idle connection is
 looked at with one poll(2) before it is handed out, so a restarted server costs no failed statement. Relies on
 `connection.py`; must not know the schema.
+
+A statement that the server does not answer is given up, but its session may go on there: it keeps its place in the pool
+until the server has ended it. So there are never more sessions than ``max_size``, however many statements hang.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import select
 from collections import deque
 from dataclasses import dataclass
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
     Configure = Callable[[TrioConnection], Awaitable[None]]
 
 
+UNANSWERED_LOOK_S = 0.2
+"""Between two looks at sessions that hang, of those who wait for a place."""
+
+
 class PoolTimeout(psycopg.OperationalError):
     """No connection could be had within the time."""
 
@@ -43,6 +51,8 @@ class PoolStatistics:
     max_size: int
     idle: int
     busy: int
+    unanswered: int
+    """Sessions that were left with a statement, and that the server has not ended yet."""
     waiting: int
     """Tasks that wait for a connection now."""
     acquired: int
@@ -76,6 +86,7 @@ class Pool:
         min_size: int = 0,
         acquire_timeout_s: float = 30.0,
         max_lifetime_s: float = 3600.0,
+        answer_within_s: float = math.inf,
         prepare_threshold: int | None = 0,
         configure: Configure | None = None,
     ) -> None:
@@ -86,12 +97,15 @@ class Pool:
         self._min_size = min_size
         self._acquire_timeout_s = acquire_timeout_s
         self._max_lifetime_s = max_lifetime_s
+        self._answer_within_s = answer_within_s
         self._prepare_threshold = prepare_threshold
         self._configure = configure
         self._idle: deque[TrioConnection] = deque()
         self._busy: set[TrioConnection] = set()
+        self._unanswered: list[int] = []
         self._slots = max_size
-        """Connections that may still go out: max_size less those out, being made, or promised to a woken waiter."""
+        """Connections that may still go out: max_size less those out, unanswered, being made, or promised to a woken
+        waiter."""
         self.servers_left = 0
         """How often a server was left that takes no writes: sessions elsewhere may be on it, too."""
         self._waiters = trio.lowlevel.ParkingLot()
@@ -125,12 +139,13 @@ class Pool:
         """New connections are made with this."""
         self._dsn = dsn
 
-    def connection(self) -> PooledConnection:
+    def connection(self, *, answer_within_s: float | None = None) -> PooledConnection:
         """``async with pool.connection() as connection``: one for the block, rolled back if left in a transaction.
 
-        Entering is a checkpoint only if it waits: what is then done with the connection is one.
+        Entering is a checkpoint only if it waits: what is then done with the connection is one. ``answer_within_s``:
+        for this block another patience with its statements.
         """
-        return PooledConnection(self)
+        return PooledConnection(self, answer_within_s)
 
     async def acquire(self) -> TrioConnection:
         """A connection that is to be given back with `release`. Cancelled, it holds none."""
@@ -141,6 +156,7 @@ class Pool:
             connection = await self._wait_connection()
         self._busy.add(connection)
         self._acquired += 1
+        connection.answer_within_s = self._answer_within_s
         return connection
 
     async def release(self, connection: TrioConnection) -> None:
@@ -159,7 +175,13 @@ class Pool:
                 connection.close_nowait()
             else:
                 self._idle.append(connection)
-            self._free_slot()
+            if connection.unanswered is not None and not self._closed:
+                self._unanswered.append(connection.unanswered)
+            else:
+                if connection.unanswered is not None:
+                    os.close(connection.unanswered)
+                self._free_slot()
+            self._free_ended()
             self._returned.unpark_all()
 
     async def close(self, grace_s: float) -> None:
@@ -173,6 +195,8 @@ class Pool:
         with trio.move_on_after(grace_s):
             while self._busy:
                 await self._returned.park()
+        while self._unanswered:
+            os.close(self._unanswered.pop())
         for connection in self._busy:
             connection.discard(f"the pool was closed and it did not come back within {grace_s} s")
 
@@ -182,6 +206,7 @@ class Pool:
             max_size=self._max_size,
             idle=len(self._idle),
             busy=len(self._busy),
+            unanswered=len(self._unanswered),
             waiting=len(self._waiters),
             acquired=self._acquired,
             waited=self._waited,
@@ -196,6 +221,7 @@ class Pool:
         """Wait for a slot and take an idle connection or make one, all within the time-out."""
         started = trio.current_time()
         self._waited += 1
+        self._free_ended()
         try:
             with trio.move_on_after(self._acquire_timeout_s):
                 await self._wait_slot()
@@ -210,21 +236,30 @@ class Pool:
         raise self._timeout()
 
     async def _wait_slot(self) -> None:
-        if self._slots:
-            self._slots -= 1
-            return
-        await self._waiters.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
-        self._check_open()
+        while not self._slots:
+            with trio.move_on_after(UNANSWERED_LOOK_S if self._unanswered else math.inf):
+                await self._waiters.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
+                self._check_open()
+                return
+            self._free_ended()
+        self._slots -= 1
 
     def _free_slot(self) -> None:
         if not self._waiters.unpark():
             self._slots += 1
 
+    def _free_ended(self) -> None:
+        """Take back the places of sessions that were left with a statement and have ended since."""
+        for fd in [fd for fd in self._unanswered if _has_input(fd)]:
+            self._unanswered.remove(fd)
+            os.close(fd)
+            self._free_slot()
+
     def _pop_idle(self) -> TrioConnection | None:
         """The idle connection used last that is still good."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.closed or _has_input(connection):
+            if connection.closed or _has_input(connection.pgconn.socket):
                 self._discarded += 1
             elif trio.current_time() - connection.created_at > self._max_lifetime_s:
                 self._expired += 1
@@ -257,22 +292,25 @@ class Pool:
     def _timeout(self) -> PoolTimeout:
         return PoolTimeout(
             f"no connection to the database within {self._acquire_timeout_s} s"
-            f" ({len(self._busy)} of {self._max_size} in use)"
+            f" ({len(self._busy)} of {self._max_size} in use, {len(self._unanswered)} without an answer)"
         )
 
 
 class PooledConnection:
     """What `Pool.connection` gives: the connection for a block. A class, as a generator would cost 5 µs more."""
 
-    __slots__ = ("_connection", "_pool")
+    __slots__ = ("_answer_within_s", "_connection", "_pool")
 
     _connection: TrioConnection
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, answer_within_s: float | None) -> None:
         self._pool = pool
+        self._answer_within_s = answer_within_s
 
     async def __aenter__(self) -> TrioConnection:
         self._connection = await self._pool.acquire()
+        if self._answer_within_s is not None:
+            self._connection.answer_within_s = self._answer_within_s
         return self._connection
 
     async def __aexit__(
@@ -294,8 +332,8 @@ async def _make_clean(connection: TrioConnection) -> None:
         connection.discard("given back in the middle of something")
 
 
-def _has_input(connection: TrioConnection) -> bool:
+def _has_input(fd: int) -> bool:
     """Whether an idle connection has something to say: the end of the connection as a rule, nothing we want ever."""
     poll = select.poll()
-    poll.register(connection.pgconn.socket, select.POLLIN)
+    poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

@@ -68,8 +68,11 @@ class Batcher(Generic[I]):
         self._lot = trio.lowlevel.ParkingLot()
         self._aside_lot = trio.lowlevel.ParkingLot()
         self._idle = trio.lowlevel.ParkingLot()
+        self._begun_lot = trio.lowlevel.ParkingLot()  # of who looks at batches that take long
         self._begun_at: float | None = None  # of the batch from the queue that is being applied
-        self._retrying: list[I] = []  # the batch of those aside that is being applied
+        self._applying: list[I] = []  # that batch
+        self._retried_at: float | None = None  # of the batch of those aside that is being applied
+        self._retrying: list[I] = []  # that batch
 
     def submit_nowait(self, item: I, *, within_s: float | None = None) -> None:
         """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general.
@@ -115,13 +118,14 @@ class Batcher(Generic[I]):
                     await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _flush(self, batch: list[I]) -> None:
-        self._begun_at = trio.current_time()
+        self._begun_at, self._applying = trio.current_time(), batch
+        self._begun_lot.unpark()
         if self._on_batch is not None:
             self._on_batch(len(batch))
         try:
             await self._apply_shielded(batch)
         finally:
-            self._begun_at = None
+            self._begun_at, self._applying = None, []
 
     async def _apply_shielded(self, batch: list[I]) -> None:
         for item in batch:
@@ -135,11 +139,27 @@ class Batcher(Generic[I]):
                 self._idle.unpark_all()
                 await self._aside_lot.park()
             await trio.sleep(ASIDE_PAUSE_S)
-            self._retrying = self._take_aside()
+            self._retried_at, self._retrying = trio.current_time(), self._take_aside()
+            self._begun_lot.unpark()
             try:
                 await self._apply_shielded(self._retrying)
             finally:
-                self._retrying = []
+                self._retried_at, self._retrying = None, []
+
+    async def _wait_begun(self) -> None:
+        """Wait until there is something to do."""
+        if self.statistics().idle:
+            await self._begun_lot.park()
+
+    def _take_late(self, since: float) -> list[I]:
+        """Who waits in a batch that began before ``since``, or behind it; without those that were refused."""
+        late: list[I] = []
+        if self._begun_at is not None and self._begun_at <= since:
+            self._queue = deque(item for item in self._queue if not item.settled)
+            late += (*self._applying, *self._queue)
+        if self._retried_at is not None and self._retried_at <= since:
+            late += (*self._retrying, *self._aside)
+        return late
 
     async def wait_flushed(self) -> None:
         """Wait until nothing waits and nothing is being applied."""

@@ -24,7 +24,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import Database, wait_replicated
 from penstock.store.jobs import FastItem, JobKey, Moved
 
 TRIES_MAX = 3
@@ -168,6 +168,7 @@ class FastPath(Lane[FastCompletion]):
 
     async def _judge(self, connection: TrioConnection, refused: list[FastCompletion]) -> None:
         found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
+        await wait_replicated(connection)
         for item, about in zip(refused, found, strict=True):
             verdict = judge(item.call, about.execution)
             if about.execution.state is None:  # closed, through another engine maybe

@@ -20,7 +20,7 @@ from penstock.settings import Settings
 from penstock.store import full_path as store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, RefusedWithin
+from penstock.store.database import Database, RefusedWithin, wait_replicated
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.vault import KeyMissing
 
@@ -78,6 +78,8 @@ class FullPath(Lane[Command]):
                     failed = failed or (item.prepares and not isinstance(reason, Settled))
             if failed or not decided:
                 await connection.rollback()
+                if not all(isinstance(reason, LongWork) for _, reason in undecided):
+                    await wait_replicated(connection)
                 self._answer(undecided)
             if failed and decided:
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others

@@ -31,7 +31,7 @@ from penstock.offload import run_sized
 from penstock.store import full_path as store
 from penstock.store import idempotency, keys
 from penstock.store.connection import TrioConnection
-from penstock.store.database import RefusedWithin, TryAgain
+from penstock.store.database import RefusedWithin, TryAgain, wait_replicated
 from penstock.store.full_path import Change, NewInstance
 from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
@@ -73,9 +73,10 @@ class FullStarts:
         transaction = self._transactions.begin(now, xid, positions)
         created: list[StartItem] = []
         extra: list[Statement] = []
+        found: list[tuple[StartItem, model.Instance]] = []
         with lane.transaction(transaction):
             for item in sorted(items, key=lambda item: item.order):
-                change = await self._begin(connection, transaction, item)
+                change = await self._begin(connection, transaction, item, found)
                 if change is None:
                     continue
                 loaded, request = item.loaded, item.request
@@ -88,15 +89,26 @@ class FullStarts:
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
             if created:
                 await lane.commit(connection, transaction, transaction.writes(connection, created, extra))
+            elif found:
+                await connection.rollback()
+                await wait_replicated(connection)
+        for item, kept in found:
+            item.answer(kept)
         await transaction.carry_out(connection, now)
 
-    async def _begin(self, connection: TrioConnection, transaction: Transaction, item: StartItem) -> Change | None:
-        """Take a start into the transaction. None: it is answered, refused, or takes long."""
+    async def _begin(
+        self,
+        connection: TrioConnection,
+        transaction: Transaction,
+        item: StartItem,
+        found: list[tuple[StartItem, model.Instance]],
+    ) -> Change | None:
+        """Take a start into the transaction. None: ``found`` has its answer, it is refused, or takes long."""
         loaded, request = item.loaded, item.request
         assert loaded is not None
         id = self._ids.next()
         try:
-            if await self._used_before(connection, item, loaded, id):
+            if await self._used_before(connection, item, loaded, id, found):
                 return None
         except KeyMissing as error:  # what it wrote until then must not be committed with the others
             item.refuse(error)
@@ -120,9 +132,14 @@ class FullStarts:
         return None
 
     async def _used_before(
-        self, connection: TrioConnection, item: StartItem, loaded: LoadedDefinition, id: int
+        self,
+        connection: TrioConnection,
+        item: StartItem,
+        loaded: LoadedDefinition,
+        id: int,
+        found: list[tuple[StartItem, model.Instance]],
     ) -> bool:
-        """Whether a key of the start was used before; then the item has its answer."""
+        """Whether a key of the start was used before; then ``found`` gets its answer, or it is refused."""
         request = item.request
         key = request.idempotency_key
         if key is not None:
@@ -134,7 +151,7 @@ class FullStarts:
                 if bytes(used[0]) != digest:
                     item.refuse(IdempotencyConflict("the Idempotency-Key was used with another request"))
                 elif used[2] is not None:
-                    item.answer(_kept_answer(bytes(used[2])))
+                    found.append((item, _kept_answer(bytes(used[2]))))
                 return True
         if request.instance_key is not None:
             holder, written = await keys.claim(
@@ -149,7 +166,7 @@ class FullStarts:
                     writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
                 if writes or written:
                     await connection.roundtrip([*writes, (SQL["commit"], ())])
-                item.answer(view)
+                found.append((item, view))
                 return True
         return False
 

@@ -7,8 +7,10 @@ it: of the transactions that it committed (`commit`) by their ids, of single sta
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
 asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
 task tries those aside again and again. A table that is locked is as good as away; where the answer names nobody the
-batch is halved. Every item is settled, stands aside or is with another queue when a batch is done; `Lane` never raises
-an operating error. Must not know what the items are, nor SQL. Cancelling `submit` abandons the answer, not the item.
+batch is halved. A statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in
+doubt; who has waited long enough behind it is refused before. Every item is settled, stands aside or is with another
+queue when a batch is done; `Lane` never raises an operating error. Must not know what the items are, nor SQL.
+Cancelling `submit` abandons the answer, not the item.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -43,10 +45,14 @@ from penstock.store.database import (
     wait_replicated,
 )
 from penstock.store.outcome import InDoubt
+from penstock.store.pool import PoolClosed
 from penstock.store.statements import SQL, Statement
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
+HANGING_S: Final = 2.0
+"""A batch that takes so long holds up those behind it: their deadlines are looked at beside it."""
+LATE_LOOK_S: Final = 0.5
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.5
 """Pauses between two tries while the database is away."""
 
@@ -57,6 +63,7 @@ FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
 Look = Callable[[TrioConnection, list[I]], Awaitable[None]]
 
 AWAY_REASON = "the database is away"
+STOPPING_REASON = "the engine is shutting down"
 HELD_REASON = "another transaction holds what the call needs; try again"
 BUSY_REASON = "too many transactions at once on this instance; try again"
 
@@ -140,6 +147,18 @@ class Lane(Batcher[I]):
         self._finish = finish
         self._in_doubt: list[Committable] = []
 
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """As `Batcher.run`; who waits in or behind a batch that takes long is answered by its deadline."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._refuse_late)
+            await super().run(task_status)
+
+    async def _refuse_late(self) -> None:
+        while True:
+            await self._wait_begun()
+            await trio.sleep(LATE_LOOK_S)
+            _refuse_overdue(self._take_late(trio.current_time() - HANGING_S), AWAY_REASON)
+
     async def apply_batch(self, items: list[I]) -> None:
         """Apply a batch; every item is settled then, stands aside or is with another queue."""
         try:
@@ -187,6 +206,9 @@ class Lane(Batcher[I]):
                     await self._divide(pending, batch, error, again)
             except TOO_LARGE as error:
                 await self._divide(pending, batch, error, again)
+            except PoolClosed:
+                for item in _pending(pending, batch):
+                    item.refuse(Unavailable(STOPPING_REASON))
             except AWAY as error:
                 again = True
                 lane = self.name

@@ -8,7 +8,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import Database, wait_replicated
 from penstock.store.jobs import ExecutionInfo, JobKey
 
 
@@ -31,5 +31,7 @@ class Lookups(Lane[Lookup]):
 
     async def _read(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
         found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
+        if any(known.execution.closed is not None for known in found):  # a repeated call is answered by that alone
+            await wait_replicated(connection)
         for item, known in zip(items, found, strict=True):
             item.answer(known)

@@ -46,8 +46,10 @@ SELECT pg_notify(CASE WHEN nullif(current_setting('penstock.lock_class', true), 
   ELSE left('penstock_' || current_schema(), 63) END, $1::text)
 
 -- name: wait_replicated
--- Its commit is acknowledged when a synchronous standby has it, and with it everything before it. No row on a standby.
-SELECT pg_logical_emit_message(true, 'penstock', '') WHERE NOT pg_is_in_recovery()
+-- Its commit is acknowledged when a synchronous standby has it, and with it everything before it. Writes nothing where
+-- no standby is waited for. No row on a standby.
+SELECT CASE WHEN current_setting('synchronous_standby_names') <> '' THEN pg_logical_emit_message(true, 'penstock', '') END
+WHERE NOT pg_is_in_recovery()
 
 -- name: others
 -- Other engines with a valid lease: number, holder, process, mode, description, whether their session lock is held, seconds
