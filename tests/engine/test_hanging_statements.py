@@ -101,7 +101,7 @@ async def test_a_commit_that_is_never_answered_is_looked_up(
 
 
 @pytest.mark.slow
-async def test_who_queues_behind_a_statement_that_hangs_is_refused_too(
+async def test_who_queues_behind_a_hanging_statement_is_refused_too(
     make_driver: MakeDriver, database_dsn: str, nursery: trio.Nursery
 ) -> None:
     """Long before the statement itself is given up; and readiness knows."""
@@ -114,7 +114,7 @@ async def test_who_queues_behind_a_statement_that_hangs_is_refused_too(
     hung.dsn = database_dsn
     await hung.run(linear(2))
     job = await hung.one("work")
-    lane = hung.engine.fast_path.lane
+    lane = hung.engine.fast_path
     refused: list[Unavailable] = []
 
     async def refuse() -> None:
