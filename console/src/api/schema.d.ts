@@ -951,15 +951,15 @@ export interface components {
         };
         /**
          * BeatOutcome
-         * @description An item of a batch of heartbeats.
+         * @description What became of one heartbeat of a batch: of one that was taken, the new end of the lease, too.
          */
         BeatOutcome: {
-            /** Format: date-time */
-            lockExpiresAt?: string;
             jobId: string;
             /** @enum {string} */
             outcome: "ok" | "already-completed" | "lease-lost" | "cancelled" | "not-found" | "invalid" | "unavailable";
             reason?: string;
+            /** Format: date-time */
+            lockExpiresAt?: string;
         };
         /**
          * BranchView
@@ -1338,7 +1338,8 @@ export interface components {
         };
         /**
          * ItemOutcome
-         * @description One item of a batch call: ok, already-completed, lease-lost, cancelled, not-found, invalid or unavailable.
+         * @description What became of one item of a batch report. `outcome` is `ok`, `already-completed`, `lease-lost`, `cancelled`,
+         *         `not-found`, `invalid` (see `reason`) or `unavailable`.
          */
         ItemOutcome: {
             jobId: string;
@@ -1465,7 +1466,10 @@ export interface components {
         PlaceBody: {
             place?: string;
         };
-        /** PollBody */
+        /**
+         * PollBody
+         * @description What a worker asks for. The engine clamps the numbers; 0 or less is the default.
+         */
         PollBody: {
             workerId: string;
             jobTypes: string[];
@@ -1586,7 +1590,11 @@ export interface components {
             token: boolean;
             oidc?: string;
         };
-        /** StartBody */
+        /**
+         * StartBody
+         * @description One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
+         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
+         */
         StartBody: {
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
@@ -1603,7 +1611,8 @@ export interface components {
         };
         /**
          * StartItem
-         * @description One start of a batch.
+         * @description One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
+         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
          */
         StartItem: {
             definitionId: string;
@@ -1622,7 +1631,7 @@ export interface components {
         };
         /**
          * StartResult
-         * @description One item of a batch start: the instance, or an error code with its reason.
+         * @description What became of one item of a batch start: the instance, or the error code (such as "not-found") and reason.
          */
         StartResult: {
             instance?: components["schemas"]["Instance"];

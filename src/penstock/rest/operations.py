@@ -121,6 +121,8 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "MessageBody": ("name",),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
+    "BeatOutcome": ("jobId", "outcome"),
+    "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
     "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
     "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
