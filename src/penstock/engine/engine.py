@@ -10,6 +10,8 @@ import math
 from functools import partial
 from typing import Any
 
+import trio
+
 from penstock.core.state import WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
@@ -107,6 +109,8 @@ class Engine:
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
         self._folding: set[int] = set()
         self._stopping = False
+        self._looking = trio.Lock()
+        self._looks_begun = self._look_answered = 0
 
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""
@@ -132,10 +136,15 @@ class Engine:
             age_s = _batch_age_s(batcher)
             if age_s > self.settings.batch_stuck_seconds:
                 raise Unavailable(f"a batch of {batcher.name} calls has been under way for {age_s:.0f} s")
-        try:
-            await self.database.fetch("now")
-        except DatabaseError as error:
-            raise Unavailable("the database does not answer") from error
+        asked = self._looks_begun
+        async with self._looking:  # anybody may ask: one look that began later answers all who wait for it
+            if self._look_answered <= asked:
+                self._looks_begun = look = self._looks_begun + 1
+                try:
+                    await self.database.fetch("now")
+                except DatabaseError as error:
+                    raise Unavailable("the database does not answer") from error
+                self._look_answered = look
 
     def drain(self) -> None:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""

@@ -122,9 +122,9 @@ class Repair:
         """
         number = ids.read_instance(id)
         given = check_variables(bytes(edit.set), self._limits, "set")
-        removed = sorted(set(edit.remove))
-        if len(removed) > EDIT_NAMES_MAX:
+        if len(edit.remove) > EDIT_NAMES_MAX:
             raise BadRequest(f"remove: more than {EDIT_NAMES_MAX} names")
+        removed = sorted(set(edit.remove))
         for name in removed:
             check_text(name, "remove", self._limits.variables_max_bytes)
         names = msgspec.json.decode(given, type=dict[str, msgspec.Raw])

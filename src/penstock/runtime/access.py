@@ -126,6 +126,11 @@ def tell_access(settings: Settings) -> None:
             log.warning(
                 "tokens travel in the clear: no TLS here; is there a proxy in front?", bind=settings.bind_address
             )
+        if settings.trusted_networks and not (settings.allowed_hosts or is_loopback(settings.bind_address)):
+            log.warning(
+                "trusted_networks without allowed_hosts: a web page that bends its name to this address has the role of"
+                " the network that its reader is in (docs/security.md)"
+            )
     elif settings.insecure:
         log.warning("INSECURE: no authentication, everybody who reaches the engine may do everything")
     elif settings.bind is None:
