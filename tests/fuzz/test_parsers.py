@@ -7,7 +7,6 @@ one in another: so inputs are pieces of good ones, repeated and nested. A short 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -18,23 +17,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.expression import ExpressionError, parse
-from penstock.core.parsing import parse_definition
-from penstock.engine.payload import PayloadLimits, check_variables
-from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.http.limits import Limits
-from penstock.http.parser import RequestParser
-from penstock.http.refusal import Refusal
-from penstock.http.request import BodyBudget
-from penstock.rpc import limits as rpc_limits
-from penstock.rpc.transport import open_http2
 from penstock.testing.random_definitions import definitions
 from penstock.wire import penstock_v1 as w
-from penstock.wire.codec import decode_message, encode_message, package_of
-from penstock.wire.http2 import ProtocolError
+from penstock.wire.codec import encode_message, package_of
 from penstock.wire.model import Completion, PollRequest, StartRequest
-from penstock.wire.protobuf import DecodeError, write_varint
+from penstock.wire.protobuf import write_varint
+from tests.fuzz import parsers
+from tests.fuzz.parsers import cut
 from tests.http.raw import chunked, get, post
 
 fuzzed = settings(
@@ -75,11 +64,6 @@ def soup(pieces: Iterable[bytes]) -> st.SearchStrategy[bytes]:
     return st.lists(runs, max_size=25).map(b"".join)
 
 
-def cut(text: bytes, size: int = 9) -> list[bytes]:
-    """A good input in pieces."""
-    return [text[at : at + size] for at in range(0, len(text), size)]
-
-
 # ---------------------------------------------------------------------------------------------------------- HTTP/1.1
 
 REQUESTS = get("/a?b=c", "X-Y: z") + post("/p", b"body") + chunked("/c", b"a", b"bc")
@@ -99,16 +83,7 @@ HTTP_PIECES = [
 def test_the_http_parser(parts: list[bytes], size: int) -> None:
     data = b"".join(parts)
 
-    def read() -> None:
-        parser = RequestParser(Limits(), BodyBudget(1_000_000))
-        with contextlib.suppress(Refusal):
-            for piece in cut(data, size):
-                parser.receive(piece)
-                while parser.next_request() is not None:
-                    parser.release()
-        parser.close()
-
-    check(read, len(data), per_byte=60)
+    check(lambda: parsers.http(data, size), len(data), per_byte=60)
 
 
 # ------------------------------------------------------------------------------------------------------------ HTTP/2
@@ -135,14 +110,7 @@ frames = st.builds(
 def test_the_http2_seam(sent: list[tuple[bytes, int]], size: int) -> None:
     data = PREFACE + b"".join(each * times for each, times in sent)
 
-    def read() -> None:
-        connection = open_http2(rpc_limits.Limits())
-        with contextlib.suppress(ProtocolError):
-            for piece in cut(data, size):
-                connection.receive(piece)
-                connection.data_to_send()
-
-    check(read, len(data), per_byte=120, base=20_000)
+    check(lambda: parsers.http2(data, size), len(data), per_byte=120, base=20_000)
 
 
 # ---------------------------------------------------------------------------------------------------------- protobuf
@@ -181,11 +149,7 @@ def test_the_protobuf_codec(message: Any, data: Any) -> None:
         else data.draw(soup(cut(good, 4)) | nested | nested.map(lambda each: b"\x1a" + _length(each)))
     )
 
-    def read() -> None:
-        with contextlib.suppress(DecodeError):
-            decode_message(body, type(message), package)
-
-    check(read, len(body), per_byte=60)
+    check(lambda: parsers.message(body, type(message), package), len(body), per_byte=60)
 
 
 # ------------------------------------------------------------------------------------------------------- expressions
@@ -206,11 +170,7 @@ TOKENS = [
 def test_the_expression_parser(source: bytes) -> None:
     text = source.decode("utf-8", "replace")
 
-    def read() -> None:
-        with contextlib.suppress(ExpressionError):
-            parse(text)
-
-    check(read, len(text), per_byte=150)
+    check(lambda: parsers.expression(text), len(text), per_byte=150)
 
 
 # ------------------------------------------------------------------------------------------------------- definitions
@@ -235,11 +195,7 @@ def test_the_definition_parser(body: Any, data: Any) -> None:
     ]
     text = data.draw(st.just(good) | soup(pieces))
 
-    def read() -> None:
-        with contextlib.suppress(InvalidDefinition, PayloadTooLarge):
-            parse_definition(text)
-
-    check(read, len(text), per_byte=150, base=20_000)
+    check(lambda: parsers.definition(text), len(text), per_byte=150, base=20_000)
 
 
 @fuzzed
@@ -264,11 +220,7 @@ def test_the_definition_parser(body: Any, data: Any) -> None:
 @example(b"[" + b"1e1," * 500 + b"1]")
 @example(b"[" * 300)
 def test_the_check_of_variables(raw: bytes) -> None:
-    def read() -> None:
-        with contextlib.suppress(BadRequest, PayloadTooLarge):
-            check_variables(raw, PayloadLimits())
-
-    check(read, len(raw), per_byte=60)
+    check(lambda: parsers.variables(raw), len(raw), per_byte=60)
 
 
 @pytest.mark.parametrize("times", [500, 1_000])
