@@ -23,7 +23,7 @@ _NAME: Final = re.compile(rf"{_WORDS}|(?:^|[_-])(?:dsn|jwt|bearer|session[_-]?id
 # In texts: a URL's password, a scheme with its credentials, tokens of our own, and name = value in its usual forms.
 _USER_INFO: Final = re.compile(r"(://[^:/@\s]*:)[^/\s]*(@)")
 _SCHEME: Final = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
-_OWN_TOKEN: Final = re.compile(r"\b(pst_[0-9a-f]{12}_)[A-Za-z0-9_-]+")
+_OWN_TOKEN: Final = re.compile(r"\b(pst_[0-9a-f]{12}_|pss_(?=[A-Za-z0-9_-]{40}))[A-Za-z0-9_-]+")
 _PAIR: Final = re.compile(
     rf"([\"']?\b[\w.-]{{0,40}}(?:{_WORDS})[\w.-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}})"
     r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;\"'})\]]+)",

@@ -56,6 +56,7 @@ def test_other_names_are_shown(name):
         f"api_key={S};",
         f"X-API-Key: {S}",
         f"pst_0123456789ab_{S}",
+        f"__Host-penstock=pss_{S:a<43}",
         f"sasl_plain_password='{S}'",
     ],
 )
