@@ -64,6 +64,23 @@ async def test_never_more_than_its_maximum_are_out(empty_database_dsn: str, othe
     assert statistics.waited_s > 0
 
 
+async def test_who_goes_ahead_is_served_first_but_not_alone(empty_database_dsn: str) -> None:
+    order: list[str] = []
+
+    async def work(pool: Pool, name: str) -> None:
+        async with pool.connection(ahead=name.startswith("a")):
+            order.append(name)
+            await trio.lowlevel.checkpoint()
+
+    async with Pool(empty_database_dsn, max_size=1) as pool, trio.open_nursery() as nursery:
+        async with pool.connection():
+            for name in ("r1", "r2", "r3", "a1", "a2", "a3", "a4", "a5"):
+                nursery.start_soon(work, pool, name)
+                await wait_all_tasks_blocked()
+            assert pool.statistics().waiting == 8
+    assert order == ["a1", "a2", "a3", "r1", "a4", "a5", "r2", "r3"]
+
+
 async def test_who_waits_longest_is_served_first(empty_database_dsn: str) -> None:
     order: list[int] = []
 

@@ -74,7 +74,7 @@ class Leases:
 
     async def end(self, leases: Sequence[LeaseKey]) -> list[Expired]:
         """One statement, and one for runs of code. ``dead`` ones are left as they are, for `dead_letter`."""
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
             rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
         self._note_runs(runs)
@@ -92,7 +92,7 @@ class Leases:
         """Take all runs from the executors of engines that are dead, by their tags. How many were taken."""
         after, count = -1, 0
         while True:
-            async with self._database.connection() as connection:
+            async with self._database.connection(ahead=True) as connection:
                 held = await journal_store.held_by(connection, tags, after)
                 if not held:
                     return count

@@ -103,7 +103,7 @@ class Timers:
         """Fire what is due. How many fired here."""
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
         limit = DUE_MAX + len(self._refused)
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             await self._count_failures(connection)
             found = await store.due(connection, limit)
         looked_at = trio.current_time()
@@ -133,7 +133,7 @@ class Timers:
                 if refused is None or refused.next_at <= looked_at:
                     nursery.start_soon(fire, about.instance, timer, about.failures)
         if self._failed:
-            async with self._database.connection() as connection:
+            async with self._database.connection(ahead=True) as connection:
                 await self._count_failures(connection)
         if len(due) == limit and settled:
             self._next_at = trio.current_time()

@@ -119,7 +119,7 @@ class Relay:
         """One round of the main loop."""
         await self._leadership.wait_leading()
         if self._stopping:
-            async with self._database.connection() as connection:
+            async with self._database.connection(ahead=True) as connection:
                 await self._delete_published(connection)
             self._idle.set()
             await trio.sleep_forever()
@@ -151,7 +151,7 @@ class Relay:
         """Publish the next batch of all job types without trouble; how many rows were looked at."""
         if not self._leadership.leads():
             return 0
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             started = trio.current_time()
             if started < self._look_at:
                 look, records = await self._take_next(connection)
@@ -214,7 +214,7 @@ class Relay:
             return 0
         await self._create_topics(due)
         due, per_type = due[: self._portion.rows], min(RETRY_MAX_ROWS, self._portion.rows)
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             try:
                 look, records = await self._take(connection, dict.fromkeys(due, 0), per_type, ())
             except DatabaseError as error:
@@ -226,7 +226,7 @@ class Relay:
                 self._recovered(job_type)
         published = await self._publish(look.outgoing, records)
         if published:
-            async with self._database.connection() as connection:
+            async with self._database.connection(ahead=True) as connection:
                 await store.delete_published(connection, published, audit=self._settings.audit_log_enabled)
         return len(published)
 

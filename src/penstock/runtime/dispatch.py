@@ -102,7 +102,7 @@ class Dispatch:
 
     async def topics_needed(self) -> list[str]:
         """The topics of all job types in use. Raises TopicsMissing for job types that no topic can be named after."""
-        async with self._engine.database.connection() as connection:
+        async with self._engine.database.connection(ahead=True) as connection:
             job_types = await store.dispatched_types(connection)
         unnameable = [name for name in job_types if topic_problem(name) is not None]
         if unnameable:

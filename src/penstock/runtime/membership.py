@@ -82,7 +82,7 @@ class Membership:
         Raises Conflict, and holds none, while an engine of another dispatch mode lives, or when what is used on this
         database needs a newer engine.
         """
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             await self._claim(connection)
             needed = await store.needed_version(connection)
             if needed > SCHEMA_VERSION:
@@ -114,7 +114,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Give the number back; best effort."""
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             await store.leave(connection, self.number, self.holder)
 
     # -- services
@@ -141,7 +141,7 @@ class Membership:
         if self._servers_left != self._database.pool.servers_left:
             self._servers_left = self._database.pool.servers_left
             self._listening.cancel()
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             if trio.current_time() >= self._renew_at:
                 await self._renew(connection)
             others = await store.others(connection, self.holder)
@@ -165,7 +165,7 @@ class Membership:
         losses, self._losses = self._losses, []
         mail, self._mail = self._mail, {}
         if self.others:
-            async with self._database.connection() as connection:
+            async with self._database.connection(ahead=True) as connection:
                 for payload in [
                     *self._payloads(queued, timer_s),
                     *self._json_payloads("l", losses),

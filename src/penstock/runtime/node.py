@@ -257,7 +257,7 @@ class Node:
         """The gate knows its tokens before anybody can call; the names of its services."""
         if self._gate is None:
             return []
-        access = AccessService(self._gate, database.connection)
+        access = AccessService(self._gate, partial(database.connection, ahead=True))
         membership.on_tokens_changed = access.hint
         if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
             log.warning("nobody can call yet: make a token with `penstock token new`")

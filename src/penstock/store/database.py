@@ -199,13 +199,14 @@ class Database:
         connection.vault = self.vault
         await configure(connection)
 
-    def connection(self, *, patient: bool = False) -> PooledConnection:
+    def connection(self, *, patient: bool = False, ahead: bool = False) -> PooledConnection:
         """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded.
 
         A statement that has no answer within ``answer_timeout_s`` is `InDoubt`. ``patient``: for services whose
-        statements may take as long as the server lets them.
+        statements may take as long as the server lets them. ``ahead``: for lanes and services, whose number is bounded:
+        a crowd of callers who read holds up no work.
         """
-        return self.pool.connection(answer_within_s=self._patience_s if patient else None)
+        return self.pool.connection(answer_within_s=self._patience_s if patient else None, ahead=ahead)
 
     async def fetch(self, name: str, params: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Run one named statement on a connection of the pool."""

@@ -220,7 +220,7 @@ class Lane(Batcher[I]):
                 await self._divide(pending, batch, error, again)
 
     async def _once(self, items: list[I], *, again: bool, ask: bool) -> None:
-        async with self._database.connection() as connection:
+        async with self._database.connection(ahead=True) as connection:
             if again:
                 await wait_replicated(connection)
             if ask:
