@@ -72,12 +72,11 @@ async def test_who_goes_ahead_is_served_first_but_not_alone(empty_database_dsn: 
             order.append(name)
             await trio.lowlevel.checkpoint()
 
-    async with Pool(empty_database_dsn, max_size=1) as pool, trio.open_nursery() as nursery:
-        async with pool.connection():
-            for name in ("r1", "r2", "r3", "a1", "a2", "a3", "a4", "a5"):
-                nursery.start_soon(work, pool, name)
-                await wait_all_tasks_blocked()
-            assert pool.statistics().waiting == 8
+    async with Pool(empty_database_dsn, max_size=1) as pool, trio.open_nursery() as nursery, pool.connection():
+        for name in ("r1", "r2", "r3", "a1", "a2", "a3", "a4", "a5"):
+            nursery.start_soon(work, pool, name)
+            await wait_all_tasks_blocked()
+        assert pool.statistics().waiting == 8
     assert order == ["a1", "a2", "a3", "r1", "a4", "a5", "r2", "r3"]
 
 
