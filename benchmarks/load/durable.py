@@ -127,20 +127,20 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
         else:
             await run(ten, 1)
         clients.durations.clear()
-        await _ready()
+        await ready()
         used_s = own_cpu_s()
         if options.what == "latency":
             moments: list[float] = await run(many_in_turn, options.branches)
             steps = sorted(after - before for before, after in pairwise(moments))
-            return {"step_p50_ms": _ms(steps, 0.5), "step_p99_ms": _ms(steps, 0.99)}
+            return {"step_p50_ms": milliseconds(steps, 0.5), "step_p99_ms": milliseconds(steps, 0.99)}
         seconds = await clients.work(options.seconds)
         durations = sorted(clients.durations)
         return {
             "runs": len(durations),
             "seconds": seconds,
             "cpu_s": own_cpu_s() - used_s,
-            "run_p50_ms": _ms(durations, 0.5),
-            "run_p99_ms": _ms(durations, 0.99),
+            "run_p50_ms": milliseconds(durations, 0.5),
+            "run_p99_ms": milliseconds(durations, 0.99),
         }
 
 
@@ -191,12 +191,14 @@ def _calls() -> list[StepCall]:
     return calls
 
 
-async def _ready() -> None:
-    print("ready", flush=True)
+async def ready(*words: str) -> None:
+    """Say so to the process that started this one, and wait for its word to go on."""
+    print("ready", *words, flush=True)
     await trio.to_thread.run_sync(sys.stdin.readline)
 
 
-def _ms(ordered: list[float], share: float) -> float:
+def milliseconds(ordered: list[float], share: float) -> float:
+    """The percentile of what is in seconds, in order."""
     return (percentile(ordered, share) or 0.0) * 1e3
 
 

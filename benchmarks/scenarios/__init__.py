@@ -6,6 +6,7 @@ from benchmarks.scenarios import (
     backlog,
     decisions,
     durable,
+    durable_waits,
     flow,
     fork_join,
     grpc,
@@ -45,6 +46,7 @@ SCENARIOS: dict[str, Scenario] = {
         long_loop,
         held_transaction,
         durable,
+        durable_waits,
     )
     for scenario in module.SCENARIOS
 }

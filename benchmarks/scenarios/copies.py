@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.database import Database
 
-READY_COUNTER, FINISHED_COUNTER, WAITING_COUNTER = 4095, 4094, 4093
+READY_COUNTER, FINISHED_COUNTER, WAITING_COUNTER, PARKED_COUNTER = 4095, 4094, 4093, 4092
 
 
 def copy_ready(database: Database, model: int, number: int) -> None:
@@ -69,4 +69,30 @@ def copy_waiting(database: Database, model: int, number: int) -> None:
         WHERE m.instance_id = %s
         """,
         [model, model, WAITING_COUNTER, number, model, model, model],
+    )
+
+
+def copy_parked(database: Database, model: int, number: int) -> None:
+    """Copies of a durable function's run that is parked with a deadline."""
+    database.execute(
+        """
+        WITH copy AS MATERIALIZED (
+          SELECT n, (((%s::bigint >> 22) - n) << 22) | (%s::bigint & 4190208) | %s AS id, nextval('step_seq') AS seq
+          FROM generate_series(1, %s) AS n),
+        made AS (
+          INSERT INTO instance (id, started_at, definition, vars)
+          SELECT c.id, i.started_at, i.definition, i.vars FROM copy c, instance i WHERE i.id = %s),
+        tokens AS (
+          INSERT INTO token (id, instance_id, seq, entered_at, job_type, attempt, step, state)
+          SELECT c.id, c.id, c.seq, t.entered_at, t.job_type, t.attempt, t.step, t.state
+          FROM copy c, token t WHERE t.id = %s),
+        listed AS (INSERT INTO parked (instance_id, token_id) SELECT id, id FROM copy),
+        noted AS (
+          INSERT INTO job_note (token_id, seq, attempt, checkpoint, progress)
+          SELECT c.id, c.seq, n.attempt, n.checkpoint, n.progress FROM copy c, job_note n WHERE n.token_id = %s)
+        INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+        SELECT c.id, c.seq, m.fire_at + c.n * interval '1 ms', c.id, m.index FROM copy c, timer m
+        WHERE m.instance_id = %s
+        """,
+        [model, model, PARKED_COUNTER, number, model, model, model, model],
     )

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,13 @@ BESIDE_A_COMMIT = 1.3
 TOP = Path(__file__).parents[2]
 
 
+LOAD = "benchmarks.load.durable"
+
+
 @contextmanager
-def _process(*words: str) -> Generator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.load.durable", *words]
+def app_process(module: str, *words: str) -> Generator[subprocess.Popen[str]]:
+    """An App's process, which does not outlive the block."""
+    command = [sys.executable, "-m", module, *words]
     process = subprocess.Popen(command, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -41,20 +45,24 @@ def _process(*words: str) -> Generator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def _measure(bench: Bench, what: str, **options: float) -> tuple[dict[str, Any], DatabaseCounters, DatabaseCounters]:
-    """What the process told, and the server's counters before and after."""
+def measure(
+    bench: Bench, what: str, *, load: str = LOAD, prepare: Callable[[str], None] | None = None, **options: float
+) -> tuple[dict[str, Any], DatabaseCounters, DatabaseCounters]:
+    """What the process told, and the server's counters before and after. ``prepare`` is called with what the process
+    said when it was ready."""
     database = bench.need_database()
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
     bench.progress(0.5, f"{what}, {' '.join(words)}")
-    with _process(database.dsn, what, *words) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if process.stdout.readline() != "ready\n":
-            raise ScenarioFailed(f"the App's process ended with {process.wait()}")
+    with app_process(load, database.dsn, what, *words) as process:
+        said = wait_ready(process)
+        if prepare is not None:
+            prepare(said)
         time.sleep(SETTLE_S)
         before = database.counters()
+        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
+        assert process.stdout is not None
         line = process.stdout.readline()
         time.sleep(SETTLE_S)
         after = database.counters()
@@ -63,11 +71,20 @@ def _measure(bench: Bench, what: str, **options: float) -> tuple[dict[str, Any],
     return json.loads(line), before, after
 
 
+def wait_ready(process: subprocess.Popen[str]) -> str:
+    """What it says beside. Raises ScenarioFailed."""
+    assert process.stdout is not None
+    word, _, said = process.stdout.readline().rstrip("\n").partition(" ")
+    if word != "ready":
+        raise ScenarioFailed(f"the App's process ended with {process.wait()}")
+    return said
+
+
 def run_steps(bench: Bench) -> Run:
     began = time.monotonic()
     figures: dict[str, float] = {}
     for at_once in AT_ONCE:
-        told, before, after = _measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2))
+        told, before, after = measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2))
         steps = told["runs"] * STEPS
         figures[f"steps_per_s_{at_once}"] = steps / told["seconds"]
         if at_once == 64:
@@ -80,7 +97,7 @@ def run_steps(bench: Bench) -> Run:
 def run_latency(bench: Bench) -> Run:
     began = time.monotonic()
     commit_ms = commit_p50_ms(bench.need_database().dsn, bench.options.calibration_s)
-    told, _, _ = _measure(bench, "latency", branches=bench.size(2_000, 200))
+    told, _, _ = measure(bench, "latency", branches=bench.size(2_000, 200))
     figures = {
         "commit_p50_ms": commit_ms,
         "step_p50_ms": told["step_p50_ms"],
@@ -92,7 +109,7 @@ def run_latency(bench: Bench) -> Run:
 
 def run_starts(bench: Bench) -> Run:
     began = time.monotonic()
-    told, _, _ = _measure(bench, "starts", at_once=256, seconds=bench.size(10, 2))
+    told, _, _ = measure(bench, "starts", at_once=256, seconds=bench.size(10, 2))
     figures = {"runs_per_s": told["runs"] / told["seconds"], "app_cpu_us_per_run": told["cpu_s"] / told["runs"] * 1e6}
     return bench.run_of(figures, began)
 
@@ -100,7 +117,7 @@ def run_starts(bench: Bench) -> Run:
 def run_wide(bench: Bench) -> Run:
     began = time.monotonic()
     branches = bench.size(10_000, 1_000)
-    told, before, after = _measure(bench, "wide", at_once=1, seconds=0.001, branches=branches)
+    told, before, after = measure(bench, "wide", at_once=1, seconds=0.001, branches=branches)
     figures = {
         "wide_s": told["run_p50_ms"] / 1e3,
         "wide_commits": float(after.write_commits - before.write_commits),
@@ -110,7 +127,7 @@ def run_wide(bench: Bench) -> Run:
 
 def run_replay(bench: Bench) -> Run:
     began = time.monotonic()
-    with _process("-", "replay") as process:
+    with app_process(LOAD, "-", "replay") as process:
         assert process.stdout is not None
         told: dict[str, float] = json.loads(process.stdout.readline())
     return bench.run_of(told, began)

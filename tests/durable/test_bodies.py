@@ -338,7 +338,8 @@ def test_limits_of_branches_and_of_depth():
             await deep(n - 1) if n else None
 
     with pytest.RaisesGroup(TooManyBranches):
-        run_workflow(wide, limits=Limits(max_branches=50)).result()
+        run_workflow(wide, limits=Limits(max_branches=99)).result()
+    run_workflow(wide, limits=Limits(max_branches=100)).result()
     with pytest.raises(BaseExceptionGroup) as failure:
         run_workflow(deep, 20, limits=Limits(max_depth=10)).result()
     assert failure.group_contains(TooDeep)

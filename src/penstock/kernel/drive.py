@@ -216,7 +216,7 @@ class Kernel:
         if self.discarded:  # a handler of the branch that is ending spawns: nobody would ever run it
             coroutine.close()
             raise Discarded
-        if self._open >= self.limits.max_branches:
+        if self._open > self.limits.max_branches:  # the body is one more
             coroutine.close()
             raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")
         self._ticket += 1
