@@ -6,8 +6,6 @@ import { EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
-import { EnginesPage } from "./pages/engines";
-import { FailedJobsPage } from "./pages/jobs";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
 import { SearchPage } from "./pages/search";
@@ -18,6 +16,10 @@ import { chooseTheme, currentTheme } from "./theme";
 
 // Pages with a picture load it when they are opened.
 const InstancePage = lazy(() => import("./pages/instance").then((page) => ({ default: page.InstancePage })));
+const EnginesPage = lazy(() => import("./pages/engines").then((page) => ({ default: page.EnginesPage })));
+const JobsPage = lazy(() => import("./pages/jobs").then((page) => ({ default: page.JobsPage })));
+const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default: page.TimersPage })));
+const SettingsPage = lazy(() => import("./pages/settings").then((page) => ({ default: page.SettingsPage })));
 const TasksPage = lazy(() => import("./pages/tasks").then((page) => ({ default: page.TasksPage })));
 const DefinitionPage = lazy(() => import("./pages/definition").then((page) => ({ default: page.DefinitionPage })));
 
@@ -25,9 +27,11 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o" },
   { path: "/instances", name: "Instances", icon: "instances", key: "g i" },
   { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
-  { path: "/jobs", name: "Failed jobs", icon: "jobs", key: "g j" },
+  { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j" },
+  { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
+  { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
 ];
 const LIVE_MS = 2_000;
 
@@ -77,7 +81,9 @@ export function Console() {
             <Route path="/definitions" component={DefinitionsPage} />
             <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/tasks" component={TasksPage} />
-            <Route path="/jobs" component={FailedJobsPage} />
+            <Route path="/jobs" component={JobsPage} />
+            <Route path="/timers" component={TimersPage} />
+            <Route path="/settings" component={SettingsPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/bulk" component={BulkPage} />
             <Route path="/search" component={SearchPage} />

@@ -99,7 +99,7 @@ class ScriptedEngine:
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
         self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
-        self.repair = Part(self, "repair")
+        self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", _read)
 

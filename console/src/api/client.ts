@@ -15,6 +15,8 @@ export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
 export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
+export type OpenJob = Schemas["OpenJobView"];
+export type TimerView = Schemas["TimerView"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
 export type BulkPreview = Schemas["BulkPreview"];
@@ -138,6 +140,12 @@ export const engine = {
       : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DeadJobSlice"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  openJobs: (status: "WAITING" | "LOCKED" | "BACKOFF", jobType: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["OpenJobSlice"]>("/v1/jobs", { query: { status, jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  jobTypes: (signal?: AbortSignal) => get<{ items: QueueRow[] }>("/v1/job-types", s(signal)),
+  unlock: (id: string, note: string) => post<unknown>("/v1/jobs/{id}/unlock", { path: { id }, body: note ? { note } : {} }),
+  timers: (kind: string, cursor: string, signal?: AbortSignal) => get<Schemas["TimerSlice"]>("/v1/timers", { query: { kind, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  settings: (signal?: AbortSignal) => get<Schemas["SettingList"]>("/v1/settings", s(signal)),
   previewBulk: (request: BulkRequest, signal?: AbortSignal) => post<BulkPreview>("/v1/instances/bulk", { body: { ...request, dryRun: true }, ...s(signal) }),
   startBulk: (request: BulkRequest) => post<{ id: string }>("/v1/instances/bulk", { body: request }),
   bulk: (id: string, signal?: AbortSignal) => get<BulkView>("/v1/bulk/{id}", { path: { id }, ...s(signal) }),

@@ -445,8 +445,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List jobs that failed for good, newest first (addition) */
-        get: operations["listFailedJobs"];
+        /**
+         * List jobs by state (addition)
+         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. These three take `cursor` and `limit` only, and answer `OpenJobSlice`.
+         */
+        get: operations["listJobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -532,6 +535,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The process lives */
+        get: operations["live"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The engine can serve (addition) */
+        get: operations["ready"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/openapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** This document (addition) */
+        get: operations["openapi"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/docs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** This document as a page (addition) */
+        get: operations["docs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/tasks": {
         parameters: {
             query?: never;
@@ -586,40 +657,6 @@ export interface paths {
          * @description Without `by`, with the role operator or without authentication: whoever has it.
          */
         post: operations["releaseTask"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/healthz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The process lives */
-        get: operations["live"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/readyz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** The engine can serve (addition) */
-        get: operations["ready"];
-        put?: never;
-        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -859,15 +896,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/openapi.json": {
+    "/v1/job-types": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** This document (addition) */
-        get: operations["openapi"];
+        /** List queues and who polls them, those first that wait longest (addition) */
+        get: operations["listJobTypes"];
         put?: never;
         post?: never;
         delete?: never;
@@ -876,15 +913,55 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/docs": {
+    "/v1/jobs/{id}/unlock": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** This document as a page (addition) */
-        get: operations["docs"];
+        get?: never;
+        put?: never;
+        /**
+         * End a job's lease now (addition)
+         * @description It goes back to the queue, no retry is spent; its worker is told that it lost it.
+         */
+        post: operations["unlockJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/timers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List timers to come, next first (addition) */
+        get: operations["listTimers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the settings of the engine that answers (addition)
+         * @description Of secrets only whether they are set.
+         */
+        get: operations["listSettings"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1446,6 +1523,34 @@ export interface components {
             exact: boolean;
         };
         /**
+         * OpenJobSlice
+         * @description Some open jobs. `next` is the cursor of those after them.
+         */
+        OpenJobSlice: {
+            items: components["schemas"]["OpenJobView"][];
+            next?: string;
+        };
+        /**
+         * OpenJobView
+         * @description An open job: `since` when it waits, is under way, or backs off.
+         */
+        OpenJobView: {
+            id: string;
+            jobType: string;
+            instanceId: string;
+            stepId: string;
+            definitionId: string;
+            version: number;
+            since: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            failures?: number;
+            workerId?: string;
+            leaseUntil?: string;
+            /** Format: date-time */
+            retryAt?: string;
+        };
+        /**
          * OverviewView
          * @description The answer of `GET /v1/overview`.
          */
@@ -1574,6 +1679,27 @@ export interface components {
             started: number[];
             completed: number[];
             failed: number[];
+        };
+        /**
+         * SettingList
+         * @description All settings of the engine that answers.
+         */
+        SettingList: {
+            items: components["schemas"]["SettingView"][];
+        };
+        /**
+         * SettingView
+         * @description One setting of this engine. Of a secret only whether it is `set`; `default` is empty where there is none.
+         */
+        SettingView: {
+            name: string;
+            env: string;
+            group: string;
+            description: string;
+            set: boolean;
+            value?: string;
+            default?: string;
+            secret?: boolean;
         };
         /**
          * SignInBegun
@@ -1709,9 +1835,39 @@ export interface components {
             items: components["schemas"]["UserTask"][];
             next?: string;
         };
+        /**
+         * TimerSlice
+         * @description Some timers, next first. `next` is the cursor of those after them; a page may be short before the last.
+         */
+        TimerSlice: {
+            items: components["schemas"]["TimerView"][];
+            next?: string;
+        };
+        /**
+         * TimerView
+         * @description A timer to come: of a boundary event (`target` is where it leads), a retry, a wait, or a run of code.
+         */
+        TimerView: {
+            kind: string;
+            /** Format: date-time */
+            fireAt: string;
+            instanceId: string;
+            stepId: string;
+            definitionId: string;
+            version: number;
+            target?: string;
+            interrupting?: boolean;
+        };
         /** TokenBody */
         TokenBody: {
             token?: string;
+        };
+        /**
+         * UnlockBody
+         * @description Why a lease is ended, for the audit trail.
+         */
+        UnlockBody: {
+            note?: string;
         };
         /**
          * UserTask
@@ -3655,11 +3811,11 @@ export interface operations {
             };
         };
     };
-    listFailedJobs: {
+    listJobs: {
         parameters: {
             query: {
-                /** @description `FAILED`. */
-                status: "FAILED";
+                /** @description Which. */
+                status: "FAILED" | "WAITING" | "LOCKED" | "BACKOFF";
                 /** @description The whole name of a type. */
                 jobType?: string;
                 /** @description From 0. */
@@ -3683,7 +3839,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeadJobPage"] | components["schemas"]["DeadJobSlice"];
+                    "application/json": components["schemas"]["DeadJobPage"] | components["schemas"]["DeadJobSlice"] | components["schemas"]["OpenJobSlice"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -4068,6 +4224,111 @@ export interface operations {
             };
         };
     };
+    live: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It lives; no body. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    ready: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It can; `degraded` names what is away. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Readiness"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    openapi: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OpenAPI 3.1. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    docs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page that loads nothing from other hosts. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
     listTasks: {
         parameters: {
             query?: {
@@ -4308,53 +4569,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description The database is away or the engine is stopping; try again. */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    live: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It lives; no body. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-        };
-    };
-    ready: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It can; `degraded` names what is away. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Readiness"];
                 };
             };
             /** @description The database is away or the engine is stopping; try again. */
@@ -5120,7 +5334,7 @@ export interface operations {
             };
         };
     };
-    openapi: {
+    listJobTypes: {
         parameters: {
             query?: never;
             header?: never;
@@ -5129,13 +5343,24 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description OpenAPI 3.1. */
+            /** @description Done. */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": Record<string, never>;
+                    "application/json": {
+                        items: components["schemas"]["QueueRow"][];
+                    };
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -5158,7 +5383,149 @@ export interface operations {
             };
         };
     };
-    docs: {
+    unlockJob: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["UnlockBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listTimers: {
+        parameters: {
+            query?: {
+                /** @description `boundary`, `retry`, `wait` or `wake`. */
+                kind?: string;
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TimerSlice"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listSettings: {
         parameters: {
             query?: never;
             header?: never;
@@ -5167,13 +5534,40 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page that loads nothing from other hosts. */
+            /** @description Done. */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/html": string;
+                    "application/json": components["schemas"]["SettingList"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
         };

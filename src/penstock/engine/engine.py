@@ -31,6 +31,7 @@ from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.leases import Leases
+from penstock.engine.open_work import OpenWork
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
@@ -102,6 +103,7 @@ class Engine:
         )
         self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
+        self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)

@@ -37,6 +37,7 @@ FAILURES_MAX: Final = 200
 """The newest of them are looked at for common causes."""
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
+JOB_TYPES_MAX: Final = 1_000
 _GROWS_OVER: Final = 30
 """Measurements: five minutes."""
 _GROWS_FROM_JOBS: Final = 100
@@ -174,6 +175,12 @@ class Overview:
         items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
         return WorkerSlice(items, items[-1].id if len(items) == limit else None)
 
+    async def job_types(self) -> list[QueueRow]:
+        """Those with jobs that wait or workers that poll, those first that wait longest."""
+        async with self._database.connection() as connection:
+            workers = await store.read_worker_counts(connection)
+        return self._queues(self._activity.depths[-1] if self._activity.depths else {}, workers, JOB_TYPES_MAX)
+
     async def engines(self) -> EngineList:
         """By number."""
         async with self._database.connection() as connection:
@@ -218,9 +225,11 @@ class Overview:
         summaries = await self._instances.summarize(found.ids)
         return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
 
-    def _queues(self, depths: Mapping[str, Depth], workers: Mapping[str, int]) -> list[QueueRow]:
+    def _queues(
+        self, depths: Mapping[str, Depth], workers: Mapping[str, int], limit: int = QUEUES_MAX
+    ) -> list[QueueRow]:
         """Those that wait longest first."""
-        names = sorted({*depths, *workers}, key=lambda name: (-depths.get(name, _EMPTY).oldest_s, name))[:QUEUES_MAX]
+        names = sorted({*depths, *workers}, key=lambda name: (-depths.get(name, _EMPTY).oldest_s, name))[:limit]
         return [
             QueueRow(
                 name,

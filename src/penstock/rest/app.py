@@ -50,6 +50,7 @@ from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
+from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import Operation, Route
 from penstock.rest.operations import LIVE, OPERATIONS
@@ -330,6 +331,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
+        OpenWorkRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         *([] if gate is None else [SessionRoutes(gate)]),

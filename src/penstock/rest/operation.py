@@ -29,9 +29,9 @@ def struct(kind: type[msgspec.Struct]) -> Schema:
     return ref(kind.__name__)
 
 
-def either(page: type[msgspec.Struct], part: type[msgspec.Struct]) -> Schema:
+def either(*kinds: type[msgspec.Struct]) -> Schema:
     """A page, or with `cursor` or `limit` a slice."""
-    return {"anyOf": [struct(page), struct(part)]}
+    return {"anyOf": [struct(kind) for kind in kinds]}
 
 
 def list_in(field: str, kind: type[msgspec.Struct] | str) -> Schema:
@@ -143,3 +143,10 @@ class Operation(NamedTuple):
 
 Route = tuple[Operation, Bound]
 """A row, and its handler for one engine."""
+
+
+SLICE: Final = (
+    Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
+    Parameter("cursor", "query", "The `next` of the slice before."),
+)
+"""Of a list that is read by key."""

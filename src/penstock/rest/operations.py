@@ -13,9 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.access.roles import Permission
-from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
-from penstock.engine.inbox import TaskSlice, UserTask
-from penstock.engine.overview import EngineList, OverviewView, WorkerSlice
+from penstock.engine.open_work import OpenJobSlice
 from penstock.engine.repair import VariablesEdit
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.engine.vocabulary import (
@@ -27,18 +25,14 @@ from penstock.engine.vocabulary import (
     InstancePage,
     InstanceSlice,
 )
-from penstock.rest.bulk import BulkRoutes
 from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
-from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
-from penstock.rest.me import Me, MeRoutes
 from penstock.rest.operation import (
     BOOLEAN,
-    CONSOLE_HEADER,
     INTEGER,
     STRING,
     VARIABLES,
@@ -50,9 +44,8 @@ from penstock.rest.operation import (
     ref,
     struct,
 )
-from penstock.rest.overview import OverviewRoutes
+from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
 from penstock.rest.runs import RunRoutes
-from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
@@ -81,10 +74,6 @@ TAGS: Final[Mapping[str, str]] = {
     "tasks": "User tasks and waits.",
     "service": "The engine itself.",
 }
-SLICE: Final = (
-    Parameter("limit", "query", "1 to 200, clamped.", INTEGER),
-    Parameter("cursor", "query", "The `next` of the slice before."),
-)
 PAGE: Final = (
     Parameter("page", "query", "From 0.", INTEGER),
     Parameter("pageSize", "query", "1 to 200, clamped; by default 20.", INTEGER),
@@ -93,6 +82,7 @@ PAGE: Final = (
     ),
     Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
+JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "BACKOFF")
 SIGNAL: Final = (
     Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
     Parameter(
@@ -105,7 +95,6 @@ KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
 MESSAGE_KEY: Final = Parameter("Idempotency-Key", "header", "A message with the same key is the same message.")
-CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PollBody": ("workerId", "jobTypes"),
     "WatchBody": ("workerId",),
@@ -150,10 +139,8 @@ KINDS: Final[Sequence[type[msgspec.Struct]]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
     DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
     AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
-    Lease, JobOutcome, HeartbeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness, Me,
-    TaskSlice, UserTask, ClaimBody, VariablesEdit,
-    TokenBody, PlaceBody, SignInWays, SignInBegun,
-    OverviewView, WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView,
+    Lease, JobOutcome, HeartbeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness,
+    VariablesEdit, OpenJobSlice, *KINDS_FOR_PEOPLE,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -329,13 +316,16 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
-        "listFailedJobs", "jobs", "List jobs that failed for good, newest first (addition)",
+        "listJobs", "jobs", "List jobs by state (addition)",
+        "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first "
+        "that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes "
+        "first. These three take `cursor` and `limit` only, and answer `OpenJobSlice`.",
         parameters=(
-            Parameter("status", "query", "`FAILED`.", {"type": "string", "const": "FAILED"}, required=True),
+            Parameter("status", "query", "Which.", {"type": "string", "enum": list(JOB_STATUSES)}, required=True),
             Parameter("jobType", "query", "The whole name of a type."),
             *PAGE,
         ),
-        answer=either(DeadJobPage, DeadJobSlice), errors=(400,),
+        answer=either(DeadJobPage, DeadJobSlice, OpenJobSlice), errors=(400,),
     ),
     # -- tasks
     Operation(
@@ -361,32 +351,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "listSignals", "tasks", "List kept signals, oldest first (addition)",
         answer=list_in("items", KeptSignal), errors=(404,),
     ),
-    Operation(
-        "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
-        "listTasks", "tasks", "List open user tasks, oldest first (addition)",
-        "A page may be short, or empty, before the last one: `next` says whether to go on.",
-        parameters=(
-            Parameter("jobType", "query", "For whom; exactly this."),
-            Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),
-            Parameter("assignee", "query", "Who has claimed them."),
-            Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
-            *SLICE,
-        ),
-        answer=struct(TaskSlice), errors=(400, 409),
-    ),
-    Operation(
-        "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
-        "claimTask", "tasks", "Say who means to do a user task (addition)",
-        "Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator"
-        " anybody.",
-        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
-    ),
-    Operation(
-        "POST", "/v1/tasks/{id}/{stepId}/release", InboxRoutes.release, Permission.TASKS,
-        "releaseTask", "tasks", "Give a claimed user task back (addition)",
-        "Without `by`, with the role operator or without authentication: whoever has it.",
-        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
-    ),
     # -- service
     Operation(
         "GET", "/healthz", HealthRoutes.live, Permission.NONE,
@@ -394,76 +358,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/readyz", HealthRoutes.ready, Permission.NONE, "ready", "service", "The engine can serve (addition)",
         answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
-    ),
-    Operation(
-        "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
-        "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
-        answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
-    ),
-    Operation(
-        "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
-        "signInWays", "service", "How people can sign in at the console (addition)", answer=struct(SignInWays),
-    ),
-    Operation(
-        "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
-        "signIn", "service", "Open a session with a token (addition)",
-        "The session is a cookie, for the engine's own pages.", parameters=(CONSOLE,),
-        body=struct(TokenBody), status=201, answer=struct(Me), errors=(400, 401, 409),
-    ),
-    Operation(
-        "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
-        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(403,),
-    ),
-    Operation(
-        "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,
-        "beginSignIn", "service", "Begin to sign in at the issuer (addition)", parameters=(CONSOLE,),
-        body=struct(PlaceBody), answer=struct(SignInBegun), errors=(400, 409, 429),
-    ),
-    Operation(
-        "GET", CALLBACK, SessionRoutes.finish, Permission.NONE,
-        "finishSignIn", "service", "Where the issuer sends a browser back (addition)",
-        parameters=(
-            Parameter("code", "query", "The issuer's, which the engine exchanges."),
-            Parameter("state", "query", "Of the sign-in that began."),
-            Parameter("iss", "query", "The issuer."),
-            Parameter("session_state", "query", "Ignored."),
-            *(Parameter(name, "query", "Ignored.") for name in ("error", "error_description", "error_uri")),
-        ),
-        status=303, answer_description="To the console.", errors=(400, 409),
-    ),
-    Operation(
-        "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
-        "bulk", "instances", "Retry, cancel or signal many instances (addition)",
-        "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
-        body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
-        errors=(400, 409),
-    ),
-    Operation(
-        "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
-        "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
-        answer=struct(BulkSlice), errors=(400,),
-    ),
-    Operation(
-        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
-        "Read a bulk operation (addition)", answer=struct(BulkView), errors=(404,),
-    ),
-    Operation(
-        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE, "stopBulk", "instances",
-        "Stop a bulk operation (addition)", "What is done stays done.", answer=struct(BulkView), errors=(404,)),
-    Operation(
-        "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
-        "overview", "service", "What happens, and what needs somebody (addition)",
-        "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
-        parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
-        answer=struct(OverviewView), errors=(400,),
-    ),
-    Operation(
-        "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
-    ),
-    Operation(
-        "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
-        "listEngines", "service", "List engines, those gone within a day, too (addition)", answer=struct(EngineList),
     ),
     Operation(
         "GET", "/openapi.json", DocsRoutes.document, Permission.VIEW,
@@ -475,5 +369,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "docs", "service", "This document as a page (addition)", answer=STRING,
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),
+    *FOR_PEOPLE,
 )  # fmt: skip
 LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)

@@ -83,10 +83,15 @@ class TaskRoutes:
         return respond(Reply(200, b'{"items":%b}' % _encode(await self._engine.tasks.buffered(id))))
 
     async def list_jobs(self) -> Response:
-        """``GET /v1/jobs?status=FAILED``"""
-        if query_text(request, "status") != "FAILED":
-            raise BadRequest("status: only FAILED jobs can be listed")
+        """``GET /v1/jobs?status=FAILED``, or of another status"""
+        status = query_text(request, "status")
         job_type = query_text(request, "jobType")
+        if status is None:
+            raise BadRequest("status: must be WAITING, LOCKED, BACKOFF or FAILED")
+        if status != "FAILED":
+            cursor, limit = query_slice(request) or (None, 0)
+            found = await self._engine.open_work.jobs(status, job_type, cursor, limit)
+            return respond(Reply(200, _encode(found)))
         if (part := query_slice(request)) is not None:
             return respond(Reply(200, _encode(await self._engine.jobs.failed_slice(*part, job_type))))
         page = await self._engine.jobs.failed(

@@ -1,0 +1,148 @@
+"""Rows of the table of routes for people: what the console calls. The table is `operations`; this is a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.access.roles import Permission
+from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
+from penstock.engine.inbox import TaskSlice, UserTask
+from penstock.engine.open_work import TimerSlice, UnlockBody
+from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerSlice
+from penstock.rest.bulk import BulkRoutes
+from penstock.rest.inbox import ClaimBody, InboxRoutes
+from penstock.rest.me import Me, MeRoutes
+from penstock.rest.open_work import OpenWorkRoutes, SettingList
+from penstock.rest.operation import BOOLEAN, CONSOLE_HEADER, SLICE, Operation, Parameter, list_in, struct
+from penstock.rest.overview import OverviewRoutes
+from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
+
+CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
+KINDS_FOR_PEOPLE: Final[Sequence[type[msgspec.Struct]]] = (
+    Me, TaskSlice, UserTask, ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
+    WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView, TimerSlice, UnlockBody,
+    SettingList,
+)  # fmt: skip
+FOR_PEOPLE: Final[Sequence[Operation]] = (
+    Operation(
+        "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
+        "listTasks", "tasks", "List open user tasks, oldest first (addition)",
+        "A page may be short, or empty, before the last one: `next` says whether to go on.",
+        parameters=(
+            Parameter("jobType", "query", "For whom; exactly this."),
+            Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),
+            Parameter("assignee", "query", "Who has claimed them."),
+            Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
+            *SLICE,
+        ),
+        answer=struct(TaskSlice), errors=(400, 409),
+    ),
+    Operation(
+        "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
+        "claimTask", "tasks", "Say who means to do a user task (addition)",
+        "Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator"
+        " anybody.",
+        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/tasks/{id}/{stepId}/release", InboxRoutes.release, Permission.TASKS,
+        "releaseTask", "tasks", "Give a claimed user task back (addition)",
+        "Without `by`, with the role operator or without authentication: whoever has it.",
+        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
+    ),
+    Operation(
+        "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
+        "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
+        answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
+    ),
+    Operation(
+        "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
+        "signInWays", "service", "How people can sign in at the console (addition)", answer=struct(SignInWays),
+    ),
+    Operation(
+        "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
+        "signIn", "service", "Open a session with a token (addition)",
+        "The session is a cookie, for the engine's own pages.", parameters=(CONSOLE,),
+        body=struct(TokenBody), status=201, answer=struct(Me), errors=(400, 401, 409),
+    ),
+    Operation(
+        "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
+        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(403,),
+    ),
+    Operation(
+        "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,
+        "beginSignIn", "service", "Begin to sign in at the issuer (addition)", parameters=(CONSOLE,),
+        body=struct(PlaceBody), answer=struct(SignInBegun), errors=(400, 409, 429),
+    ),
+    Operation(
+        "GET", CALLBACK, SessionRoutes.finish, Permission.NONE,
+        "finishSignIn", "service", "Where the issuer sends a browser back (addition)",
+        parameters=(
+            Parameter("code", "query", "The issuer's, which the engine exchanges."),
+            Parameter("state", "query", "Of the sign-in that began."),
+            Parameter("iss", "query", "The issuer."),
+            Parameter("session_state", "query", "Ignored."),
+            *(Parameter(name, "query", "Ignored.") for name in ("error", "error_description", "error_uri")),
+        ),
+        status=303, answer_description="To the console.", errors=(400, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
+        "bulk", "instances", "Retry, cancel or signal many instances (addition)",
+        "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
+        body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
+        errors=(400, 409),
+    ),
+    Operation(
+        "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
+        "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
+        answer=struct(BulkSlice), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
+        "Read a bulk operation (addition)", answer=struct(BulkView), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE, "stopBulk", "instances",
+        "Stop a bulk operation (addition)", "What is done stays done.", answer=struct(BulkView), errors=(404,)),
+    Operation(
+        "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
+        "overview", "service", "What happens, and what needs somebody (addition)",
+        "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
+        parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
+        answer=struct(OverviewView), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
+        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
+    ),
+    Operation(
+        "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
+        "listEngines", "service", "List engines, those gone within a day, too (addition)", answer=struct(EngineList),
+    ),
+    Operation(
+        "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,
+        "listJobTypes", "jobs", "List queues and who polls them, those first that wait longest (addition)",
+        answer=list_in("items", QueueRow),
+    ),
+    Operation(
+        "POST", "/v1/jobs/{id}/unlock", OpenWorkRoutes.unlock, Permission.OPERATE,
+        "unlockJob", "jobs", "End a job's lease now (addition)",
+        "It goes back to the queue, no retry is spent; its worker is told that it lost it.",
+        body=struct(UnlockBody), body_required=False, status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,
+        "listTimers", "service", "List timers to come, next first (addition)",
+        parameters=(Parameter("kind", "query", "`boundary`, `retry`, `wait` or `wake`."), *SLICE),
+        answer=struct(TimerSlice), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/settings", OpenWorkRoutes.settings, Permission.OPERATE,
+        "listSettings", "service", "List the settings of the engine that answers (addition)",
+        "Of secrets only whether they are set.", answer=struct(SettingList),
+    ),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""What is open, as people look at it: jobs by state, timers to come. Reads only, and not for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+from psycopg.errors import QueryCanceled
+
+from penstock.errors import Unavailable
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.statements import SQL, Statement
+
+LOOK_ROWS: Final = 2_000
+"""Timers that are looked at for a page of one kind."""
+
+
+class OpenJob(NamedTuple):
+    """An open job. ``since`` it is in its state; ``worker`` and ``lease_until`` of one that is under a lease."""
+
+    priority: int
+    place: int
+    token: int
+    instance: int
+    seq: int
+    step: int
+    attempt: int
+    failures: int
+    since: datetime
+    worker: str | None
+    lease_until: datetime | None
+    definition: int
+
+
+class TimerKey(NamedTuple):
+    """A timer's place in the order of time."""
+
+    fire_at: datetime
+    token: int
+    seq: int
+    place: int
+
+
+class ComingTimer(NamedTuple):
+    """A timer with the execution that it belongs to; ``step`` None: that is closed, the timer garbage."""
+
+    fire_at: datetime
+    token: int
+    seq: int
+    place: int
+    instance: int
+    step: int | None
+    attempt: int | None
+    failures: int | None
+    since: datetime | None
+    job_type: int | None
+    definition: int | None
+
+
+async def waiting(connection: TrioConnection, job_type: int, after: tuple[int, int], limit: int) -> list[OpenJob]:
+    """Jobs in the queue of a type, those first that will be taken first, after (priority, place)."""
+    rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after, limit)))
+    return [OpenJob(*row) for row in rows]
+
+
+async def leased(connection: TrioConnection, job_type: int | None, limit: int) -> list[OpenJob]:
+    """Jobs that workers have, those first that they have longest. Walks over all tokens."""
+    statement = (SQL["leased_jobs"], (job_type, limit))
+    return [OpenJob(*row) for row in await _read(connection, statement, walk=True)]
+
+
+async def timers(
+    connection: TrioConnection, after: TimerKey, indexes: Sequence[int], *, boundary: bool
+) -> list[ComingTimer]:
+    """Those among the next `LOOK_ROWS` with one of the indexes, or of boundary events; next first."""
+    params = (*after, arrays.ints(indexes), boundary, LOOK_ROWS)
+    return [ComingTimer(*row) for row in await _read(connection, (SQL["next_timers"], params))]
+
+
+async def end_of_look(connection: TrioConnection, after: TimerKey) -> TimerKey | None:
+    """The last of the next `LOOK_ROWS` timers; None when there are fewer."""
+    rows = await _read(connection, (SQL["timer_at"], (*after, LOOK_ROWS)))
+    return TimerKey(*rows[0]) if rows else None
+
+
+async def holder(connection: TrioConnection, token: int, seq: int) -> tuple[str, int] | None:
+    """(worker, attempt) of a job under a lease."""
+    rows = cast(Any, await connection.fetch(SQL["lease_holder"], (token, seq)))
+    return rows[0] if rows else None
+
+
+async def _read(connection: TrioConnection, statement: Statement, *, walk: bool = False) -> list[Any]:
+    settings: list[Statement] = [(SQL["begin"], ()), (SQL["look_briefly"], ())]
+    if walk:
+        settings.append((SQL["allow_sequential_scan"], ()))
+    try:
+        *_, rows, _ = await connection.roundtrip([*settings, statement, (SQL["commit"], ())])
+    except QueryCanceled:
+        await connection.rollback()
+        raise Unavailable("the list takes longer than two seconds now; try again later") from None
+    return cast("list[Any]", rows)
