@@ -10,7 +10,7 @@ import pytest
 
 from penstock.testing.definitions import definition, end, linear, step
 from tests import postgres
-from tests.browser.test_console import TIMEOUT_MS, Visitor, complete, fail, start, upload, violations
+from tests.browser.test_console import TIMEOUT_MS, Visitor, complete, fail, start, take, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -130,3 +130,43 @@ def test_the_inbox_keeps_nobody_out(visitor: Visitor, engine: EngineProcess, the
     visitor.page.set_viewport_size({"width": 390, "height": 800})
     visitor.go("tasks?jobType=officers").see("Ines Duarte")
     assert visitor.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_jobs_timers_and_settings_are_shown_where_they_stand(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="slow", job_type="slow"))
+    instance = start(engine, "slow", "T-1")
+    visitor.go("jobs?state=WAITING").see("Which queue?")
+    visitor.page.get_by_label("Job type", exact=True).fill("slow")
+    visitor.page.keyboard.press("Enter")
+    visitor.see_role("link", instance)
+    job = take(engine, "slow")
+    visitor.click("tab", "At workers")
+    visitor.see_role("row", re.compile(f"{instance}.*w-1"))
+    visitor.click("button", "End lease…")
+    visitor.page.get_by_label("Note, for the audit trail").fill("its host is gone")
+    visitor.click("button", "End the lease")
+    visitor.page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert take(engine, "slow")["attempt"] == job["attempt"] + 1
+    start(engine, "loan", "T-2", {"who": "Piotr"})
+    visitor.go("timers?kind=boundary").see("interrupts, goes to end")
+    visitor.go("settings").see("idempotency_retention_hours")
+    visitor.page.get_by_label("Search settings").fill("rest_port")
+    visitor.see(str(engine.port))
+    for place in ("jobs?state=LOCKED", "timers", "settings"):
+        visitor.go(place).page.get_by_role("heading", level=1).wait_for(timeout=TIMEOUT_MS)
+        assert violations(visitor.page) == [], place
+
+
+def test_a_definitions_versions_are_compared_in_one_picture(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(2, definition_id="grown", job_type="grown"))
+    start(engine, "grown", "G-1")
+    upload(engine, linear(3, definition_id="grown", job_type="grown"))
+    visitor.go("definitions/grown?version=1").see("1 instance is open")
+    visitor.see_role("button", re.compile("task-1, 1 open"))
+    visitor.click("tab", "Versions")
+    visitor.click("button", "v2")
+    visitor.click("tab", "Differences")
+    visitor.see_role("button", re.compile("task-3, added"))
+    visitor.see("changed: nextStep")
+    assert visitor.page.url.endswith("definitions/grown?version=2&tab=differences")
+    assert violations(visitor.page) == []

@@ -17,6 +17,8 @@ FOR_PEOPLE = {
     ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
     ("GET", "/v1/tasks"), ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
+    ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
+    ("POST", "/v1/definitions/{id}/impact"),
     ("GET", "/v1/sessions/ways"), ("POST", "/v1/sessions"), ("POST", "/v1/sessions/end"),
     ("POST", "/v1/sessions/oidc"), ("GET", "/v1/sessions/oidc/callback"),
 }  # fmt: skip

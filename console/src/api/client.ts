@@ -138,6 +138,9 @@ export const engine = {
     version === undefined
       ? get<Definition>("/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
+  versions: (id: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["VersionSlice"]>("/v1/definitions/{id}/versions", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  tokens: (id: string, version: number, signal?: AbortSignal) => get<Schemas["TokensView"]>("/v1/definitions/{id}/tokens", { path: { id }, query: { version }, ...s(signal) }),
   failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DeadJobSlice"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   openJobs: (status: "WAITING" | "LOCKED" | "BACKOFF", jobType: string, cursor: string, signal?: AbortSignal) =>

@@ -896,6 +896,63 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/definitions/{id}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List versions, newest first (addition) */
+        get: operations["listVersions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/definitions/{id}/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count what stands on each step (addition)
+         * @description As of the last minute; with more than 500,000 open branches estimated.
+         */
+        get: operations["listTokens"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/definitions/{id}/impact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Tell which open instances a new version would not fit (addition)
+         * @description The body is what would be uploaded; nothing is stored. Open instances stay on their version.
+         */
+        post: operations["impact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/job-types": {
         parameters: {
             query?: never;
@@ -1165,6 +1222,15 @@ export interface components {
             force?: boolean;
         };
         /**
+         * ChangedSteps
+         * @description Step ids, against the newest version.
+         */
+        ChangedSteps: {
+            added: string[];
+            changed: string[];
+            removed: string[];
+        };
+        /**
          * ClaimBody
          * @description Who takes a task, or gives it back.
          */
@@ -1363,6 +1429,17 @@ export interface components {
             checkpoint?: unknown;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+        };
+        /**
+         * ImpactView
+         * @description Whom a new version would not fit. `exact` false: estimated from a sample.
+         */
+        ImpactView: {
+            /** Format: date-time */
+            at: string;
+            exact: boolean;
+            versions: components["schemas"]["VersionImpact"][];
+            steps: components["schemas"]["ChangedSteps"];
         };
         /**
          * Instance
@@ -1827,6 +1904,16 @@ export interface components {
             attempts?: components["schemas"]["Attempt"][];
         };
         /**
+         * StepTokens
+         * @description What stands on a step now.
+         */
+        StepTokens: {
+            stepId: string;
+            open: number;
+            oldest: string;
+            backingOff?: number;
+        };
+        /**
          * TaskSlice
          * @description Some open user tasks, oldest first. `next` is the cursor of those after them; a page may be short, or empty,
          *         before the last.
@@ -1861,6 +1948,17 @@ export interface components {
         /** TokenBody */
         TokenBody: {
             token?: string;
+        };
+        /**
+         * TokensView
+         * @description Where the open instances of a version stand, as of `at`. `sampled`: an estimate.
+         */
+        TokensView: {
+            /** Format: date-time */
+            at: string;
+            sampled: boolean;
+            instances: number;
+            steps: components["schemas"]["StepTokens"][];
         };
         /**
          * UnlockBody
@@ -1912,6 +2010,34 @@ export interface components {
             remove?: string[];
             ifVersion?: string;
             note?: string;
+        };
+        /**
+         * VersionImpact
+         * @description Open instances of a version, and how many branches stand on a step that the new one changes or lacks.
+         */
+        VersionImpact: {
+            version: number;
+            open: number;
+            atChanged: number;
+            atRemoved: number;
+        };
+        /**
+         * VersionSlice
+         * @description Some versions, newest first. `next` is the cursor of those before them.
+         */
+        VersionSlice: {
+            items: components["schemas"]["VersionView"][];
+            next?: string;
+        };
+        /**
+         * VersionView
+         * @description A version of a definition.
+         */
+        VersionView: {
+            version: number;
+            name: string;
+            /** Format: date-time */
+            uploadedAt: string;
         };
         /** WatchBody */
         WatchBody: {
@@ -5325,6 +5451,213 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listVersions: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionSlice"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listTokens: {
+        parameters: {
+            query?: {
+                /** @description 0, or none: the latest. */
+                version?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokensView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    impact: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Definition"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImpactView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

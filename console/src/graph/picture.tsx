@@ -12,8 +12,16 @@ interface Props {
   /** None: the picture of a definition that nothing runs in. */
   states?: Map<string, StepState>;
   taken?: Set<string>;
+  /** Beside the picture's own words: a number at the step, a look, what a screen reader says. */
+  notes?: Map<string, Note> | undefined;
   selected?: string | undefined;
   onSelect: (stepId: string | undefined) => void;
+}
+
+export interface Note {
+  count?: string;
+  look?: string;
+  word: string;
 }
 
 const HUE: Record<string, string> = {
@@ -178,7 +186,7 @@ function Arrows() {
   );
 }
 
-const Drawing = memo(function Drawing({ layout, far, states, taken, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
+const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
   const lookOf = (from: string, to: string) => (taken?.has(`${from}>${to}`) ? "taken" : states ? "untaken" : "");
   const first = layout.nodes[0];
   // Edges taken are drawn last, so that no other crosses them.
@@ -197,7 +205,7 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, selected, on
         return <path key={edge.id} className={`edge ${edge.kind} ${look}`} d={rounded(points)} markerEnd={`url(#${arrow})`} />;
       })}
       {layout.nodes.map((node) => (
-        <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} />
+        <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} />
       ))}
       {edges.map(({ edge, points, label }) => {
         const look = lookOf(edge.from, edge.to);
@@ -232,17 +240,18 @@ interface NodeProps {
   width: number;
   height: number;
   state: StepState | undefined;
+  note: Note | undefined;
   running: boolean;
   selected: boolean;
   far: boolean;
   onSelect: (stepId: string | undefined) => void;
 }
 
-function Node({ step, x, y, width, height, far, state, running, selected, onSelect }: NodeProps) {
+function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect }: NodeProps) {
   const tall = height >= 44;
   const name = step.name || step.id;
-  const look = state ? `st-${state.look}` : running ? "st-none" : "";
-  const said = state ? `, ${WORD[state.look]}${state.times > 1 ? `, entered ${state.times} times` : ""}` : running ? ", not reached" : "";
+  const look = state ? `st-${state.look}` : note?.look ? `st-${note.look}` : running ? "st-none" : "";
+  const said = state ? `, ${WORD[state.look]}${state.times > 1 ? `, entered ${state.times} times` : ""}` : note ? `, ${note.word}` : running ? ", not reached" : "";
   const select = () => onSelect(selected ? undefined : step.id);
   return (
     // biome-ignore lint: an SVG group can't be a button element
@@ -282,6 +291,14 @@ function Node({ step, x, y, width, height, far, state, running, selected, onSele
         <g className={`badge b-${state.look}`} transform={`translate(${width - 3} 2)`}>
           <circle r="9.5" />
           <path d={GLYPH[state.look]} />
+        </g>
+      )}
+      {note?.count !== undefined && (
+        <g className="times" transform={`translate(${width - 10} -1)`}>
+          <rect x={-note.count.length * 7 - 8} y="-9" width={note.count.length * 7 + 14} height="18" rx="9" />
+          <text x={-note.count.length * 3.5 - 1} y="4" textAnchor="middle">
+            {note.count}
+          </text>
         </g>
       )}
       {state && state.times > 1 && (

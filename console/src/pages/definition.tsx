@@ -1,30 +1,54 @@
+// One definition: its picture with what stands on each step, its versions, the differences of two of them.
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { engine } from "../api/client";
-import { Picture } from "../graph/picture";
+import { type Definition, engine } from "../api/client";
+import { changesOf, type StepChange, unionOf } from "../graph/diff";
+import { type Note, Picture } from "../graph/picture";
 import { Icon } from "../parts/icons";
-import { Problem, Skeleton } from "../parts/states";
+import { Empty, Problem, Skeleton } from "../parts/states";
+import { Ago } from "../parts/time";
 import { useCan } from "../session";
 import { StartDialog } from "./start";
+
+const TOKENS_REFRESH_MS = 60_000;
+const TABS = { open: "Open now", versions: "Versions", differences: "Differences", json: "JSON" } as const;
+type Tab = keyof typeof TABS;
+type Tokens = Awaited<ReturnType<typeof engine.tokens>>;
 
 export function DefinitionPage({ id }: { id: string }) {
   const [params, change] = useAddress();
   const [starting, setStarting] = useState(false);
   const operates = useCan("operate");
   const asked = Number(params.get("version")) || undefined;
-  const latest = useQuery({ queryKey: ["definition", id, "latest"], queryFn: ({ signal }) => engine.definition(id, undefined, signal) });
-  const shown = useQuery({
-    queryKey: ["definition", id, asked ?? "latest"],
-    queryFn: ({ signal }) => engine.definition(id, asked, signal),
+  const shown = useQuery({ queryKey: ["definition", id, asked ?? "latest"], queryFn: ({ signal }) => engine.definition(id, asked, signal) });
+  const version = shown.data?.version ?? 0;
+  const tokens = useQuery({
+    queryKey: ["tokens", id, version],
+    queryFn: ({ signal }) => engine.tokens(id, version, signal),
+    refetchInterval: TOKENS_REFRESH_MS,
+    enabled: version > 0,
   });
+  const asTab = params.get("tab") ?? "open";
+  const tab: Tab = asTab in TABS ? (asTab as Tab) : "open";
+  const against = Number(params.get("against")) || version - 1;
+  const other = useQuery({
+    queryKey: ["definition", id, against],
+    queryFn: ({ signal }) => engine.definition(id, against, signal),
+    enabled: tab === "differences" && against > 0,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  const compared = tab === "differences" ? other.data : undefined;
+  const changes = useMemo(() => (compared && shown.data ? changesOf(compared, shown.data) : []), [compared, shown.data]);
+  // A layout is kept by id and version: a picture of two versions has an id of its own.
+  const drawn = useMemo(() => (compared && shown.data ? { ...unionOf(compared, shown.data), id: `${id} ${compared.version}` } : shown.data), [compared, shown.data, id]);
+  const notes = useMemo(() => (compared ? notesOfChanges(changes) : notesOfTokens(tokens.data)), [compared, changes, tokens.data]);
   if (shown.error) return <Problem error={shown.error} retry={() => shown.refetch()} />;
-  if (!shown.data) return <Skeleton />;
+  if (!shown.data || !drawn) return <Skeleton />;
   const definition = shown.data;
   const selected = params.get("step") ?? undefined;
-  const newest = latest.data?.version ?? definition.version ?? 1;
-  const versions = Array.from({ length: newest }, (_, at) => newest - at);
+  const select = (one: string | undefined) => change({ step: one }, true);
   const step = definition.steps.find((one) => one.id === selected);
   return (
     <div className="instance">
@@ -32,16 +56,7 @@ export function DefinitionPage({ id }: { id: string }) {
         <div className="head">
           <h1>{definition.name || id}</h1>
           <span className="tag">{id}</span>
-          <label className="version">
-            Version{" "}
-            <select className="in" value={definition.version} onChange={(event) => change({ version: event.target.value, step: undefined })}>
-              {versions.map((version) => (
-                <option key={version} value={version}>
-                  {version}
-                </option>
-              ))}
-            </select>
-          </label>
+          <span className="tag">v{definition.version}</span>
           <div className="act">
             <Link className="btn" href={`/instances?definitionId=${encodeURIComponent(id)}`}>
               Its instances
@@ -58,15 +73,181 @@ export function DefinitionPage({ id }: { id: string }) {
       </header>
       <div className="halves">
         <section aria-label="Picture" className="half">
-          <Picture definition={definition} selected={selected} onSelect={(one) => change({ step: one }, true)} />
+          <Picture definition={drawn} notes={notes} selected={selected} onSelect={select} />
         </section>
-        <section className="half side" aria-label={step ? step.name || step.id : "JSON"}>
-          <div className="panel" tabIndex={0}>
-            <pre className="json">{JSON.stringify(step ?? definition, null, 2)}</pre>
+        <section className="half side" aria-label="Details">
+          <div className="tabs" role="tablist">
+            {(Object.keys(TABS) as Tab[]).map((one) => (
+              <button key={one} type="button" role="tab" aria-selected={tab === one} aria-controls="tab" onClick={() => change({ tab: one === "open" ? undefined : one }, true)}>
+                {TABS[one]}
+              </button>
+            ))}
+          </div>
+          <div id="tab" role="tabpanel" aria-label={TABS[tab]} className="panel" tabIndex={0}>
+            {tab === "open" && <Open tokens={tokens} definition={definition} selected={selected} select={select} />}
+            {tab === "versions" && <Versions id={id} shown={version} choose={(one) => change({ version: String(one), step: undefined })} />}
+            {tab === "differences" && (
+              <Differences version={version} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
+            )}
+            {tab === "json" && <pre className="json">{JSON.stringify(step ?? definition, null, 2)}</pre>}
           </div>
         </section>
       </div>
       {starting && <StartDialog definitionId={id} close={() => setStarting(false)} />}
     </div>
+  );
+}
+
+function notesOfTokens(tokens: Tokens | undefined): Map<string, Note> | undefined {
+  return tokens && new Map(tokens.steps.map((step) => [step.stepId, { count: step.open.toLocaleString(), word: `${step.open} open` }]));
+}
+
+function notesOfChanges(changes: StepChange[]): Map<string, Note> {
+  return new Map(changes.map((one) => [one.id, { look: one.how === "renamed" ? "changed" : one.how, word: wordOf(one) }]));
+}
+
+function wordOf(change: StepChange): string {
+  if (change.how === "renamed") return `renamed, was ${change.before}`;
+  return change.how === "changed" ? `changed: ${change.fields.join(", ")}` : change.how;
+}
+
+interface OpenProps {
+  definition: Definition;
+  tokens: { data: Tokens | undefined; error: Error | null; refetch: () => unknown };
+  selected: string | undefined;
+  select: (id: string | undefined) => void;
+}
+
+function Open({ definition, tokens, selected, select }: OpenProps) {
+  if (tokens.error) return <Problem error={tokens.error} retry={() => tokens.refetch()} />;
+  if (!tokens.data) return <Skeleton rows={3} />;
+  const { steps, instances, sampled, at } = tokens.data;
+  const name = (step: string) => definition.steps.find((one) => one.id === step)?.name || step;
+  if (steps.length === 0)
+    return (
+      <Empty title="No instance of this version is open">
+        <p>
+          Counted <Ago at={at} />, once a minute at most.
+        </p>
+      </Empty>
+    );
+  return (
+    <>
+      <p className="mute note">
+        {sampled ? "About " : ""}
+        {instances.toLocaleString()} {instances === 1 ? "instance is" : "instances are"} open, counted <Ago at={at} />
+      </p>
+      <table>
+        <thead>
+          <tr>
+            <th>Step</th>
+            <th className="r">Open</th>
+            <th className="r">Back-off</th>
+            <th className="r">Oldest</th>
+          </tr>
+        </thead>
+        <tbody>
+          {steps.map((step) => (
+            <tr key={step.stepId}>
+              <td>
+                <button type="button" className="link" aria-pressed={selected === step.stepId} onClick={() => select(selected === step.stepId ? undefined : step.stepId)}>
+                  {name(step.stepId)}
+                </button>
+              </td>
+              <td className="r">{step.open.toLocaleString()}</td>
+              <td className="r">{step.backingOff ?? 0}</td>
+              <td className="r mute">
+                <Ago at={step.oldest} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}
+
+function Versions({ id, shown, choose }: { id: string; shown: number; choose: (version: number) => void }) {
+  const found = useQuery({ queryKey: ["versions", id], queryFn: ({ signal }) => engine.versions(id, "", signal) });
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton rows={3} />;
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>Version</th>
+          <th>Name</th>
+          <th className="r">Uploaded</th>
+        </tr>
+      </thead>
+      <tbody>
+        {found.data.items.map((one) => (
+          <tr key={one.version} aria-current={one.version === shown ? "true" : undefined}>
+            <td>
+              <button type="button" className="link" onClick={() => choose(one.version)}>
+                v{one.version}
+              </button>
+              {one.version === shown && <span className="mute"> shown</span>}
+            </td>
+            <td className="el">{one.name}</td>
+            <td className="r mute">
+              <Ago at={one.uploadedAt} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+interface DifferencesProps {
+  version: number;
+  against: number;
+  other: { data: Definition | undefined; error: Error | null; refetch: () => unknown };
+  changes: StepChange[];
+  selected: string | undefined;
+  choose: (version: number) => void;
+  select: (id: string | undefined) => void;
+}
+
+function Differences({ version, against, other, changes, selected, choose, select }: DifferencesProps) {
+  if (against < 1) return <Empty title="There is no version before this one" />;
+  return (
+    <>
+      <label className="version note">
+        v{version} against version{" "}
+        <input
+          key={against}
+          className="in"
+          inputMode="numeric"
+          defaultValue={against}
+          onBlur={(event) => {
+            const asked = Number(event.target.value);
+            if (Number.isInteger(asked) && asked > 0 && asked !== against) choose(asked);
+          }}
+          onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
+        />
+      </label>
+      {other.error ? (
+        <Problem error={other.error} retry={() => other.refetch()} />
+      ) : !other.data ? (
+        <Skeleton rows={3} />
+      ) : changes.length === 0 ? (
+        <Empty title="No step differs">
+          <p>What differs is the name, the description, metadata or the order of steps.</p>
+        </Empty>
+      ) : (
+        <ul className="changes">
+          {changes.map((one) => (
+            <li key={`${one.how} ${one.id}`}>
+              <button type="button" className="link" aria-pressed={selected === one.id} onClick={() => select(selected === one.id ? undefined : one.id)}>
+                {one.name}
+              </button>{" "}
+              <span className={`how ${one.how}`}>{wordOf(one)}</span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </>
   );
 }

@@ -17,6 +17,7 @@ from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.bulk import Bulk
 from penstock.engine.code import Code
+from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
 from penstock.engine.events import Events
 from penstock.engine.ids import IdSource
@@ -103,6 +104,7 @@ class Engine:
         )
         self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
+        self.definition_use = DefinitionUse(database, self.definitions)
         self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.overview = Overview(database, self.instances, self.polls.activity)

@@ -26,6 +26,7 @@ from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
+from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import (
@@ -331,7 +332,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
-        OpenWorkRoutes(engine),
+        OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         *([] if gate is None else [SessionRoutes(gate)]),

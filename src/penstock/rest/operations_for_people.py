@@ -9,14 +9,16 @@ import msgspec
 
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
+from penstock.engine.definition_use import ImpactView, TokensView, VersionSlice
 from penstock.engine.inbox import TaskSlice, UserTask
 from penstock.engine.open_work import TimerSlice, UnlockBody
 from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerSlice
 from penstock.rest.bulk import BulkRoutes
+from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.me import Me, MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes, SettingList
-from penstock.rest.operation import BOOLEAN, CONSOLE_HEADER, SLICE, Operation, Parameter, list_in, struct
+from penstock.rest.operation import BOOLEAN, CONSOLE_HEADER, INTEGER, SLICE, Operation, Parameter, list_in, ref, struct
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 
@@ -24,7 +26,7 @@ CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other o
 KINDS_FOR_PEOPLE: Final[Sequence[type[msgspec.Struct]]] = (
     Me, TaskSlice, UserTask, ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView, TimerSlice, UnlockBody,
-    SettingList,
+    SettingList, VersionSlice, TokensView, ImpactView,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -122,6 +124,24 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
         "listEngines", "service", "List engines, those gone within a day, too (addition)", answer=struct(EngineList),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
+        "listVersions", "definitions", "List versions, newest first (addition)",
+        parameters=SLICE, answer=struct(VersionSlice), errors=(400, 404),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,
+        "listTokens", "definitions", "Count what stands on each step (addition)",
+        "As of the last minute; with more than 500,000 open branches estimated.",
+        parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
+        answer=struct(TokensView), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,
+        "impact", "definitions", "Tell which open instances a new version would not fit (addition)",
+        "The body is what would be uploaded; nothing is stored. Open instances stay on their version.",
+        body=ref("Definition"), answer=struct(ImpactView), errors=(400, 404),
     ),
     Operation(
         "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,

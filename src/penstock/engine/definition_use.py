@@ -1,0 +1,200 @@
+"""Which versions a definition has, where open instances stand in them, and whom a new version would not fit.
+
+Running instances stay on their version: impact says what a change is about, it stops nobody from uploading.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import trio
+
+from penstock.core.definition import Definition
+from penstock.engine.definitions import Definitions
+from penstock.engine.paging import slice_limit
+from penstock.errors import BadRequest, NotFound
+from penstock.offload import run_sized
+from penstock.store import definition_use as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.definition_use import StepUse
+
+KEPT_S: Final = 60.0
+"""So old a count may be: it costs a walk over all tokens."""
+VERSIONS_MAX: Final = 200
+"""Versions that one answer on impact looks at, newest first; older ones with open instances are counted together."""
+
+
+class VersionView(msgspec.Struct, frozen=True, rename="camel"):
+    """A version of a definition."""
+
+    version: int
+    name: str
+    uploaded_at: datetime
+
+
+class VersionSlice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some versions, newest first. ``next`` is the cursor of those before them."""
+
+    items: list[VersionView]
+    next: str | None = None
+
+
+class StepTokens(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What stands on a step now."""
+
+    step_id: str
+    open: int
+    oldest: datetime
+    backing_off: int = 0
+
+
+class TokensView(msgspec.Struct, frozen=True, rename="camel"):
+    """Where the open instances of a version stand, as of ``at``. ``sampled``: an estimate."""
+
+    at: datetime
+    sampled: bool
+    instances: int
+    steps: list[StepTokens]
+
+
+class ChangedSteps(msgspec.Struct, frozen=True):
+    """Step ids, against the newest version."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+class VersionImpact(msgspec.Struct, frozen=True, rename="camel"):
+    """Open instances of a version, and how many branches stand on a step that the new one changes or lacks."""
+
+    version: int
+    open: int
+    at_changed: int
+    at_removed: int
+
+
+class ImpactView(msgspec.Struct, frozen=True):
+    """Whom a new version would not fit. ``exact`` false: estimated from a sample."""
+
+    at: datetime
+    exact: bool
+    versions: list[VersionImpact]
+    steps: ChangedSteps
+
+
+class _Counted(NamedTuple):
+    until: float
+    at: datetime
+    sampled: bool
+    by_definition: Mapping[int, list[StepUse]]
+
+
+class DefinitionUse:
+    """Looks for people."""
+
+    def __init__(self, database: Database, definitions: Definitions) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._counted: _Counted | None = None
+        self._counting = trio.Lock()
+
+    async def versions(self, id: str, cursor: str | None, limit: int) -> VersionSlice:
+        """Newest first. Raises NotFound, BadRequest."""
+        limit = slice_limit(limit)
+        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
+            raise BadRequest("cursor: is none that this list gave as its next")
+        async with self._database.connection() as connection:
+            rows = await store.versions(connection, id, int(cursor) if cursor else 2**31 - 1, limit + 1)
+        if not rows and not cursor:
+            raise NotFound(f"definition '{id[:256]}' is unknown")
+        items = [VersionView(*row) for row in rows[:limit]]
+        return VersionSlice(items, str(items[-1].version) if len(rows) > limit else None)
+
+    async def tokens(self, id: str, version: int) -> TokensView:
+        """Of a version, 0 for the latest; as they stood within the last minute. Raises NotFound, Unavailable."""
+        async with self._database.connection() as connection:
+            loaded = await self._definitions.find(connection, id, version)
+            if loaded is None:
+                raise Definitions.unknown(id, version)
+            counted = await self._count(connection)
+        found = counted.by_definition.get(loaded.key, [])
+        steps = loaded.definition.steps
+        return TokensView(
+            at=counted.at,
+            sampled=counted.sampled,
+            instances=sum(row.roots for row in found),
+            steps=[
+                StepTokens(steps[row.step].id, row.open, row.oldest, row.backing_off)
+                for row in sorted(found, key=lambda row: row.step)
+            ],
+        )
+
+    async def impact(self, id: str, definition: Definition) -> ImpactView:
+        """What the definition would change as the next version of an id. Raises NotFound, BadRequest, Unavailable."""
+        if definition.id != id:
+            raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")
+        async with self._database.connection() as connection:
+            latest = await self._definitions.find(connection, id, 0)
+            if latest is None:
+                raise Definitions.unknown(id, 0)
+            counted = await self._count(connection)
+            open_keys = sorted(
+                ((version, key) for key, version in (await store.keys(connection, id)).items()
+                 if key in counted.by_definition), reverse=True,
+            )[:VERSIONS_MAX]  # fmt: skip
+            after = await self._steps(definition.content)
+            versions: list[VersionImpact] = []
+            for version, key in open_keys:
+                loaded = await self._definitions.by_key(connection, key)
+                before = await self._steps(loaded.definition.content)
+                found = counted.by_definition[key]
+                at: dict[str, int] = defaultdict(int)
+                for row in found:
+                    name = loaded.definition.steps[row.step].id
+                    if name not in after:
+                        at["removed"] += row.open
+                    elif after[name] != before[name]:
+                        at["changed"] += row.open
+                versions.append(VersionImpact(version, sum(row.roots for row in found), at["changed"], at["removed"]))
+            newest = await self._steps(latest.definition.content)
+        return ImpactView(
+            at=counted.at,
+            exact=not counted.sampled,
+            versions=versions,
+            steps=ChangedSteps(
+                added=[name for name in after if name not in newest],
+                changed=[name for name in after if name in newest and after[name] != newest[name]],
+                removed=[name for name in newest if name not in after],
+            ),
+        )
+
+    async def _steps(self, content: str) -> dict[str, Any]:
+        """What each step says, by its id. Order is meaning only within a step, where JSON text would keep it."""
+
+        def read() -> dict[str, Any]:
+            document = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+            steps = msgspec.json.decode(document["steps"], type=list[msgspec.Raw])
+            return {msgspec.json.decode(step, type=_Named).id: bytes(step) for step in steps}
+
+        return await run_sized(len(content), read)
+
+    async def _count(self, connection: TrioConnection) -> _Counted:
+        async with self._counting:  # the second one in line finds the first one's answer
+            now = trio.current_time()
+            if self._counted is None or self._counted.until <= now:
+                rows, sampled = await store.by_step(connection)
+                by_definition: defaultdict[int, list[StepUse]] = defaultdict(list)
+                for row in rows:
+                    by_definition[row.definition].append(row)
+                self._counted = _Counted(now + KEPT_S, datetime.now(UTC), sampled, by_definition)
+            return self._counted
+
+
+class _Named(msgspec.Struct):
+    id: str

@@ -1,0 +1,41 @@
+"""Routes for people on definitions: versions, where instances stand in one, whom a new one would not fit."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Response, request
+
+from penstock.core.parsing import DefinitionLimits, parse_definition
+from penstock.engine.engine import Engine
+from penstock.rest.exchange import Reply
+from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+
+_encode = msgspec.json.Encoder().encode
+
+
+class DefinitionUseRoutes:
+    """They read, and change nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
+
+    async def versions(self, id: str) -> Response:
+        """``GET /v1/definitions/{id}/versions``"""
+        found = await self._engine.definition_use.versions(
+            path_text(id), query_text(request, "cursor"), query_number(request, "limit", 50)
+        )
+        return respond(Reply(200, _encode(found)))
+
+    async def tokens(self, id: str) -> Response:
+        """``GET /v1/definitions/{id}/tokens``"""
+        found = await self._engine.definition_use.tokens(path_text(id), query_number(request, "version"))
+        return respond(Reply(200, _encode(found)))
+
+    async def impact(self, id: str) -> Response:
+        """``POST /v1/definitions/{id}/impact``"""
+        body = await body_of(request)
+        definition = await self._engine.definitions.parse(
+            lambda: parse_definition(body, limits=self._limits), len(body)
+        )
+        return respond(Reply(200, _encode(await self._engine.definition_use.impact(path_text(id), definition))))

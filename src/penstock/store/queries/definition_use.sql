@@ -1,0 +1,30 @@
+-- Where instances stand in their definitions: for people. Reads only.
+
+-- name: versions_of
+-- Versions of the definition $1 below $2, newest first.
+SELECT version, name, uploaded_at FROM definition WHERE id = $1::text AND version < $2::int ORDER BY version DESC LIMIT $3::int
+
+-- name: definition_versions
+-- The keys and versions of the definition $1.
+SELECT key, version FROM definition WHERE id = $1::text
+
+-- name: open_tokens_estimate
+SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'token'::regclass
+
+-- name: tokens_by_step
+-- How many tokens stand on each step of each definition, since when the oldest, how many back off, and how many are their
+-- instances'. A walk over all tokens.
+SELECT i.definition, t.step, count(*)::int, min(t.entered_at), (count(*) FILTER (WHERE t.state = 4 /* BACKOFF */))::int,
+  (count(*) FILTER (WHERE t.id = t.instance_id))::int
+FROM token t CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
+WHERE t.state <> 6 /* ENDED */ GROUP BY 1, 2 LIMIT 100000
+
+-- name: tokens_by_step_sampled
+-- The same of a tenth of the table's pages.
+SELECT i.definition, t.step, count(*)::int * 10, min(t.entered_at), (count(*) FILTER (WHERE t.state = 4 /* BACKOFF */))::int * 10,
+  (count(*) FILTER (WHERE t.id = t.instance_id))::int * 10
+FROM token t TABLESAMPLE SYSTEM (10) CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
+WHERE t.state <> 6 /* ENDED */ GROUP BY 1, 2 LIMIT 100000
+
+-- name: walk_for_seconds
+SET LOCAL statement_timeout = '10s'

@@ -1,0 +1,82 @@
+"""What people see of a definition's use: its versions, where instances stand, whom a new version would not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.parsing import parse_definition
+from penstock.errors import BadRequest, NotFound
+from penstock.store import definition_use as store
+from penstock.testing.definitions import definition, end
+from tests.engine.driver import Driver
+from tests.shapes import gateway, joining, task, user
+
+FIRST = definition(task("pay", "ship"), task("ship", "tell"), user("tell"), end(), id="order")
+SECOND = definition(task("pay", "ship"), task("ship", "tell", retryCount=7), user("tell"), end(), id="order")
+FORKED = definition(gateway("fork", "a", "b"), task("a", "join"), user("b", "join"), joining(), end(), id="forked")
+
+
+def parsed(body: dict[str, Any]) -> Any:
+    return parse_definition(msgspec.json.encode(body))
+
+
+async def test_versions_are_listed_newest_first(driver: Driver) -> None:
+    for body in (FIRST, SECOND, definition(task("pay"), end(), id="order", name="Shorter")):
+        await driver.upload(body)
+    use = driver.engine.definition_use
+    page = await use.versions("order", None, 2)
+    assert [(one.version, one.name) for one in page.items] == [(3, "Shorter"), (2, "test")]
+    page = await use.versions("order", page.next, 2)
+    assert ([one.version for one in page.items], page.next) == ([1], None)
+    with pytest.raises(NotFound):
+        await use.versions("nothing", None, 2)
+    with pytest.raises(BadRequest, match="cursor"):
+        await use.versions("order", "x", 2)
+
+
+async def test_what_stands_on_each_step_is_counted(driver: Driver) -> None:
+    await driver.upload(FORKED)
+    for _ in range(3):
+        await driver.start("forked")
+    await driver.complete(await driver.one("a"))
+    found = await driver.engine.definition_use.tokens("forked", 0)
+    assert {step.step_id: step.open for step in found.steps} == {"fork": 3, "a": 2, "b": 3}
+    assert (found.instances, found.sampled) == (3, False)
+    await driver.start("forked")
+    assert (await driver.engine.definition_use.tokens("forked", 1)).instances == 3, "kept for a minute"
+    with pytest.raises(NotFound):
+        await driver.engine.definition_use.tokens("forked", 9)
+
+
+async def test_of_very_many_a_sample_is_counted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SAMPLED_ABOVE", -1)
+    await driver.run(FORKED)
+    found = await driver.engine.definition_use.tokens("forked", 0)
+    assert found.sampled
+    assert found.instances % 10 == 0
+
+
+async def test_impact_says_whom_a_new_version_would_not_fit(driver: Driver) -> None:
+    await driver.upload(FIRST)
+    for _ in range(3):
+        await driver.start("order")
+    await driver.complete(await driver.one("pay"))
+    await driver.upload(SECOND)
+    await driver.start("order")
+    use = driver.engine.definition_use
+    after = definition(task("pay", "send"), task("send", "tell"), user("tell"), end(), id="order")
+    found = await use.impact("order", parsed(after))
+    assert (found.steps.added, found.steps.changed, found.steps.removed) == (["send"], ["pay"], ["ship"])
+    assert [(one.version, one.open, one.at_changed, one.at_removed) for one in found.versions] == [
+        (2, 1, 1, 0), (1, 3, 2, 1)
+    ]  # fmt: skip
+    same = await use.impact("order", parsed(SECOND))
+    assert (same.steps.added, same.steps.changed, same.steps.removed) == ([], [], [])
+    assert [(one.version, one.at_changed) for one in same.versions] == [(2, 0), (1, 1)]
+    with pytest.raises(BadRequest, match="id: is 'order'"):
+        await use.impact("other", parsed(after))
+    with pytest.raises(NotFound):
+        await use.impact("new", parsed({**after, "id": "new"}))
