@@ -20,10 +20,10 @@ def test_no_secret_is_shown_only_that_it_is_set() -> None:
 
 
 def test_every_setting_is_shown_with_its_default() -> None:
-    shown = settings_of(Settings(rest_port=1234, log_level="debug"))
+    shown = settings_of(Settings(rest_port=1234, audit_log_enabled=False))
     assert [one.name for one in shown] == list(SETTINGS)
     changed = {one.name: (one.value, one.default) for one in shown if one.set}
-    assert changed == {"rest_port": ("1234", "8080"), "log_level": ("debug", "info")}
+    assert changed == {"rest_port": ("1234", "8080"), "audit_log_enabled": ("false", "true")}
     assert all(one.description and one.env for one in shown)
 
 

@@ -17,6 +17,7 @@ export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
 export type TimerView = Schemas["TimerView"];
+export type Branch = Schemas["BranchView"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
 export type BulkPreview = Schemas["BulkPreview"];
@@ -132,6 +133,9 @@ export const engine = {
   history: (id: string, signal?: AbortSignal) => get<{ items: Execution[] }>("/v1/instances/{id}/history", { path: { id }, ...s(signal) }),
   audit: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["AuditSlice"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
+  journal: (id: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["JournalSlice"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   definitions: (keyword: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DefinitionSlice"]>("/v1/definitions", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   definition: (id: string, version: number | undefined, signal?: AbortSignal) =>

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.core.parsing import DefinitionLimits, parse_definition
+from penstock.core.definition import DefinitionLimits
+from penstock.core.parsing import parse_definition
 from penstock.engine.engine import Engine
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_number, query_text, respond

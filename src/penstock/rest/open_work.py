@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 from quart import Response, request
 
@@ -88,7 +90,7 @@ def _text(value: object) -> str:
     if value is None or isinstance(value, Secret):
         return ""
     if isinstance(value, tuple):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(_text, cast("tuple[object, ...]", value)))
     if isinstance(value, bool):
         return "true" if value else "false"
     return mask_text(str(value))
