@@ -35,9 +35,13 @@ def names_read(handler: Callable[..., Any]) -> set[str]:
     return found.union(OF_SLICE if "query_slice(" in text else (), *map(names_read, helpers))
 
 
+IGNORED = {"finishSignIn": {"session_state", "error", "error_description", "error_uri"}}
+"""What issuers send along, and nobody reads."""
+
+
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
 def test_a_handler_reads_only_its_rows_parameters(row: Operation) -> None:
-    assert names_read(row.handler) == row.query_names
+    assert names_read(row.handler) == row.query_names - IGNORED.get(row.id, set())
 
 
 async def test_a_handler_that_reads_what_its_row_lacks_fails(

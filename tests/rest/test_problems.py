@@ -24,6 +24,7 @@ EXPECTED = {
     errors.IdempotencyConflict: 409,
     errors.DispatchModeConflict: 410,
     errors.PayloadTooLarge: 413,
+    errors.JournalTooLong: 413,
     errors.UnsupportedFormat: 415,
     errors.TooManyRequests: 429,
     errors.PenstockError: 500,

@@ -11,8 +11,16 @@ import trio.testing
 
 from penstock.core.parsing import parse_definition
 from penstock.engine.instances import FoundInstances, FoundSlice
+from penstock.engine.open_work import OpenJobSlice, OpenJobView
 from penstock.engine.views import LEFT_OUT
-from penstock.engine.vocabulary import AuditSlice, DeadJobPage, DefinitionPage, DefinitionSlice, StoredDefinition
+from penstock.engine.vocabulary import (
+    AuditSlice,
+    DeadJobPage,
+    DefinitionPage,
+    DefinitionSlice,
+    InstanceFilter,
+    StoredDefinition,
+)
 from penstock.errors import NotFound, Unavailable
 from penstock.wire.model import (
     Attempt,
@@ -149,7 +157,7 @@ async def test_a_query_that_can_not_be_read_is_refused(
             "/v1/instances",
             "status=FAILED&cursor=1f&limit=9",
             "instances.find_slice",
-            (None, "FAILED", None, "1f", 9, None),
+            (InstanceFilter(status="FAILED"), "1f", 9),
         ),
         ("/v1/jobs", "status=FAILED&limit=9&jobType=a", "jobs.failed_slice", (None, 9, "a")),
     ],
@@ -212,7 +220,7 @@ INSTANCE_SUMMARY: dict[str, Any] = {
 async def test_an_instance_is_found_by_its_key(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on_list(total=0)
     assert (await rest.get("/v1/instances?definitionId=d&instanceKey=k%2F1")).json["total"] == 0
-    assert engine.one("instances.find") == ("d", None, None, 0, 0, "k/1")
+    assert engine.one("instances.find") == (InstanceFilter(definition_id="d", instance_key="k/1"), 0, 0)
 
 
 async def test_instances_are_listed_by_filters(rest: Rest, engine: ScriptedEngine) -> None:
@@ -220,7 +228,11 @@ async def test_instances_are_listed_by_filters(rest: Rest, engine: ScriptedEngin
     answer = await rest.get(
         "/v1/instances?definitionId=LOS%3A%3Aloan&status=WAITING&businessKey=b%2F1&page=2&pageSize=5"
     )
-    assert engine.one("instances.find") == ("LOS::loan", "WAITING", "b/1", 2, 5, None)
+    assert engine.one("instances.find") == (
+        InstanceFilter(definition_id="LOS::loan", status="WAITING", business_key="b/1"),
+        2,
+        5,
+    )
     assert answer.json["total"] == 1
     assert "totalIsEstimate" not in answer.json
     engine.on_list(total=20_000, estimate=True)
@@ -430,8 +442,23 @@ async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> Non
         "pageSize": 5,
         "total": 6,
     }
-    for query in ("", "?status=LOCKED"):
-        assert (await rest.get(f"/v1/jobs{query}")).error[:2] == (400, "bad-request")
+    assert (await rest.get("/v1/jobs")).error == (
+        400, "bad-request", "status: must be WAITING, LOCKED, BACKOFF or FAILED"
+    )  # fmt: skip
+
+
+async def test_open_jobs_are_listed_by_state(rest: Rest, engine: ScriptedEngine) -> None:
+    job = OpenJobView("1f-1-0", "charge", "1f", "pay", "shop", 2, NOON)
+    engine.on("open_work.jobs", OpenJobSlice([job], "7-8"))
+    answer = await rest.get("/v1/jobs?status=WAITING&jobType=charge&limit=5&cursor=1-2")
+    assert engine.one("open_work.jobs") == ("WAITING", "charge", "1-2", 5)
+    assert answer.json == {
+        "items": [
+            {"id": "1f-1-0", "jobType": "charge", "instanceId": "1f", "stepId": "pay", "definitionId": "shop",
+             "version": 2, "since": NOON_TEXT}
+        ],
+        "next": "7-8",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -447,13 +474,13 @@ async def test_a_query_that_is_no_utf_8_is_refused(rest: Rest, engine: ScriptedE
 async def test_a_percent_sign_may_be_searched_for(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on_list(total=0)
     assert (await rest.get("/v1/instances?businessKey=a%25ff%C3%A4")).status == 200
-    assert engine.one("instances.find")[2] == "a%ffä"
+    assert engine.one("instances.find")[0].business_key == "a%ffä"
 
 
 async def test_instances_are_found_by_the_longest_business_key(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on_list(total=0)
     assert (await rest.get(f"/v1/instances?businessKey={'k' * 512}")).status == 200
-    assert engine.one("instances.find")[2] == "k" * 512
+    assert engine.one("instances.find")[0].business_key == "k" * 512
     assert (await rest.get(f"/v1/instances?businessKey={'k' * 513}")).error[:2] == (400, "bad-request")
 
 

@@ -169,15 +169,15 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
     await engine.one("work")
     engine.clock.advance(31)
     tried: list[int] = []
-    decide = DeadLetterCommand.decide
+    event = DeadLetterCommand.event
 
     def fail(item: DeadLetterCommand, *about: Any) -> Event:
         tried.append(item.instance)
         if item.instance == read_instance(broken):
             raise PenstockError("a bug")
-        return decide(item, *about)
+        return event(item, *about)
 
-    monkeypatch.setattr(DeadLetterCommand, "decide", fail)
+    monkeypatch.setattr(DeadLetterCommand, "event", fail)
     for _ in range(4):
         await sweep(engine)
         await engine.sweeper.scan_once()
@@ -198,7 +198,7 @@ async def test_a_dead_letter_failing_after_it_stood_aside_is_told(
     def fail(item: DeadLetterCommand, *about: Any) -> Event:
         raise PenstockError("a bug")
 
-    monkeypatch.setattr(DeadLetterCommand, "decide", fail)
+    monkeypatch.setattr(DeadLetterCommand, "event", fail)
     held = "SELECT FROM token WHERE instance_id = %s AND parent_id IS NULL FOR UPDATE"
     with psycopg.connect(engine.dsn) as holder:
         holder.execute(held, (read_instance(instance),))

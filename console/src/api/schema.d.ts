@@ -1787,7 +1787,7 @@ export interface components {
         };
         /**
          * SignInWays
-         * @description How people can sign in: always with a token; `oidc` is the issuer where they also can.
+         * @description How people can sign in: with a token, if there is authentication; `oidc` is the issuer where they also can.
          */
         SignInWays: {
             token: boolean;
@@ -4886,6 +4886,15 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

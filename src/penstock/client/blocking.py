@@ -194,6 +194,7 @@ class SyncClient:
     cancel_instance = _blocking(Client.cancel_instance)
     wait_until_ended = _blocking(Client.wait_until_ended)
     retry_instance = _blocking(Client.retry_instance)
+    edit_variables = _blocking(Client.edit_variables)
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
     signal_by_key = _blocking(Client.signal_by_key)

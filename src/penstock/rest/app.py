@@ -335,7 +335,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
         OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
-        *([] if gate is None else [SessionRoutes(gate)]),
+        SessionRoutes(gate),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}
     return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]

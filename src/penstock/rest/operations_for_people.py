@@ -72,7 +72,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     ),
     Operation(
         "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
-        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(403,),
+        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(400, 403, 409),
     ),
     Operation(
         "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,

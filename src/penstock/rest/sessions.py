@@ -45,7 +45,7 @@ class PlaceBody(Body):
 
 
 class SignInWays(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How people can sign in: always with a token; ``oidc`` is the issuer where they also can."""
+    """How people can sign in: with a token, if there is authentication; ``oidc`` is the issuer where they also can."""
 
     token: bool
     oidc: str | None = None
@@ -75,13 +75,22 @@ def cookie_of(method: str, headers: Mapping[bytes, bytes], cookies: Iterable[byt
 
 
 class SessionRoutes:
-    """Sign in, sign out. Only with authentication."""
+    """Sign in, sign out."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, gate: Gate | None) -> None:
+        """Without a gate nobody has to sign in, or can."""
+        self._maybe_gate = gate
+
+    @property
+    def _gate(self) -> Gate:
+        if self._maybe_gate is None:
+            raise Conflict("authentication is off: there is nobody to sign in")
+        return self._maybe_gate
 
     async def ways(self) -> Response:
         """``GET /v1/sessions/ways``"""
+        if self._maybe_gate is None:
+            return respond(Reply(200, _encode(SignInWays(False))))
         sign_in = self._gate.sign_in
         return respond(Reply(200, _encode(SignInWays(True, None if sign_in is None else sign_in.issuer_name))))
 
