@@ -36,6 +36,7 @@ from penstock.durable import (
     uuid4,
     workflow,
 )
+from penstock.durable.signature import Parameters
 from penstock.kernel.drive import Kernel, Limits
 from penstock.kernel.errors import (
     CancelSwallowed,
@@ -543,3 +544,21 @@ def test_a_discarded_run_begins_no_branch_any_more():
 
 def test_a_run_that_waits_in_ten_scopes_takes_little_memory():
     assert waiting_run_bytes() < 20_000
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [((1, 2), {}, "ab"), ((1,), {}, "a"), ((1,), {"b": 2}, "ab"), ((), {}, None), ((1, 2, 3), {}, None)],
+)
+def test_arguments_are_bound_by_name_as_a_call_does(args: tuple[int, ...], kwargs: dict[str, int], names: str | None):
+    def both(a: int, b: int = 0) -> None: ...
+
+    def named(*, a: int) -> None: ...
+
+    if names is None:
+        with pytest.raises(TypeError):
+            Parameters(both).bound(args, kwargs)
+    else:
+        assert Parameters(both).bound(args, kwargs) == dict(zip(names, (1, 2), strict=False))
+    with pytest.raises(TypeError):
+        Parameters(named).bound(args, kwargs)

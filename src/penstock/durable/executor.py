@@ -60,7 +60,7 @@ class Executor:
         self._alarms: list[tuple[float, int, HeldRun]] = []
         self._alarm_count = 0
         self._rearmed = trio.Event()
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
         self._taking, self._asked = trio.CancelScope(), 0
 
@@ -110,11 +110,10 @@ class Executor:
                 await self.backend.give_back(run.held)
 
     async def _wait_change(self) -> None:
-        await self._changed.wait()
+        await self._changed.park()
 
     def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     # -- taking runs
 

@@ -21,9 +21,13 @@ class Parameters:
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"{function.__qualname__} takes *{parameter.name}: arguments are stored by name")
+        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
+        self._positional = None if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """By name. Raises TypeError as the call itself would."""
+        if self._positional is not None and not kwargs and len(args) == len(self._positional):
+            return dict(zip(self._positional, args, strict=True))
         return dict(self._signature.bind(*args, **kwargs).arguments)
 
     def arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:

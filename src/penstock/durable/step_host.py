@@ -7,7 +7,6 @@ Threads of steps have a limiter of their own, so that they never wait for what e
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from typing import Any
 
 import trio
@@ -35,13 +34,21 @@ class StepHost:
         current_step.set(info)  # the task is this attempt's own
         if not call.step.is_async:
             return await self._attempt(call)
-        async with self._tasks:
+        try:
+            self._tasks.acquire_nowait()  # `acquire` would let all other tasks run first
+        except trio.WouldBlock:
+            await self._tasks.acquire()
+        try:
             return await self._attempt(call)
+        finally:
+            self._tasks.release()
 
     async def _attempt(self, call: StepCall) -> Outcome:
         limit_s = call.options.timeout_s
         try:
-            with trio.move_on_after(inf if limit_s is None else limit_s):
+            if limit_s is None:
+                return await self._outcome(call)
+            with trio.move_on_after(limit_s):
                 return await self._outcome(call)
         except BaseExceptionGroup as group:  # what is left when the scope has taken out its `Cancelled`
             if has_cancelled(group):

@@ -72,7 +72,9 @@ class AppendItem(RunItem):
         self.mail = mail
         self.lease_s = lease_s
         self.doubtful = False
-        self.size_bytes = sum(200 + len(record.payload or "") for record in records)
+        self.size_bytes = 200 * len(records)
+        for record in records:
+            self.size_bytes += len(record.payload or "")
 
 
 class TellItem(Item[None]):
