@@ -89,13 +89,22 @@ CREATE TABLE instance (
 CREATE INDEX instance_definition ON instance (definition, id);
 CREATE INDEX instance_business_key ON instance (business_key, id) WHERE business_key IS NOT NULL;
 
+-- What failures of one cause have in common: the reason without its numbers and quoted parts. engine/overview.py does the same.
+CREATE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT hashtextextended(left(regexp_replace(reason, '[0-9]+|''[^'']*''|"[^"]*"', '…', 'g'), 200), 0) $$;
+
 CREATE TABLE abnormal_end (            -- instances that failed or were cancelled: found without an index on status
   status      smallint NOT NULL CHECK (status IN (2 /* FAILED */, 3 /* CANCELLED */)),
   instance_id bigint NOT NULL,
   job_type    int,                     -- of the job that failed for good; null when no job did
   tokens      jsonb,                   -- what a failure closed, for `retry`
+  definition  int,                     -- of a failure; this and the next two are null of those before version 12
+  step        text,                    -- id of the step that failed
+  cause       bigint,                  -- failure_cause of the reason
   PRIMARY KEY (status, instance_id)
 );
+CREATE INDEX abnormal_end_cause ON abnormal_end (cause, instance_id) WHERE cause IS NOT NULL;
+CREATE INDEX abnormal_end_step ON abnormal_end (definition, step, instance_id) WHERE step IS NOT NULL;
 CREATE INDEX failed_job ON abnormal_end (instance_id) WHERE job_type IS NOT NULL;
 CREATE INDEX failed_job_type ON abnormal_end (job_type, instance_id) WHERE job_type IS NOT NULL;
 
@@ -392,4 +401,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (11);
+INSERT INTO penstock_schema (version) VALUES (12);

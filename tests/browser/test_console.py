@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.testing.definitions import definition, end, linear, step
@@ -173,6 +174,35 @@ def test_an_instance_is_started_and_watched_to_its_end(visitor: Visitor, engine:
     assert (item["status"], item["variables"]) == ("COMPLETED", {"ok": True})
 
 
+def test_variables_are_shown_as_a_step_left_them(visitor: Visitor, engine: EngineProcess) -> None:
+    instance = start(engine, "mend", "V-1", {"amount": 3})
+    job = take(engine, "mend")
+    body = {"workerId": "w-1", "attempt": job["attempt"], "variables": {"amount": 4, "paid": True}}
+    assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", body)[0] == 204
+    visitor.go(f"instances/{instance}?tab=variables").see("paid")
+    visitor.page.get_by_label("As of").select_option(label="after task-1")
+    visitor.see("written here")
+    assert "after=" in visitor.page.url
+    assert violations(visitor.page) == []
+
+
+def test_a_long_run_opens_with_its_newest_steps(visitor: Visitor, engine: EngineProcess) -> None:
+    instance = start(engine, "mend", "L-1")
+    with psycopg.connect(engine.dsn) as connection:
+        connection.execute(
+            """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step,
+                 kind)
+               SELECT %(i)s, n.pos, %(i)s, n.pos - 1, now(), now(), now(), 1, 0, 1
+               FROM (SELECT nextval('step_seq') * 3 AS pos FROM generate_series(1, 100000)) n""",
+            {"i": int(instance, 16)},
+        )
+    visitor.go(f"instances/{instance}").see("waits for a worker")
+    visitor.see_role("tab", re.compile(r"Timeline\s*501\+"))
+    visitor.click("button", "More")
+    visitor.see_role("tab", re.compile(r"Timeline\s*1001\+"))
+    assert visitor.clicks == 1
+
+
 def test_an_open_instance_is_cancelled_with_a_reason(visitor: Visitor, engine: EngineProcess) -> None:
     instance = start(engine, "approval", "P-3")
     visitor.go(f"instances/{instance}")
@@ -207,7 +237,7 @@ def test_the_overview_says_in_words_what_is_wrong(visitor: Visitor, engine: Engi
     visitor.page.get_by_text("Nobody polls for lonely").wait_for(state="detached", timeout=40_000)
     visitor.click("link", "Show 1")
     visitor.see_role("row", re.compile("A-1"))
-    assert visitor.page.url.endswith("instances?status=FAILED&definitionId=shop")
+    assert "instances?status=FAILED&definitionId=shop&cause=card+gateway" in visitor.page.url
     visitor.go("engines").see("Alive")
     visitor.see("w-1")
     assert visitor.clicks == 1

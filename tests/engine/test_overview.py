@@ -120,6 +120,7 @@ async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -
     view = await look(driver, Housekeeping(driver.engine))
     most, least = view.attention
     assert (most.text, most.count, least.count) == ("4 instances of shop v1 failed", 4, 1)
+    assert most.query.pop("cause").startswith("gateway: 503")
     assert most.query == {"status": "FAILED", "definitionId": "shop"}
     assert view.failed.in_range == 5
     driver.clock.advance(HOUR)

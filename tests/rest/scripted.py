@@ -101,6 +101,7 @@ class ScriptedEngine:
         self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
         self.definition_use = Part(self, "definition_use")
+        self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", _read)
 

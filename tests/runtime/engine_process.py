@@ -34,6 +34,7 @@ class EngineProcess:
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
         )
+        self.dsn = dsn or ""
         self.port = 0
         self.grpc_port = 0
         self.metrics_port = 0

@@ -19,6 +19,8 @@ FOR_PEOPLE = {
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
     ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
     ("POST", "/v1/definitions/{id}/impact"),
+    ("GET", "/v1/instances/{id}/state"), ("GET", "/v1/instances/count"), ("GET", "/v1/failures"),
+    ("GET", "/v1/watch"), ("GET", "/v1/instances/{id}/variables"),
     ("GET", "/v1/sessions/ways"), ("POST", "/v1/sessions"), ("POST", "/v1/sessions/end"),
     ("POST", "/v1/sessions/oidc"), ("GET", "/v1/sessions/oidc/callback"),
 }  # fmt: skip

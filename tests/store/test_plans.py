@@ -23,7 +23,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import idempotency, instances, jobs, timers
+from penstock.store import idempotency, instances, jobs, standing, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import FastStart, IdPage, Listed
@@ -67,8 +67,8 @@ FILL = {
           CASE WHEN j % 2 = 0 THEN 0 WHEN j / 2 % 1000 = 7 THEN 2 ELSE 1 END, '{{"in": 1}}',
           CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j;
         SET session_replication_role = origin""",
-    "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type)
-        SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END
+    "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type, definition, step, cause)
+        SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END, 1, 'pay', failure_cause('no paper ' || k)
         FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
     "idempotency": """INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
         SELECT 'start', 'key-' || k, '', {base} + 4 * k, now() + k * interval '1 ms'
@@ -178,6 +178,27 @@ async def history(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return [] if read is None else read[1]
 
 
+async def fill_causes(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    return [await instances.fill_causes(connection, 0, 10)]
+
+
+async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    """One that waits, with a timer that is not its own execution's."""
+    tokens = await standing.tokens(connection, BASE + 4 * 3)
+    timers = await standing.timers(connection, tokens)
+    assert await standing.signals(connection, BASE + 4 * 3) == 0
+    assert await standing.failure(connection, BASE + 4 * 3) is None
+    return [*tokens, *timers]
+
+
+async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    instance = BASE + 4 * 100 + 2
+    opened = await standing.open_history(connection, instance)
+    return opened + await standing.history_slice(
+        connection, instance, before=standing.BEYOND_ALL, most=500, output_max_bytes=100
+    )
+
+
 async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     await connection.fetch(
         b"CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE"
@@ -242,6 +263,15 @@ CASES = {
     "list FAILED": Case(found(status="FAILED", limit=20), 20, 300),
     "list FAILED of a definition": Case(found(status="FAILED", definitions=[1], limit=20), 20, 300),
     "list FAILED by business key": Case(found(status="FAILED", business_key="order-10035"), 0, 20),
+    "list FAILED by cause": Case(found(status="FAILED", cause="no paper 1", limit=20), 20, 80),
+    "list FAILED at a step": Case(found(status="FAILED", definitions=[1], step="pay", limit=20), 20, 80),
+    "list of an hour": Case(found(since=BASE, until=BASE + 4 * 1000), 50, 200),
+    "newest failures": Case(
+        lambda c, _: instances.newest_failures(cast(Any, InTransaction(c)), None, 0, 20), 20, 300
+    ),
+    "fill causes": Case(fill_causes, 1, 200),
+    "standing": Case(stands, 2, 60),
+    "history slice": Case(history_slice, 1, 60),
     "failed jobs": Case(lambda c, _: failed(c, None), 5, 150),  # counted; their history is not there
     "failed jobs of an unknown type": Case(lambda c, _: failed(c, "none"), 0, 60),
     "list ACTIVE": Case(found(status="ACTIVE"), 50, 1000),

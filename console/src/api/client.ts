@@ -7,6 +7,9 @@ export type Instance = InstanceSummary & { variables: Record<string, unknown> };
 export type InstanceSummary = Schemas["Instance"];
 export type InstanceSlice = Schemas["InstanceSlice"];
 export type Execution = Schemas["StepExecution"];
+export type InstanceState = Schemas["InstanceState"];
+export type HistorySlice = Schemas["HistorySlice"];
+export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type Step = Schemas["Step"];
@@ -112,8 +115,15 @@ export interface InstanceFilter {
   definitionId?: string;
   businessKey?: string;
   instanceKey?: string;
+  definitionVersion?: string;
+  cause?: string;
+  stepId?: string;
+  startedAfter?: string;
+  startedBefore?: string;
 }
 export const PAGE_ITEMS = 50;
+/** Executions that are loaded at a time: a run of 100,000 steps opens as fast as one of 5. */
+export const HISTORY_ITEMS = 500;
 
 type Variables = Record<string, unknown>;
 
@@ -129,8 +139,17 @@ export const engine = {
   engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<InstanceSlice>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
+  countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
-  history: (id: string, signal?: AbortSignal) => get<{ items: Execution[] }>("/v1/instances/{id}/history", { path: { id }, ...s(signal) }),
+  /** Nothing when nothing changed within its time. */
+  watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined }, signal: AbortSignal) =>
+    get<Schemas["Changes"] | undefined>("/v1/watch", { query: wanted, signal }),
+  variablesAfter: (id: string, after: string, signal?: AbortSignal) =>
+    get<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),
+  state: (id: string, signal?: AbortSignal) => get<InstanceState>("/v1/instances/{id}/state", { path: { id }, ...s(signal) }),
+  /** Newest first; those that are open come with the first slice. */
+  history: (id: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["HistorySlice"]>("/v1/instances/{id}/history", { path: { id }, query: { order: "newest", limit: HISTORY_ITEMS, cursor }, ...s(signal) }),
   audit: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["AuditSlice"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),

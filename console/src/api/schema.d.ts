@@ -120,7 +120,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read the step executions, in order of entry */
+        /**
+         * Read the step executions, in order of entry
+         * @description With `order=newest` (addition) a slice: those that are open, then those that closed last.
+         */
         get: operations["getHistory"];
         put?: never;
         post?: never;
@@ -174,7 +177,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Read the variables as an execution left them (addition) */
+        get: operations["getVariablesAfter"];
         put?: never;
         /**
          * Change variables of an instance that waits or has failed (addition)
@@ -768,6 +772,86 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/instances/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count instances, to 10,000 (addition)
+         * @description By the filters of the list.
+         */
+        get: operations["countInstances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List failures by cause (addition)
+         * @description The newest 1,000 of instances that started within the range.
+         */
+        get: operations["listFailures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/state": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read where an instance stands, and why (addition)
+         * @description In one sentence, with its open steps, timers and kept signals.
+         */
+        get: operations["getState"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/watch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Wait for changes (addition)
+         * @description Held until something has changed, else 204. Without `since`, or with another engine's, all at once.
+         */
+        get: operations["watch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/instances/bulk": {
         parameters: {
             query?: never;
@@ -1231,6 +1315,15 @@ export interface components {
             removed: string[];
         };
         /**
+         * Changes
+         * @description What has changed. `tag` is the `since` of the next call; `newer`: instances were started.
+         */
+        Changes: {
+            tag: string;
+            changed: string[];
+            newer?: boolean;
+        };
+        /**
          * ClaimBody
          * @description Who takes a task, or gives it back.
          */
@@ -1387,6 +1480,22 @@ export interface components {
             workerId: string;
         };
         /**
+         * FailureGroup
+         * @description Failures of one definition's version, step and cause. `text` is the newest's reason: a filter `cause` of lists
+         *         takes it. `sample` is that instance.
+         */
+        FailureGroup: {
+            cause: string;
+            text: string;
+            definitionId: string;
+            version: number;
+            count: number;
+            first: string;
+            last: string;
+            sample: string;
+            stepId?: string;
+        };
+        /**
          * FailureItem
          * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt.
          */
@@ -1399,6 +1508,14 @@ export interface components {
             errorMessage?: string;
             /** @description When the retry may begin (addition). */
             retryAfterSeconds?: number;
+        };
+        /**
+         * FailureList
+         * @description Groups, the most frequent first. `exact`: no failure of the range was left out.
+         */
+        FailureList: {
+            items: components["schemas"]["FailureGroup"][];
+            exact: boolean;
         };
         /**
          * HeartbeatBody
@@ -1429,6 +1546,15 @@ export interface components {
             checkpoint?: unknown;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+        };
+        /**
+         * HistorySlice
+         * @description Some executions, those that are open and then those that closed last first. `next` is the cursor of those
+         *         before them.
+         */
+        HistorySlice: {
+            items: components["schemas"]["ShownExecution"][];
+            next?: string;
         };
         /**
          * ImpactView
@@ -1473,6 +1599,14 @@ export interface components {
             };
         };
         /**
+         * InstanceCount
+         * @description How many match, to 10,000; not exact when there are more, or too many to look at.
+         */
+        InstanceCount: {
+            count: number;
+            exact: boolean;
+        };
+        /**
          * InstancePage
          * @description One page, newest first. `total` is exact up to 10,000.
          */
@@ -1489,6 +1623,17 @@ export interface components {
         InstanceSlice: {
             items: components["schemas"]["Instance"][];
             next?: string;
+        };
+        /**
+         * InstanceState
+         * @description Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it.
+         */
+        InstanceState: {
+            instance: components["schemas"]["Instance"];
+            why: components["schemas"]["Why"];
+            tokens: components["schemas"]["OpenStep"][];
+            timers: components["schemas"]["OpenTimer"][];
+            signals: number;
         };
         /**
          * ItemOutcome
@@ -1626,6 +1771,35 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+        };
+        /**
+         * OpenStep
+         * @description An open execution, with the name of the token's state.
+         */
+        OpenStep: {
+            id: string;
+            stepId: string;
+            state: string;
+            since: string;
+            text: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            failures?: number;
+            workerId?: string;
+            leaseUntil?: string;
+            /** Format: date-time */
+            retryAt?: string;
+        };
+        /**
+         * OpenTimer
+         * @description A timer that is armed: `kind` is boundary, retry, wait or engine.
+         */
+        OpenTimer: {
+            stepId: string;
+            kind: string;
+            /** Format: date-time */
+            fireAt: string;
+            target?: string;
         };
         /**
          * OverviewView
@@ -1777,6 +1951,29 @@ export interface components {
             value?: string;
             default?: string;
             secret?: boolean;
+        };
+        /**
+         * ShownExecution
+         * @description One of a slice. `attempt_number` is 0: not counted. `output`: what it wrote, if that is not too large.
+         */
+        ShownExecution: {
+            id: string;
+            instanceId: string;
+            stepId: string;
+            /** @enum {string} */
+            stepType: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            /** @description How often the step was entered, up to this entry. */
+            attemptNumber: number;
+            /** @enum {string} */
+            status: "RUNNING" | "COMPLETED" | "FAILED" | "SKIPPED";
+            /** Format: date-time */
+            startedAt: string;
+            /** Format: date-time */
+            endedAt?: string;
+            failureReason?: string;
+            attempts?: components["schemas"]["Attempt"][];
+            output?: unknown;
+            outputBytes?: number;
         };
         /**
          * SignInBegun
@@ -2002,6 +2199,17 @@ export interface components {
             workerId?: string;
         };
         /**
+         * VariablesAsOf
+         * @description An instance's variables after one of its executions; `changed` are those that it wrote, `by` is its step.
+         */
+        VariablesAsOf: {
+            variables: {
+                [key: string]: unknown;
+            };
+            changed: string[];
+            by: string;
+        };
+        /**
          * VariablesEdit
          * @description `set` (an object) and `remove` (names) variables. `if_version`: only if nobody has written any since.
          */
@@ -2044,6 +2252,17 @@ export interface components {
             workerId: string;
             /** @description 0 to 60, clamped; by default 0 (addition). */
             waitSeconds?: number;
+        };
+        /**
+         * Why
+         * @description Why an instance stands where it stands. `next`: when something happens by itself.
+         */
+        Why: {
+            code: string;
+            text: string;
+            stepId?: string;
+            since?: string;
+            next?: string;
         };
         /**
          * WorkerSlice
@@ -2320,10 +2539,20 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description The whole key. */
                 businessKey?: string;
-                /** @description `summary` leaves the variables out (addition). */
-                view?: "full" | "summary";
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
+                /** @description Of the definition id (addition). */
+                definitionVersion?: number;
+                /** @description Failures for such a reason: numbers and quoted parts may differ (addition). */
+                cause?: string;
+                /** @description Failures at this step of the definition id (addition). */
+                stepId?: string;
+                /** @description Not before this time (addition). */
+                startedAfter?: string;
+                /** @description Before this time (addition). */
+                startedBefore?: string;
+                /** @description `summary` leaves the variables out (addition). */
+                view?: "full" | "summary";
                 /** @description From 0. */
                 page?: number;
                 /** @description 1 to 200, clamped; by default 20. */
@@ -2601,7 +2830,16 @@ export interface operations {
     };
     getHistory: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `newest`. */
+                order?: "newest";
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+                /** @description 1 to 500, clamped; with `output` to 50. */
+                limit?: number;
+                /** @description With what each execution wrote, up to 64 kB each. */
+                output?: boolean;
+            };
             header?: never;
             path: {
                 /** @description Id, percent-encoded or not. */
@@ -2619,7 +2857,16 @@ export interface operations {
                 content: {
                     "application/json": {
                         items: components["schemas"]["StepExecution"][];
-                    };
+                    } | components["schemas"]["HistorySlice"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description With authentication: no token, or one that is wrong. */
@@ -2642,6 +2889,15 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2789,6 +3045,86 @@ export interface operations {
             };
             /** @description Too large. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getVariablesAfter: {
+        parameters: {
+            query: {
+                /** @description The id of an execution. */
+                after: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VariablesAsOf"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5036,6 +5372,266 @@ export interface operations {
             };
             /** @description Its state does not allow it. */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    countInstances: {
+        parameters: {
+            query?: {
+                /** @description Of any version. */
+                definitionId?: string;
+                /** @description One status. */
+                status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
+                /** @description The whole key. */
+                businessKey?: string;
+                /** @description Of the definition id: the instance that has it (addition). */
+                instanceKey?: string;
+                /** @description Of the definition id (addition). */
+                definitionVersion?: number;
+                /** @description Failures for such a reason: numbers and quoted parts may differ (addition). */
+                cause?: string;
+                /** @description Failures at this step of the definition id (addition). */
+                stepId?: string;
+                /** @description Not before this time (addition). */
+                startedAfter?: string;
+                /** @description Before this time (addition). */
+                startedBefore?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceCount"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listFailures: {
+        parameters: {
+            query?: {
+                /** @description Of any version. */
+                definitionId?: string;
+                /** @description `15m`, `1h`, `24h` (the default) or `7d`. */
+                range?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FailureList"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getState: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceState"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    watch: {
+        parameters: {
+            query?: {
+                /** @description The `tag` of the answer before. */
+                since?: string;
+                /** @description Up to 200 ids, with commas between. */
+                instances?: string;
+                /** @description Tell when an instance with a greater id was started. */
+                newerThan?: string;
+                /** @description At most 30, by default 30. */
+                waitSeconds?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Changes"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,8 +1,8 @@
-import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { type Definition, engine, type Execution, type Instance } from "../api/client";
+import { type Definition, engine, type Execution, type HistorySlice, type Instance, type InstanceState, type InstanceSummary, type Why } from "../api/client";
 import { statesOf, takenOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { timelineOf } from "../graph/timeline";
@@ -14,44 +14,57 @@ import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
 import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
+import { useWatch } from "../watch";
 import { EditDialog } from "./edit";
 import { StartDialog } from "./start";
 
-const REFRESH_MS = 1_000;
+/** Changes are told; this is for what time alone changes, such as a queue that nobody polls. */
+const REFRESH_MS = 15_000;
 const TABS = ["timeline", "variables", "audit", "json"] as const;
 type Tab = (typeof TABS)[number];
 const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", variables: "Variables", audit: "Audit", json: "JSON" };
 
+/** What moved: with it, what was read of the instance is read again. */
+function markOf(state: InstanceState): string {
+  return [state.instance.status, ...state.tokens.map((token) => `${token.id} ${token.state} ${token.attempt}`), state.timers.length, state.signals].join("|");
+}
+
 export function InstancePage({ id }: { id: string }) {
   const [params, change] = useAddress();
-  const instance = useQuery({
-    queryKey: ["instance", id],
-    queryFn: ({ signal }) => engine.instance(id, signal),
-    refetchInterval: (query) => (query.state.data?.completedAt === undefined ? REFRESH_MS : false),
+  const state = useQuery({
+    queryKey: ["state", id],
+    queryFn: ({ signal }) => engine.state(id, signal),
+    refetchInterval: (query) => (query.state.data?.instance.completedAt === undefined ? REFRESH_MS : false),
   });
-  const open = instance.data !== undefined && instance.data.completedAt === undefined;
-  const history = useQuery({
-    queryKey: ["history", id, open ? "open" : "ended"],
-    queryFn: ({ signal }) => engine.history(id, signal),
-    refetchInterval: open ? REFRESH_MS : false,
-    enabled: instance.data !== undefined,
+  const queries = useQueryClient();
+  const goesOn = state.data !== undefined && state.data.instance.completedAt === undefined;
+  useWatch(goesOn ? [id] : [], undefined, () => void queries.invalidateQueries({ queryKey: ["state", id] }));
+  const mark = state.data && markOf(state.data);
+  const history = useInfiniteQuery({
+    queryKey: ["history", id, mark],
+    queryFn: ({ pageParam, signal }) => engine.history(id, pageParam, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next,
+    enabled: mark !== undefined,
+    placeholderData: keepPreviousData,
   });
+  const shown = state.data?.instance;
   const definition = useQuery({
-    queryKey: ["definition", instance.data?.definitionId, instance.data?.definitionVersion],
-    queryFn: ({ signal }) => engine.definition(instance.data!.definitionId, instance.data!.definitionVersion, signal),
-    enabled: instance.data !== undefined,
+    queryKey: ["definition", shown?.definitionId, shown?.definitionVersion],
+    queryFn: ({ signal }) => engine.definition(shown!.definitionId, shown!.definitionVersion, signal),
+    enabled: shown !== undefined,
     staleTime: Number.POSITIVE_INFINITY,
   });
-  if (instance.error && !instance.data) return <Problem error={instance.error} retry={() => instance.refetch()} />;
-  if (!instance.data) return <Skeleton />;
-  const entries = history.data?.items ?? [];
+  const entries = useMemo(() => entriesOf(history.data?.pages ?? []), [history.data]);
+  if (state.error && !state.data) return <Problem error={state.error} retry={() => state.refetch()} />;
+  if (!state.data) return <Skeleton />;
   const selected = params.get("step") ?? undefined;
   const select = (step: string | undefined) => change({ step }, true);
   const tab = TABS.find((one) => one === params.get("tab")) ?? "timeline";
   return (
     <div className="instance">
-      <Heading instance={instance.data} definition={definition.data} />
-      <Why instance={instance.data} history={entries} definition={definition.data} />
+      <Heading instance={state.data.instance} definition={definition.data} />
+      <WhyLine why={state.data.why} />
       <div className="halves">
         <section aria-label="Picture" className="half">
           {definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
@@ -61,21 +74,80 @@ export function InstancePage({ id }: { id: string }) {
             {TABS.map((one) => (
               <button key={one} type="button" role="tab" aria-selected={tab === one} aria-controls="tab" onClick={() => change({ tab: one === "timeline" ? undefined : one }, true)}>
                 {TAB_WORDS[one]}
-                {one === "timeline" && <span className="c">{entries.length}</span>}
-                {one === "variables" && <span className="c">{Object.keys(instance.data.variables).length}</span>}
+                {one === "timeline" && <span className="c">{`${entries.length}${history.hasNextPage ? "+" : ""}`}</span>}
               </button>
             ))}
           </div>
           <div id="tab" role="tabpanel" aria-label={TAB_WORDS[tab]} className="panel" tabIndex={0}>
-            {tab === "timeline" && (history.error ? <Problem error={history.error} retry={() => history.refetch()} /> : <TimelineTab history={entries} definition={definition.data} selected={selected} select={select} />)}
-            {tab === "variables" && <Variables variables={instance.data.variables} />}
+            {tab === "timeline" && (
+              <>
+                {history.error ? <Problem error={history.error} retry={() => history.refetch()} /> : history.isPending ? <Skeleton /> : <TimelineTab history={entries} definition={definition.data} selected={selected} select={select} />}
+                <More pages={history} />
+              </>
+            )}
+            {tab === "variables" && (
+              <>
+                <AsOf entries={entries} definition={definition.data} chosen={params.get("after") ?? ""} choose={(after) => change({ after: after || undefined }, true)} />
+                {params.get("after") ? (
+                  <VariablesAfter id={id} after={params.get("after")!} />
+                ) : (
+                  <WithVariables id={id} mark={mark}>{(instance) => <Variables variables={instance.variables} />}</WithVariables>
+                )}
+              </>
+            )}
             {tab === "audit" && <Audit id={id} />}
-            {tab === "json" && <pre className="json">{JSON.stringify(instance.data, null, 2)}</pre>}
+            {tab === "json" && <WithVariables id={id} mark={mark}>{(instance) => <pre className="json">{JSON.stringify(instance, null, 2)}</pre>}</WithVariables>}
           </div>
         </section>
       </div>
     </div>
   );
+}
+
+/** Which moment's variables are shown: now, or as one of the executions that are loaded left them. */
+function AsOf({ entries, definition, chosen, choose }: { entries: Execution[]; definition: Definition | undefined; chosen: string; choose: (id: string) => void }) {
+  const names = new Map(definition?.steps.map((step) => [step.id, step.name]));
+  const ended = entries.filter((entry) => entry.endedAt !== undefined && entry.stepType !== "END");
+  if (ended.length === 0 && chosen === "") return null;
+  return (
+    <label className="asof">
+      As of{" "}
+      <select className="in" value={chosen} onChange={(event) => choose(event.target.value)}>
+        <option value="">now</option>
+        {chosen !== "" && !ended.some((entry) => entry.id === chosen) && <option value={chosen}>{chosen}</option>}
+        {ended.map((entry) => (
+          <option key={entry.id} value={entry.id}>
+            {`after ${names.get(entry.stepId) || entry.stepId}${entry.attemptNumber > 1 ? ` ×${entry.attemptNumber}` : ""}`}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function VariablesAfter({ id, after }: { id: string; after: string }) {
+  const found = useQuery({ queryKey: ["variables", id, after], queryFn: ({ signal }) => engine.variablesAfter(id, after, signal), staleTime: Number.POSITIVE_INFINITY });
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  return found.data ? <Variables variables={found.data.variables as Record<string, unknown>} changed={found.data.changed} /> : <Skeleton />;
+}
+
+/** In order of entry. Once all are there, they are counted by step. */
+function entriesOf(pages: HistorySlice[]): Execution[] {
+  const entries = pages.flatMap((page) => page.items).reverse();
+  if (pages.length === 0 || pages.at(-1)?.next !== undefined) return entries;
+  const times = new Map<string, number>();
+  return entries.map((entry) => {
+    const attemptNumber = (times.get(entry.stepId) ?? 0) + 1;
+    times.set(entry.stepId, attemptNumber);
+    return { ...entry, attemptNumber };
+  });
+}
+
+/** The instance with its variables, which are read where they are shown only. */
+function WithVariables({ id, mark, children }: { id: string; mark: string | undefined; children: (instance: Instance) => React.ReactNode }) {
+  const instance = useQuery({ queryKey: ["instance", id, mark], queryFn: ({ signal }) => engine.instance(id, signal), placeholderData: keepPreviousData });
+  if (instance.error) return <Problem error={instance.error} retry={() => instance.refetch()} />;
+  return instance.data ? children(instance.data) : <Skeleton />;
 }
 
 function Drawn({ definition, history, selected, select }: { definition: Definition; history: Execution[]; selected: string | undefined; select: (id: string | undefined) => void }) {
@@ -86,7 +158,7 @@ function Drawn({ definition, history, selected, select }: { definition: Definiti
 
 type Asked = "retry" | "cancel" | "signal" | "complete" | "again" | "edit";
 
-function Heading({ instance, definition }: { instance: Instance; definition: Definition | undefined }) {
+function Heading({ instance, definition }: { instance: InstanceSummary; definition: Definition | undefined }) {
   const [asked, setAsked] = useState<Asked>();
   const queries = useQueryClient();
   const operates = useCan("operate");
@@ -98,6 +170,7 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
   const failed = instance.status === "FAILED" && operates;
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
   const done = async () => {
+    await queries.invalidateQueries({ queryKey: ["state", instance.id] });
     await queries.invalidateQueries({ queryKey: ["instance", instance.id] });
     await queries.invalidateQueries({ queryKey: ["history", instance.id] });
     await queries.invalidateQueries({ queryKey: ["audit", instance.id] });
@@ -158,7 +231,11 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
           </div>
         </Dialog>
       )}
-      {asked === "edit" && <EditDialog instance={instance} close={close} done={done} />}
+      {asked === "edit" && (
+        <WithVariables id={instance.id} mark={undefined}>
+          {(whole) => <EditDialog instance={whole} close={close} done={done} />}
+        </WithVariables>
+      )}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} close={close} done={done} />}
       {asked === "complete" && (
         <Dialog title="Complete a task" verb="Complete" close={close} act={(form) => engine.completeTask(instance.id, String(form.get("step")), variablesOf(String(form.get("variables")))).then(done)}>
@@ -166,7 +243,11 @@ function Heading({ instance, definition }: { instance: Instance; definition: Def
           <VariablesField />
         </Dialog>
       )}
-      {asked === "again" && <StartDialog definitionId={instance.definitionId} variables={instance.variables} close={close} />}
+      {asked === "again" && (
+        <WithVariables id={instance.id} mark={undefined}>
+          {(whole) => <StartDialog definitionId={instance.definitionId} variables={whole.variables} close={close} />}
+        </WithVariables>
+      )}
     </header>
   );
 }
@@ -196,7 +277,7 @@ function StepField({ steps }: { steps: Definition["steps"] }) {
   );
 }
 
-function Facts({ instance }: { instance: Instance }) {
+function Facts({ instance }: { instance: InstanceSummary }) {
   return (
     <dl className="facts">
       <div>
@@ -247,50 +328,29 @@ function Facts({ instance }: { instance: Instance }) {
   );
 }
 
-/** In one sentence why it stands where it stands. */
-function Why({ instance, history, definition }: { instance: Instance; history: Execution[]; definition: Definition | undefined }) {
-  const name = (id: string) => definition?.steps.find((step) => step.id === id)?.name || id;
-  const failed = history.findLast((entry) => entry.status === "FAILED");
-  if (instance.status === "FAILED") {
-    const times = failed?.attempts?.length ?? 0;
-    const reason = instance.failureReason ?? failed?.failureReason ?? "";
-    return (
-      <div className="why fail" role="status">
-        <div>
-          <b>
-            {failed ? `${name(failed.stepId)} failed for good` : "This instance failed"}
-            {times > 1 && ` after ${times} attempts`}
-          </b>
-          <p className="mono">{reason}</p>
-        </div>
-        <button type="button" className="btn sm" onClick={() => navigator.clipboard.writeText(reason)}>
+const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-time": "wait" };
+
+/** In one sentence why it stands where it stands: the engine's. */
+function WhyLine({ why }: { why: Why }) {
+  if (why.code === "completed") return null;
+  return (
+    <div className={`why ${LOOKS[why.code] ?? "run"}`} role="status">
+      <div>
+        <b>{why.text}</b>
+        {why.next !== undefined && (
+          <p>
+            Next <At at={why.next} />
+          </p>
+        )}
+      </div>
+      {why.code === "failed" && (
+        <button type="button" className="btn sm" onClick={() => navigator.clipboard.writeText(why.text)}>
           <Icon name="copy" />
           Copy error
         </button>
-      </div>
-    );
-  }
-  const openEntries = history.filter((entry) => entry.status === "RUNNING");
-  if (instance.completedAt !== undefined || openEntries.length === 0) return null;
-  const said = openEntries.slice(0, 3).map((entry) => `${name(entry.stepId)} ${sentence(entry)}`);
-  return (
-    <div className={`why ${instance.status === "WAITING" ? "wait" : "run"}`} role="status">
-      <div>
-        <b>{said.join("; ")}</b>
-        {openEntries.length > 3 && <p>and {openEntries.length - 3} more steps are open</p>}
-      </div>
+      )}
     </div>
   );
-}
-
-function sentence(entry: Execution): string {
-  const last = entry.attempts?.at(-1);
-  if (entry.stepType === "USER_TASK") return "waits for a person";
-  if (entry.stepType === "WAIT") return "waits for a signal or its time";
-  if (entry.stepType === "JOIN_GATEWAY") return "waits for other branches";
-  if (last?.startedAt !== undefined && last.endedAt === undefined) return `runs at ${last.worker ?? "a worker"}`;
-  if (last?.reason !== undefined) return `will be tried again: ${last.reason}`;
-  return "waits for a worker";
 }
 
 function TimelineTab({ history, definition, selected, select }: { history: Execution[]; definition: Definition | undefined; selected: string | undefined; select: (id: string | undefined) => void }) {
@@ -369,7 +429,7 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
 
 const SHOWN_MAX_CHARS = 256 * 1024;
 
-function Variables({ variables }: { variables: Record<string, unknown> }) {
+function Variables({ variables, changed = [] }: { variables: Record<string, unknown>; changed?: string[] }) {
   const [word, setWord] = useState("");
   const rows = useMemo(() => Object.entries(variables).map(([name, value]): [string, string] => [name, JSON.stringify(value, null, 2)]), [variables]);
   const shown = rows.filter(([name, text]) => word === "" || name.includes(word) || text.includes(word));
@@ -386,7 +446,10 @@ function Variables({ variables }: { variables: Record<string, unknown> }) {
       <dl className="vars">
         {shown.map(([name, text]) => (
           <div key={name}>
-            <dt className="mono">{name}</dt>
+            <dt className="mono">
+              {name}
+              {changed.includes(name) && <span className="tag">written here</span>}
+            </dt>
             <dd>{text.length > SHOWN_MAX_CHARS ? <Large text={text} /> : <pre>{text}</pre>}</dd>
           </div>
         ))}

@@ -1,4 +1,4 @@
-import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
@@ -10,6 +10,7 @@ import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
 import { BulkPane, type Chosen, Running } from "./bulk";
 import { useCan } from "../session";
+import { useWatch } from "../watch";
 import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
@@ -19,11 +20,25 @@ const FIELDS = [
   ["businessKey", "Business key"],
   ["instanceKey", "Instance key"],
 ] as const;
+/** Those that a link from elsewhere sets more often than a person does. */
+const MORE_FIELDS = [
+  ["definitionVersion", "Version"],
+  ["stepId", "Failed at step"],
+  ["cause", "Failure like"],
+  ["startedAfter", "Started after, 2026-01-31T12:00Z"],
+  ["startedBefore", "Started before"],
+] as const;
+const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
+/** What a bulk operation can be told. */
+const BULK_FIELDS = ["status", "definitionId", "businessKey", "cause"];
 const NEWER_MS = 3_000;
+const WATCHED_ROWS = 100;
+/** Of these at once the new state is read. */
+const CHANGED_ROWS = 20;
 
 function filterOf(params: URLSearchParams): InstanceFilter {
   const status = STATUSES.find((one) => one === params.get("status"));
-  return Object.fromEntries([...(status ? [["status", status]] : []), ...FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
 }
 
 export function InstancesPage() {
@@ -52,6 +67,17 @@ export function InstancesPage() {
     refetchOnWindowFocus: false, // rows do not move under the pointer
   });
   const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
+  // Rows that are shown change in place: none comes, goes or moves.
+  const queries = useQueryClient();
+  const open = rows.filter((row) => row.completedAt === undefined).slice(0, WATCHED_ROWS).map((row) => row.id);
+  useWatch(open, undefined, async ({ changed, first }) => {
+    if (first) return;
+    const found = await Promise.all(changed.slice(0, CHANGED_ROWS).map((id) => engine.state(id).catch(() => undefined)));
+    const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, state.instance] as const] : [])));
+    queries.setQueryData<typeof pages.data>(["instances", filter], (before) =>
+      before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
+    );
+  });
   return (
     <>
       <div className="head">
@@ -75,7 +101,7 @@ export function InstancesPage() {
         {(ticked.size > 0 || all) && (
           <div className="selbar">
             <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
-            {!all && filtered && filter.instanceKey === undefined && (
+            {!all && filtered && Object.keys(filter).every((name) => BULK_FIELDS.includes(name)) && (
               <button type="button" className="link" onClick={() => setAll(true)}>
                 Select all that match
               </button>
@@ -105,7 +131,7 @@ export function InstancesPage() {
         ) : rows.length === 0 ? (
           <Empty title={filtered ? "No instance matches" : "No instance yet"}>
             {filtered ? (
-              <button type="button" className="btn sm" onClick={() => change({ status: undefined, definitionId: undefined, businessKey: undefined, instanceKey: undefined })}>
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
                 Take the filters out
               </button>
             ) : (
@@ -119,7 +145,10 @@ export function InstancesPage() {
         )}
         {rows.length > 0 && (
           <div className="pg">
-            <span>{rows.length} shown, newest first</span>
+            <span>
+              {rows.length} shown, newest first
+              <Count filter={filter} />
+            </span>
             {pages.hasNextPage && (
               <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
                 Older
@@ -137,15 +166,15 @@ export function InstancesPage() {
 }
 
 function bulkFilterOf(filter: InstanceFilter) {
-  const { status, definitionId, businessKey } = filter;
-  return { ...(status && { status }), ...(definitionId && { definitionId }), ...(businessKey && { businessKey }) };
+  const { status, definitionId, businessKey, cause } = filter;
+  return { ...(status && { status }), ...(definitionId && { definitionId }), ...(businessKey && { businessKey }), ...(cause && { cause }) };
 }
 
 function Filters({ params, change }: { params: URLSearchParams; change: ReturnType<typeof useAddress>[1] }) {
   const apply = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
-    change(Object.fromEntries(FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
+    change(Object.fromEntries(ALL_FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
   };
   return (
     <div className="flt">
@@ -158,10 +187,16 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
         ))}
       </fieldset>
       {/* A new key when the address changes from outside: the fields show what is applied. */}
-      <form key={FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">
+      <form key={ALL_FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">
         {FIELDS.map(([name, label]) => (
-          <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={256} />
+          <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={512} />
         ))}
+        <details className="more" open={MORE_FIELDS.some(([name]) => params.has(name))}>
+          <summary>More filters</summary>
+          {MORE_FIELDS.map(([name, label]) => (
+            <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={1000} />
+          ))}
+        </details>
         <button type="submit" className="btn">
           Apply
         </button>
@@ -170,13 +205,27 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
   );
 }
 
+/** How many match: counted by an index, to 10,000. */
+function Count({ filter }: { filter: InstanceFilter }) {
+  const counted = useQuery({ queryKey: ["instances", "count", filter], queryFn: ({ signal }) => engine.countInstances(filter, signal), staleTime: 10_000, retry: false });
+  if (!counted.data) return null;
+  const { count, exact } = counted.data;
+  return (
+    <span title={exact ? "Counted when this list was opened" : "Not counted any further"}>
+      {` of ${exact ? "" : "> "}${count.toLocaleString("en")}`}
+    </span>
+  );
+}
+
 /** Says that there are newer ones; they come in on request only. */
 function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: string; show: () => void }) {
+  const queries = useQueryClient();
   const first = useQuery({
     queryKey: ["instances", "newer", filter],
     queryFn: ({ signal }) => engine.instances(filter, "", 10, signal),
-    refetchInterval: NEWER_MS,
+    refetchInterval: filter.status === undefined ? false : NEWER_MS, // instances come into a status at any age
   });
+  useWatch([], newest, ({ newer }) => newer && void queries.invalidateQueries({ queryKey: ["instances", "newer", filter] }));
   const items = first.data?.items ?? [];
   const at = items.findIndex((item) => item.id === newest);
   if (!first.data || at === 0 || items.length === 0) return null;

@@ -21,7 +21,7 @@ from penstock.access.identity import Identity, actor, set_identity
 from penstock.engine import ids
 from penstock.engine.instances import STATUSES, Instances
 from penstock.engine.overview import cause_of
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, NAME_MAX_CHARS, show_cursor
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
 from penstock.engine.vocabulary import InstanceFilter
@@ -39,7 +39,6 @@ COUNT_MAX: Final = 10_000
 PAGE_MAX: Final = 100
 PER_SECOND_MAX: Final = 10_000.0
 NOTE_MAX_CHARS: Final = 4_096
-CAUSE_MAX_CHARS: Final = 1_000
 LEASE_S: Final = 30.0
 PAGE_S: Final = 5.0
 """A page lasts about so long at most when there is a rate."""

@@ -78,6 +78,10 @@ class LoadedDefinition:
         """The id of a step's job type; None for steps that make no job."""
         return self.job_types[step]
 
+    def step_id_of(self, step: int) -> str:
+        """The id of a step."""
+        return self.definition.steps[step].id
+
     def task_type_of(self, step: int) -> int:
         """The id of a user task's job type: for whom it is."""
         return self._task_types[step]

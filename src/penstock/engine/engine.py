@@ -20,6 +20,7 @@ from penstock.engine.code import Code
 from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
 from penstock.engine.events import Events
+from penstock.engine.failures import Failures
 from penstock.engine.ids import IdSource
 from penstock.engine.inbox import Inbox
 from penstock.engine.instances import Instances
@@ -38,9 +39,11 @@ from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
 from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
+from penstock.engine.standing import Standing
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
 from penstock.engine.variables import VariablesCache
+from penstock.engine.watch import Watch
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -107,6 +110,9 @@ class Engine:
         self.definition_use = DefinitionUse(database, self.definitions)
         self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
+        self.standing = Standing(database, self.definitions, polled=not settings.through_kafka)
+        self.watch = Watch(database)
+        self.failures = Failures(database, self.definitions)
         self.overview = Overview(database, self.instances, self.polls.activity)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         for batcher in self.batchers():
@@ -157,6 +163,7 @@ class Engine:
         self.polls.releases.return_unreadable(math.inf)
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
+        self.watch.drain()
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:

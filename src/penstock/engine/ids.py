@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from penstock.errors import NotFound
 from penstock.store.jobs import JobKey
@@ -45,6 +46,12 @@ class IdSource:
         else:  # more ids than the millisecond has: borrow from the next one
             self._last_ms, self._counter = self._last_ms + 1, 0
         return self._last_ms << (_NUMBER_BITS + _COUNTER_BITS) | self.number << _COUNTER_BITS | self._counter
+
+
+def first_instance(at: datetime) -> int:
+    """The smallest id that an instance started at a time can have: `first_instance_id` of the schema."""
+    ms = int(at.timestamp() * 1_000) - EPOCH_MS
+    return min(max(0, ms) << (_NUMBER_BITS + _COUNTER_BITS), _MAX)
 
 
 def show_instance(id: int) -> str:

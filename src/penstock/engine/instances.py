@@ -31,7 +31,14 @@ from penstock.engine.paging import (
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.views import history_items, summarize_instances, view_instances
-from penstock.engine.vocabulary import EMPTY_OBJECT, AuditSlice, InstanceFilter, InstancePage, InstanceSlice
+from penstock.engine.vocabulary import (
+    EMPTY_OBJECT,
+    AuditSlice,
+    InstanceCount,
+    InstanceFilter,
+    InstancePage,
+    InstanceSlice,
+)
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -40,11 +47,14 @@ from penstock.store import instances as store
 from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.instances import BEYOND_ALL
 from penstock.wire.model import Instance, StartRequest, StartResult, StepExecution
 
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 REASON_MAX_CHARS = 4096
 AUDIT_PAGE_MAX = 1000
+COUNT_MAX = 10_000
+"""Matching instances are counted to here."""
 FIRST_READ_BYTES = 16_384
 """Variables that are read without asking for their size: nearly all of them."""
 PIECE_BYTES = 262_144
@@ -281,7 +291,7 @@ class Instances:
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> FoundInstances:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
-        _check_status(wanted.status)
+        _check_filter(wanted)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return FoundInstances(found_one[offset:], len(found_one), total_is_estimate=False)
@@ -301,7 +311,7 @@ class Instances:
     async def find_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> FoundSlice:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. Raises BadRequest."""
-        _check_status(wanted.status)
+        _check_filter(wanted)
         before = read_cursor(cursor)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
@@ -312,6 +322,16 @@ class Instances:
                 return FoundSlice([], None)
             found, last = await store.find_slice(connection, listed, limit=slice_limit(limit), before=before)
         return FoundSlice(found, show_cursor(last))
+
+    async def count(self, wanted: InstanceFilter) -> InstanceCount:
+        """How many match. Raises BadRequest."""
+        _check_filter(wanted)
+        if wanted.instance_key is not None:
+            return InstanceCount(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
+        async with self._database.connection() as connection:
+            listed = await _listed(connection, wanted)
+            found, exact = (0, True) if listed is None else await store.count(connection, listed, COUNT_MAX)
+        return InstanceCount(count=found, exact=exact)
 
     async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
         """All or none of them."""
@@ -352,12 +372,28 @@ class Instances:
         ]
 
 
-def _check_status(status: str | None) -> None:
-    if status is not None and status not in STATUSES:
+def _check_filter(wanted: InstanceFilter) -> None:
+    if wanted.status is not None and wanted.status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
+    for name, value in (("cause", wanted.cause), ("stepId", wanted.step_id)):
+        if value is not None and wanted.status != "FAILED":
+            raise BadRequest(f"{name}: needs the status FAILED")
+    for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
+        if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
+            raise BadRequest(f"{name}: needs a definitionId")
+    more = wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before
+    if wanted.instance_key is not None and any(value is not None for value in more):
+        raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
 
 async def _listed(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
     """What the store lists for a filter; None when there is no such definition."""
-    keys = None if wanted.definition_id is None else await definition_store.keys_of(connection, wanted.definition_id)
-    return store.Listed(keys, wanted.status, wanted.business_key) if keys is None or keys else None
+    keys: Sequence[int] | None = None
+    if wanted.definition_id is not None:
+        version = wanted.definition_version
+        keys = await definition_store.keys_of(connection, wanted.definition_id, version)
+        if not keys:
+            return None
+    since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
+    until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
+    return store.Listed(keys, wanted.status, wanted.business_key, since, until, wanted.cause, wanted.step_id)

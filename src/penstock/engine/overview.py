@@ -17,6 +17,7 @@ import trio
 
 from penstock.engine.activity import Activity, Depth
 from penstock.engine.instances import Instances
+from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.store import activity as store
@@ -43,7 +44,7 @@ _GROWS_OVER: Final = 30
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
 _NO_WORKER_AGE_S: Final = 5.0
-_VARYING: Final = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
+_VARYING: Final = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
 _CAUSE_MAX_CHARS: Final = 200
 
 
@@ -192,6 +193,10 @@ class Overview:
             ]
         )
 
+    def forget(self) -> None:
+        """Read anew the next time."""
+        self._kept.clear()
+
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
         async with self._database.connection() as connection:
             now = await store.read_clock(connection)
@@ -291,7 +296,11 @@ def _causes(failures: Sequence[Instance]) -> list[Attention]:
                 group[0].failure_reason or "",
                 count,
                 min(ends),
-                query={"status": "FAILED", "definitionId": definition},
+                query={
+                    "status": "FAILED",
+                    "definitionId": definition,
+                    **({"cause": reason[:CAUSE_MAX_CHARS]} if (reason := group[0].failure_reason) else {}),
+                },
             )
         )
     return found

@@ -11,6 +11,8 @@ PAGE_SIZE_MAX = 200
 OFFSET_MAX = 10_000_000
 BUSINESS_KEY_MAX_CHARS = 512
 """What a B-tree entry of PostgreSQL holds for certain (2,704 bytes, four to a character)."""
+CAUSE_MAX_CHARS = 1_000
+"""Of a reason by which failures are found."""
 NAME_MAX_CHARS = 256
 """Of ids, keys, worker and job type names. Longer ones could not be indexed or shown."""
 

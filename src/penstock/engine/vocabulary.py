@@ -45,13 +45,26 @@ class StoredDefinition(Answer, frozen=True, kw_only=True):
 
 
 class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` needs
-    the ``definition_id`` whose key it is."""
+    """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` and
+    ``definition_version`` need the ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
+    and ``step_id`` need the status FAILED, the latter a ``definition_id`` as well."""
 
     definition_id: str | None = None
     status: str | None = None
     business_key: str | None = None
     instance_key: str | None = None
+    definition_version: int | None = None
+    cause: str | None = None
+    step_id: str | None = None
+    started_after: datetime | None = None
+    started_before: datetime | None = None
+
+
+class InstanceCount(Answer, frozen=True, kw_only=True):
+    """How many match, to 10,000; not exact when there are more, or too many to look at."""
+
+    count: int
+    exact: bool
 
 
 class InstancePage(Answer, frozen=True, kw_only=True):

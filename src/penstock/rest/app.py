@@ -65,6 +65,7 @@ from penstock.rest.runs import RunRoutes
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
+from penstock.rest.watch import WatchRoutes
 
 UNKNOWN_PATTERN: Final = "(unknown)"
 """The label of paths that are no route: what clients make up must not become labels."""
@@ -336,6 +337,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),
+        WatchRoutes(engine, gate),
     ]  # fmt: skip
     there = {type(room).__name__ for room in rooms}
     return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]

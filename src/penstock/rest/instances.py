@@ -11,19 +11,37 @@ from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS
 from penstock.engine.repair import VariablesEdit
 from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
-from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
+from penstock.rest.operation import INTEGER, Parameter
+from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, query_time, respond
 from penstock.wire.model import Instance
 from penstock.wire.noun import text_bytes
 
+_TIME: Final = {"type": "string", "format": "date-time"}
+FILTER: Final = (
+    Parameter("definitionId", "query", "Of any version."),
+    Parameter(
+        "status", "query", "One status.",
+        {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
+    ),
+    Parameter("businessKey", "query", "The whole key."),
+    Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
+    Parameter("definitionVersion", "query", "Of the definition id (addition).", INTEGER),
+    Parameter("cause", "query", "Failures for such a reason: numbers and quoted parts may differ (addition)."),
+    Parameter("stepId", "query", "Failures at this step of the definition id (addition)."),
+    Parameter("startedAfter", "query", "Not before this time (addition).", _TIME),
+    Parameter("startedBefore", "query", "Before this time (addition).", _TIME),
+)  # fmt: skip
+"""Which instances a list or a count has."""
 VIEW_FULL: Final = "full"
 VIEW_SUMMARY: Final = "summary"
+NEWEST: Final = "newest"
 
 _read_cancel = optional_decoder(CancelBody)
 _read_edit = decoder(VariablesEdit)
@@ -39,18 +57,14 @@ class InstanceRoutes:
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
         self._repair = engine.repair
+        self._standing = engine.standing
 
     async def list(self) -> Response:
         """``GET /v1/instances``, with ``view=summary`` without variables"""
         view = query_text(request, "view") or VIEW_FULL
         if view not in (VIEW_FULL, VIEW_SUMMARY):
             raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
-        wanted = InstanceFilter(
-            definition_id=query_text(request, "definitionId"),
-            status=query_text(request, "status"),
-            business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
-            instance_key=query_text(request, "instanceKey"),
-        )
+        wanted = _filter()
         if (part := query_slice(request)) is not None:
             found: Found = await self._instances.find_slice(wanted, *part)
         else:
@@ -70,6 +84,10 @@ class InstanceRoutes:
         lost = cast("Callable[[], bool]", scope.get("extensions", {}).get(ANSWER_LOST, _no))
         return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
 
+    async def count(self) -> Response:
+        """``GET /v1/instances/count``"""
+        return respond(Reply(200, _encode(await self._instances.count(_filter()))))
+
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
         view = await self._instances.get(id)
@@ -78,8 +96,29 @@ class InstanceRoutes:
         return respond(Reply(200, _encode(view)))
 
     async def history(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/history``"""
+        """``GET /v1/instances/{id}/history``; with ``order=newest`` a slice"""
+        order = query_text(request, "order")
+        if order == NEWEST:
+            cursor, limit, output = (
+                query_text(request, "cursor"),
+                query_number(request, "limit"),
+                query_flag(request, "output"),
+            )
+            return respond(Reply(200, _encode(await self._standing.history(id, cursor, limit, output=output))))
+        if order is not None:
+            raise BadRequest(f"order: must be {NEWEST}, or be left out for all in order of entry")
         return respond(Reply(200, b'{"items":%b}' % _encode(await self._instances.history(id))))
+
+    async def variables_after(self, id: str) -> Response:
+        """``GET /v1/instances/{id}/variables``"""
+        after = query_text(request, "after")
+        if after is None:
+            raise BadRequest("after: is needed, the id of an execution")
+        return respond(Reply(200, _encode(await self._standing.variables_after(id, after))))
+
+    async def state(self, id: str) -> Response:
+        """``GET /v1/instances/{id}/state``"""
+        return respond(Reply(200, _encode(await self._standing.state(id))))
 
     async def audit(self, id: str) -> Response:
         """``GET /v1/instances/{id}/audit``"""
@@ -101,6 +140,28 @@ class InstanceRoutes:
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""
         return respond(Reply(200, _encode(await self._instances.retry(id))))
+
+
+def _filter() -> InstanceFilter:
+    """Raises BadRequest."""
+    return InstanceFilter(
+        definition_id=query_text(request, "definitionId"),
+        status=query_text(request, "status"),
+        business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
+        instance_key=query_text(request, "instanceKey"),
+        definition_version=_version(),
+        cause=query_text(request, "cause", CAUSE_MAX_CHARS),
+        step_id=query_text(request, "stepId"),
+        started_after=query_time(request, "startedAfter"),
+        started_before=query_time(request, "startedBefore"),
+    )
+
+
+def _version() -> int | None:
+    version = query_number(request, "definitionVersion")
+    if not 0 <= version < 2**31:
+        raise BadRequest("definitionVersion: must be a version")
+    return version or None
 
 
 async def _stream(

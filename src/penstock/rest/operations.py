@@ -16,6 +16,7 @@ from penstock.access.roles import Permission
 from penstock.engine.open_work import OpenJobSlice
 from penstock.engine.repair import VariablesEdit
 from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
+from penstock.engine.standing import HistorySlice
 from penstock.engine.vocabulary import (
     AuditSlice,
     DeadJobPage,
@@ -29,7 +30,7 @@ from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
-from penstock.rest.instances import InstanceRoutes
+from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.operation import (
     BOOLEAN,
@@ -115,6 +116,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
     "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
     "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
+    "ShownExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
     "Job": (
         "id", "jobType", "instanceId", "stepId", "stepExecutionId", "retriesRemaining", "variables", "lockExpiresAt",
         "status", "workerId", "lockedAt", "createdAt", "attempt", "idempotencyKey",
@@ -186,17 +188,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
         "listInstances", "instances", "List instances, newest first",
         parameters=(
-            Parameter("definitionId", "query", "Of any version."),
-            Parameter(
-                "status", "query", "One status.",
-                {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
-            ),
-            Parameter("businessKey", "query", "The whole key."),
+            *FILTER,
             Parameter(
                 "view", "query", "`summary` leaves the variables out (addition).",
                 {"type": "string", "enum": ["full", "summary"]},
             ),
-            Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
             *PAGE,
         ),
         answer=either(InstancePage, InstanceSlice), errors=(400,),
@@ -209,7 +205,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,
         "getHistory", "instances", "Read the step executions, in order of entry",
-        answer=list_in("items", StepExecution), errors=(404,),
+        "With `order=newest` (addition) a slice: those that are open, then those that closed last.",
+        parameters=(
+            Parameter("order", "query", "`newest`.", {"type": "string", "const": "newest"}),
+            Parameter("cursor", "query", "The `next` of the slice before."),
+            Parameter("limit", "query", "1 to 500, clamped; with `output` to 50.", INTEGER),
+            Parameter("output", "query", "With what each execution wrote, up to 64 kB each.", BOOLEAN),
+        ),
+        answer={"anyOf": [list_in("items", StepExecution), struct(HistorySlice)]}, errors=(400, 404, 503),
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,

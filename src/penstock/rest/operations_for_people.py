@@ -10,23 +10,30 @@ import msgspec
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
 from penstock.engine.definition_use import ImpactView, TokensView, VersionSlice
+from penstock.engine.failures import FailureList
 from penstock.engine.inbox import TaskSlice, UserTask
 from penstock.engine.open_work import TimerSlice, UnlockBody
 from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerSlice
+from penstock.engine.standing import HistorySlice, InstanceState, VariablesAsOf
+from penstock.engine.vocabulary import InstanceCount
+from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.inbox import ClaimBody, InboxRoutes
+from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.me import Me, MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes, SettingList
 from penstock.rest.operation import BOOLEAN, CONSOLE_HEADER, INTEGER, SLICE, Operation, Parameter, list_in, ref, struct
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
+from penstock.rest.watch import WatchRoutes
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[type[msgspec.Struct]]] = (
     Me, TaskSlice, UserTask, ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView, TimerSlice, UnlockBody,
     SettingList, VersionSlice, TokensView, ImpactView,
+    HistorySlice, InstanceState, InstanceCount, FailureList, Changes, VariablesAsOf,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -90,6 +97,44 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             *(Parameter(name, "query", "Ignored.") for name in ("error", "error_description", "error_uri")),
         ),
         status=303, answer_description="To the console.", errors=(400, 409),
+    ),
+    Operation(
+        "GET", "/v1/instances/count", InstanceRoutes.count, Permission.VIEW,
+        "countInstances", "instances", "Count instances, to 10,000 (addition)",
+        "By the filters of the list.", parameters=FILTER, answer=struct(InstanceCount), errors=(400, 503),
+    ),
+    Operation(
+        "GET", "/v1/failures", OverviewRoutes.failures, Permission.VIEW,
+        "listFailures", "instances", "List failures by cause (addition)",
+        "The newest 1,000 of instances that started within the range.",
+        parameters=(
+            Parameter("definitionId", "query", "Of any version."),
+            Parameter("range", "query", "`15m`, `1h`, `24h` (the default) or `7d`."),
+        ),
+        answer=struct(FailureList), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/variables", InstanceRoutes.variables_after, Permission.VIEW,
+        "getVariablesAfter", "instances", "Read the variables as an execution left them (addition)",
+        parameters=(Parameter("after", "query", "The id of an execution.", required=True),),
+        answer=struct(VariablesAsOf), errors=(400, 404, 409, 503),
+    ),
+    Operation(
+        "GET", "/v1/instances/{id}/state", InstanceRoutes.state, Permission.VIEW,
+        "getState", "instances", "Read where an instance stands, and why (addition)",
+        "In one sentence, with its open steps, timers and kept signals.",
+        answer=struct(InstanceState), errors=(404, 503),
+    ),
+    Operation(
+        "GET", "/v1/watch", WatchRoutes.wait, Permission.VIEW, "watch", "service", "Wait for changes (addition)",
+        "Held until something has changed, else 204. Without `since`, or with another engine's, all at once.",
+        parameters=(
+            Parameter("since", "query", "The `tag` of the answer before."),
+            Parameter("instances", "query", "Up to 200 ids, with commas between."),
+            Parameter("newerThan", "query", "Tell when an instance with a greater id was started."),
+            Parameter("waitSeconds", "query", "At most 30, by default 30.", INTEGER),
+        ),
+        answer=struct(Changes), errors=(400, 429), waits=True,
     ),
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,

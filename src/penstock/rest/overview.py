@@ -13,6 +13,7 @@ from penstock.rest.exchange import Reply
 from penstock.rest.reading import query_number, query_text, respond
 
 DEFAULT_RANGE: Final = "15m"
+FAILURES_RANGE: Final = "24h"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,6 +27,13 @@ class OverviewRoutes:
     async def read(self) -> Response:
         """``GET /v1/overview``"""
         found = await self._engine.overview.read(query_text(request, "range") or DEFAULT_RANGE)
+        return respond(Reply(200, _encode(found)))
+
+    async def failures(self) -> Response:
+        """``GET /v1/failures``"""
+        found = await self._engine.failures.read(
+            query_text(request, "definitionId"), query_text(request, "range") or FAILURES_RANGE
+        )
         return respond(Reply(200, _encode(found)))
 
     async def workers(self) -> Response:

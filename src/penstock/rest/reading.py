@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -74,6 +75,21 @@ def query_slice(request: Request) -> tuple[str | None, int] | None:
         if _given(request, name):
             raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
     return query_text(request, "cursor"), query_number(request, "limit")
+
+
+def query_time(request: Request, name: str) -> datetime | None:
+    """An RFC 3339 time with its zone. Raises BadRequest."""
+    value = _given(request, name)
+    if not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+        if found.tzinfo is None:
+            raise ValueError
+        found.timestamp()
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{name}: must be a time such as 2026-01-31T12:00:00Z") from None
+    return found
 
 
 def query_flag(request: Request, name: str) -> bool:

@@ -18,6 +18,7 @@ _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _STATUS: Final[Mapping[str, list[str]]] = {
     "Instance": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
     "StepExecution": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
+    "ShownExecution": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
     "Job": ["LOCKED"],
 }
 _OUTCOMES: Final = [

@@ -45,6 +45,7 @@ class Housekeeping:
                 if await idempotency.purge(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
             await engine.inbox.fill()
+            await engine.failures.fill()
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)
             await self._write_activity(connection, [(name, count, age_s or 0.0) for name, count, age_s in depths])

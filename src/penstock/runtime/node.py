@@ -239,6 +239,7 @@ class Node:
             "loop lag": housekeeping.measure_lag,
             "leftovers": leftovers.step,
             "bulk operations": engine.bulk.step,
+            "watch": engine.watch.step,
         }
         if dispatch is not None:
             steps |= dispatch.steps()

@@ -90,9 +90,9 @@ async def any_code(connection: TrioConnection) -> bool:
     return bool((await connection.fetch(SQL["any_code"]))[0][0])
 
 
-async def keys_of(connection: TrioConnection, id: str) -> list[int]:
-    """The keys of all versions of an id."""
-    return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id,))]
+async def keys_of(connection: TrioConnection, id: str, version: int | None = None) -> list[int]:
+    """The keys of all versions of an id, or of one of them."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id, version))]
 
 
 async def page(

@@ -197,6 +197,10 @@ class StoredDefinition(Protocol):
         """The id of a step's job type; None for steps that make no job."""
         ...
 
+    def step_id_of(self, step: int) -> str:
+        """The id of a step."""
+        ...
+
     def task_type_of(self, step: int) -> int:
         """The id of a user task's job type."""
         ...
@@ -371,15 +375,25 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     )
     abnormal = [
         (o.instance.status, o.instance.id, _failed_job_type(change),
-         None if o.snapshot is None else msgspec.json.encode(o.snapshot))
+         None if o.snapshot is None else msgspec.json.encode(o.snapshot), *_failure(change))
         for change in changes if (o := change.effects).ended and o.instance.status is not InstanceStatus.COMPLETED
     ]  # fmt: skip
-    add("insert_abnormal_ends", abnormal, ints, ints, ints, arrays.documents)
+    add("insert_abnormal_ends", abnormal, ints, ints, ints, arrays.documents, ints, texts, texts)
     add("forget_keys", [(o.instance.id,) for o in ended], ints)
     # a failed instance may be retried: its signals wait with it
     forgotten = [(o.instance.id,) for o in ended if o.instance.status is not InstanceStatus.FAILED]
     add("forget_signals", forgotten, ints)
     add("forget_notes", [(id,) for change in changes for id in change.effects.deleted], ints)
+
+
+def _failure(change: Change) -> tuple[int | None, str | None, str | None]:
+    """By what a failure is found: definition, step, reason."""
+    instance = change.effects.instance
+    if instance.status is not InstanceStatus.FAILED:
+        return None, None, None
+    failed = [row for row in change.effects.history if row.kind is HistoryKind.FAILED]
+    step = change.definition.step_id_of(failed[-1].step) if failed else None
+    return change.definition.key, step, instance.failure or ""
 
 
 def _failed_job_type(change: Change) -> int | None:

@@ -13,6 +13,7 @@ import trio
 from psycopg.errors import QueryCanceled, UniqueViolation
 
 from penstock.core.state import InstanceStatus
+from penstock.errors import Unavailable
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
@@ -155,11 +156,16 @@ async def exists(connection: TrioConnection, id: int) -> bool:
 
 class Listed(NamedTuple):
     """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's, with a business
-    key; None for any."""
+    key; None for any. ``since`` and ``until`` are ids. ``cause`` and ``step`` are of failures; the latter needs
+    definitions."""
 
     definitions: Sequence[int] | None = None
     status: str | None = None
     business_key: str | None = None
+    since: int = 0
+    until: int = BEYOND_ALL
+    cause: str | None = None
+    step: str | None = None
 
 
 class IdPage(NamedTuple):
@@ -178,8 +184,13 @@ async def find_ids(
     transaction is rolled back: then `_walk`.
     """
     keys = None if listed.definitions is None else arrays.ints(listed.definitions)
-    params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before)
+    before = min(before, listed.until)
+    params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before, listed.since)
     match listed.status:
+        case "FAILED" if listed.cause is not None:
+            name, params = "list_caused", (*params, listed.cause, listed.step)
+        case "FAILED" if listed.step is not None:
+            name, params = "list_failed_at", (*params, listed.step)
         case None:
             name = "list_all"
         case "COMPLETED":
@@ -187,7 +198,7 @@ async def find_ids(
         case "ACTIVE":
             name = "list_active"
         case "WAITING" if listed.definitions is None and listed.business_key is None:
-            name, params = "list_waiting", (limit, offset, before)
+            name, params = "list_waiting", (limit, offset, before, listed.since)
         case "WAITING":
             name = "list_waiting_of"
         case _:
@@ -195,8 +206,10 @@ async def find_ids(
     settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
     try:
         *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
-    except QueryCanceled:
+    except QueryCanceled as error:
         await connection.rollback()
+        if listed.cause is not None or listed.step is not None:
+            raise Unavailable("the database is too busy for this list; try again") from error
         raise
     return [cast(int, row[0]) for row in rows]
 
@@ -205,9 +218,10 @@ async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: 
     """Up to ``limit`` ids below ``before``, as many as `WALK_S` suffices for, and below which id there may be more."""
     keys = None if listed.definitions is None else arrays.ints(listed.definitions)
     found: list[int] = []
+    before = min(before, listed.until)
     deadline = trio.current_time() + WALK_S
     while True:
-        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS)
+        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since)
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
@@ -251,6 +265,43 @@ async def find_slice(
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
+async def count(connection: TrioConnection, listed: Listed, most: int) -> tuple[int, bool]:
+    """How many there are, to ``most``, and whether that is exact. Takes seconds at most."""
+    try:
+        found = len(await find_ids(connection, listed, limit=most + 1))
+    except QueryCanceled:
+        walked, more = await _walk(connection, listed, most + 1, BEYOND_ALL)
+        return min(len(walked), most), more is None and len(walked) <= most
+    return min(found, most), found <= most
+
+
+class FailureRow(NamedTuple):
+    """An instance that failed."""
+
+    id: int
+    definition: int
+    step: str | None
+    reason: str | None
+    ended_at: datetime
+
+
+async def fill_causes(connection: TrioConnection, after: int, most: int) -> int | None:
+    """Give a cause to failures of engines that knew none, of the next ``most`` after an instance; the last one looked
+    at, None at the end."""
+    count, last = cast("tuple[int, int | None]", (await connection.fetch(SQL["fill_causes"], (after, most)))[0])
+    return last if count == most else None
+
+
+async def newest_failures(
+    connection: TrioConnection, definitions: Sequence[int] | None, since: int, most: int
+) -> list[FailureRow]:
+    """Instances begun since an id that failed, newest first."""
+    keys = None if definitions is None else arrays.ints(definitions)
+    statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["newest_failures"], (keys, most, since))]
+    *_, rows, _ = await connection.roundtrip([*statements, (SQL["commit"], ())])
+    return [FailureRow(*cast(Any, row)) for row in rows]
+
+
 async def estimate(connection: TrioConnection) -> int:
     """About how many instances there are, from the statistics of the table."""
     return cast(int, (await connection.fetch(SQL["estimate_instances"]))[0][0])
@@ -267,6 +318,12 @@ async def history(connection: TrioConnection, id: int) -> tuple[int, list[Histor
     if not found:
         return None
     return cast(int, found[0][0]), [HistoryEntry(*cast(Any, row)) for row in rows]
+
+
+async def definition_of(connection: TrioConnection, id: int) -> int | None:
+    """The definition key of an instance; None when there is no such instance."""
+    rows = await connection.fetch(SQL["definition_of"], (id,))
+    return cast(int, rows[0][0]) if rows else None
 
 
 @asynccontextmanager

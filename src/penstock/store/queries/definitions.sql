@@ -35,7 +35,7 @@ VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text, $2
 SELECT EXISTS (SELECT FROM definition WHERE code)
 
 -- name: keys_of_definition
-SELECT key FROM definition WHERE id = $1::text
+SELECT key FROM definition WHERE id = $1::text AND ($2::int IS NULL OR version = $2)
 
 -- name: list_definitions
 -- Latest versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above

@@ -63,8 +63,11 @@ WHERE i.ctid = old.ctid
 UPDATE instance SET status = 0 /* ACTIVE */, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
 
 -- name: insert_abnormal_ends
-INSERT INTO abnormal_end (status, instance_id, job_type, tokens)
-SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::int[], $4::jsonb[])
+-- $1 status $2 instance $3 job type $4 tokens; of failures: $5 definition $6 step $7 reason
+INSERT INTO abnormal_end (status, instance_id, job_type, tokens, definition, step, cause)
+SELECT a.status, a.instance_id, a.job_type, a.tokens, a.definition, a.step, failure_cause(a.reason)
+FROM unnest($1::smallint[], $2::bigint[], $3::int[], $4::jsonb[], $5::int[], $6::text[], $7::text[])
+  AS a(status, instance_id, job_type, tokens, definition, step, reason)
 
 -- name: delete_abnormal_ends
 DELETE FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id = ANY($1::bigint[])

@@ -65,39 +65,81 @@ SELECT 1 FROM instance WHERE id = $1::bigint
 SET LOCAL plan_cache_mode = force_custom_plan
 
 -- name: list_all
--- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below
+-- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below $6 none below that
 SELECT i.id FROM instance i
-WHERE i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+WHERE i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_completed
 SELECT i.id FROM instance i
-WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
--- FAILED or CANCELLED ($6): they have rows of their own.
+-- FAILED or CANCELLED ($7): they have rows of their own.
 SELECT i.id FROM abnormal_end e JOIN instance i ON i.id = e.instance_id
-WHERE e.status = $6::smallint AND e.instance_id < $5::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+WHERE e.status = $7::smallint AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
+-- name: list_caused
+-- Failures like the reason $7: by the hash of what such reasons have in common.
+SELECT e.instance_id FROM abnormal_end e
+WHERE e.cause = failure_cause($7::text) AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint
+  AND ($1::int[] IS NULL OR e.definition = ANY($1)) AND ($8::text IS NULL OR e.step = $8)
+  AND ($2::text IS NULL OR EXISTS (SELECT FROM instance i WHERE i.id = e.instance_id AND i.business_key = $2))
+ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
+
+-- name: list_failed_at
+-- Failures at the step $7 of the definitions $1.
+SELECT e.instance_id FROM abnormal_end e
+WHERE e.definition = ANY($1::int[]) AND e.step = $7::text AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint
+  AND ($2::text IS NULL OR EXISTS (SELECT FROM instance i WHERE i.id = e.instance_id AND i.business_key = $2))
+ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
+
+-- name: newest_failures
+-- The newest $2 of the definitions $1 (null: any) since the id $3: (id, definition, step, reason, when).
+SELECT e.instance_id, i.definition, e.step, i.failure, i.ended_at FROM (
+  SELECT e.instance_id, e.step FROM abnormal_end e
+  WHERE e.status = 2 /* FAILED */ AND e.instance_id >= $3::bigint AND ($1::int[] IS NULL OR e.definition = ANY($1))
+  ORDER BY e.instance_id DESC LIMIT $2::int OFFSET 0) e
+CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = e.instance_id OFFSET 0) i
+ORDER BY e.instance_id DESC
+
+-- name: fill_causes
+-- Gives a cause to failures of engines that knew none: those among the $2 after the instance $1. How many were looked at, and the
+-- last of them.
+WITH looked AS MATERIALIZED (
+  SELECT e.instance_id, e.cause FROM abnormal_end e
+  WHERE e.status = 2 /* FAILED */ AND e.instance_id > $1::bigint ORDER BY e.instance_id LIMIT $2::int),
+without AS MATERIALIZED (
+  SELECT e.place, i.definition, i.failure FROM looked l
+  CROSS JOIN LATERAL (
+    SELECT o.ctid AS place FROM abnormal_end o
+    WHERE o.status = 2 /* FAILED */ AND o.instance_id = l.instance_id FOR UPDATE SKIP LOCKED) e
+  CROSS JOIN LATERAL (SELECT i.definition, i.failure FROM instance i WHERE i.id = l.instance_id OFFSET 0) i
+  WHERE l.cause IS NULL),
+filled AS (
+  UPDATE abnormal_end e SET definition = w.definition, cause = failure_cause(coalesce(w.failure, ''))
+  FROM without w WHERE e.ctid = w.place)
+SELECT count(*)::int, max(instance_id) FROM looked
+
 -- name: list_waiting
--- All of them: $1 limit $2 offset $3 only ids below
-SELECT DISTINCT p.instance_id FROM parked p WHERE p.instance_id < $3::bigint
+-- All of them: $1 limit $2 offset $3 only ids below $4 none below that
+SELECT DISTINCT p.instance_id FROM parked p WHERE p.instance_id < $3::bigint AND p.instance_id >= $4::bigint
 ORDER BY p.instance_id DESC LIMIT $1::int OFFSET $2::int
 
 -- name: list_waiting_of
 SELECT i.id FROM instance i
-WHERE i.id < $5::bigint AND EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id)
+WHERE i.id < $5::bigint AND i.id >= $6::bigint AND EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id)
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_active
 -- Open instances are those with a root token. A LEFT JOIN, because it is left out when nothing asks for it.
 SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
-WHERE r.id = r.instance_id AND r.id < $5::bigint AND NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = r.id)
+WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = r.id)
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
@@ -107,19 +149,19 @@ SET LOCAL statement_timeout = '500ms'
 
 -- name: walk
 -- A piece of a list, for as long as one has time: the next $6 by the index that comes nearest to the status $4 (null: any),
--- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists.
+-- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists, $7 none below that.
 WITH looked AS MATERIALIZED (
-  (SELECT r.id FROM token r WHERE $4::text = 'ACTIVE' AND r.id < $5::bigint AND r.id = r.instance_id
+  (SELECT r.id FROM token r WHERE $4::text = 'ACTIVE' AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
    ORDER BY r.id DESC LIMIT $6::int)
   UNION ALL
-  (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint
+  (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint AND p.instance_id >= $7::bigint
    ORDER BY p.instance_id DESC LIMIT $6::int)
   UNION ALL
   (SELECT e.instance_id FROM abnormal_end e
-   WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 /* FAILED */ WHEN 'CANCELLED' THEN 3 /* CANCELLED */ END AND e.instance_id < $5::bigint
+   WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 /* FAILED */ WHEN 'CANCELLED' THEN 3 /* CANCELLED */ END AND e.instance_id < $5::bigint AND e.instance_id >= $7::bigint
    ORDER BY e.instance_id DESC LIMIT $6::int)
   UNION ALL
-  (SELECT i.id FROM instance i WHERE coalesce($4::text, 'COMPLETED') = 'COMPLETED' AND i.id < $5::bigint
+  (SELECT i.id FROM instance i WHERE coalesce($4::text, 'COMPLETED') = 'COMPLETED' AND i.id < $5::bigint AND i.id >= $7::bigint
    ORDER BY i.id DESC LIMIT $6::int))
 SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
   SELECT l.id FROM looked l LEFT JOIN instance i ON i.id = l.id

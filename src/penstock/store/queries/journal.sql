@@ -239,9 +239,12 @@ finished AS (
   FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock
   WHERE i.ctid = old.ctid),
 abnormal AS (
-  INSERT INTO abnormal_end (status, instance_id, tokens)
-  SELECT status, instance_id, CASE status WHEN 2 /* FAILED */ THEN '[]'::jsonb END FROM ended
-  WHERE status IN (2 /* FAILED */, 3 /* CANCELLED */)),
+  INSERT INTO abnormal_end (status, instance_id, tokens, definition, cause)
+  SELECT e.status, e.instance_id, CASE e.status WHEN 2 /* FAILED */ THEN '[]'::jsonb END, f.definition,
+    CASE e.status WHEN 2 /* FAILED */ THEN failure_cause(coalesce(e.failure, '')) END
+  FROM ended e LEFT JOIN LATERAL (
+    SELECT i.definition FROM instance i WHERE i.id = e.instance_id AND e.status = 2 /* FAILED */ OFFSET 0) f ON true
+  WHERE e.status IN (2 /* FAILED */, 3 /* CANCELLED */)),
 unkeyed AS (
   DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
 unnoted AS (

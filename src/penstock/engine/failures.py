@@ -1,0 +1,118 @@
+"""What failed, by cause: the newest failures, grouped by definition, step and what their reasons have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions
+from penstock.engine.overview import RANGES, cause_of
+from penstock.errors import BadRequest
+from penstock.store import activity as activity_store
+from penstock.store import definitions as definition_store
+from penstock.store import instances as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.instances import FailureRow
+
+FAILURES_MAX: Final = 1_000
+FILL_ROWS: Final = 2_000
+KEPT_S: Final = 5.0
+"""So old an answer may be."""
+_KEPT_MAX_COUNT: Final = 100
+
+
+class FailureGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Failures of one definition's version, step and cause. ``text`` is the newest's reason: a filter `cause` of lists
+    takes it. ``sample`` is that instance."""
+
+    cause: str
+    text: str
+    definition_id: str
+    version: int
+    count: int
+    first: datetime
+    last: datetime
+    sample: str
+    step_id: str | None = None
+
+
+class FailureList(msgspec.Struct, frozen=True):
+    """Groups, the most frequent first. ``exact``: no failure of the range was left out."""
+
+    items: list[FailureGroup]
+    exact: bool
+
+
+class _Kept(NamedTuple):
+    until: float
+    answer: FailureList
+
+
+class Failures:
+    """Groups them. One reading serves all who ask within some seconds."""
+
+    def __init__(self, database: Database, definitions: Definitions) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._kept: dict[tuple[str | None, str], _Kept] = {}
+        self._reading = trio.Lock()
+        self._fill_after: int | None = 0
+
+    async def fill(self) -> bool:
+        """One round of housekeeping: failures of engines that knew no causes get one. True once all were looked at."""
+        if self._fill_after is not None:
+            async with self._database.connection() as connection:
+                self._fill_after = await store.fill_causes(connection, self._fill_after, FILL_ROWS)
+        return self._fill_after is None
+
+    async def read(self, definition_id: str | None, range_name: str) -> FailureList:
+        """Of instances that started within the range. Raises BadRequest for a range that there is not."""
+        if range_name not in RANGES:
+            raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
+        wanted = definition_id, range_name
+        async with self._reading:
+            kept = self._kept.get(wanted)
+            if kept is None or trio.current_time() >= kept.until:
+                if len(self._kept) >= _KEPT_MAX_COUNT:
+                    self._kept.clear()
+                answer = await self._read(definition_id, RANGES[range_name][0])
+                kept = self._kept[wanted] = _Kept(trio.current_time() + KEPT_S, answer)
+            return kept.answer
+
+    def forget(self) -> None:
+        """Read anew the next time."""
+        self._kept.clear()
+
+    async def _read(self, definition_id: str | None, range_s: int) -> FailureList:
+        async with self._database.connection() as connection:
+            keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
+            if keys is not None and not keys:
+                return FailureList([], exact=True)
+            since = await activity_store.read_clock(connection) - timedelta(seconds=range_s)
+            rows = await store.newest_failures(connection, keys, ids.first_instance(since), FAILURES_MAX)
+            groups: dict[tuple[int, str | None, str], list[FailureRow]] = {}
+            for row in rows:
+                groups.setdefault((row.definition, row.step, cause_of(row.reason or "")), []).append(row)
+            items = [await self._group(connection, cause, group) for (_, _, cause), group in groups.items()]
+        items.sort(key=lambda item: -item.count)
+        return FailureList(items, exact=len(rows) < FAILURES_MAX)
+
+    async def _group(self, connection: TrioConnection, cause: str, group: Sequence[FailureRow]) -> FailureGroup:
+        loaded = await self._definitions.by_key(connection, group[0].definition)
+        return FailureGroup(
+            cause,
+            group[0].reason or "",
+            loaded.definition.id,
+            loaded.version,
+            len(group),
+            min(row.ended_at for row in group),
+            max(row.ended_at for row in group),
+            ids.show_instance(group[0].id),
+            group[0].step,
+        )

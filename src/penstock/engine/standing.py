@@ -1,0 +1,329 @@
+"""Where one instance stands, why, and what it did last: for people who look at it.
+
+The sentence is made here, so that every interface says the same. What is read is bounded, however long an instance
+runs, and two looks at once is all that it may take of the engine's connections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from penstock.core.definition import Step, StepType
+from penstock.core.state import RETRY_TIMER, WAIT_TIMER, TokenState
+from penstock.engine import ids
+from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.views import history_items, summarize_instances
+from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.store import activity as activity_store
+from penstock.store import instances as instance_store
+from penstock.store import standing as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.instances import HistoryEntry
+from penstock.store.standing import StandingTimer, StandingToken, Written
+from penstock.wire.model import Instance, StepExecution
+
+LOOKS_AT_ONCE: Final = 2
+SLICE_MAX: Final = 500
+OUTPUT_SLICE_MAX: Final = 50
+OUTPUT_MAX_BYTES: Final = 65_536
+FIRST_READ_BYTES: Final = 16_384
+"""Variables that are read without asking for their size: nearly all of them."""
+NOBODY_POLLS_S: Final = 15.0
+"""So long a job waits before it is said that nobody polls: engines tell each other every ten seconds."""
+_EXECUTION_BYTES: Final = 4_096
+_WAITS: Final[Mapping[StepType, tuple[str, str]]] = {
+    StepType.USER_TASK: ("waits-for-person", "waits for a person"),
+    StepType.WAIT: ("waits-for-signal", "waits for a signal"),
+}
+
+
+class Why(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Why an instance stands where it stands. ``next``: when something happens by itself."""
+
+    code: str
+    text: str
+    step_id: str | None = None
+    since: datetime | None = None
+    next: datetime | None = None
+
+
+class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An open execution, with the name of the token's state."""
+
+    id: str
+    step_id: str
+    state: str
+    since: datetime
+    text: str
+    attempt: int = 0
+    failures: int = 0
+    worker_id: str | None = None
+    lease_until: datetime | None = None
+    retry_at: datetime | None = None
+
+
+class OpenTimer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A timer that is armed: ``kind`` is boundary, retry, wait or engine."""
+
+    step_id: str
+    kind: str
+    fire_at: datetime
+    target: str | None = None
+
+
+class InstanceState(msgspec.Struct, frozen=True, rename="camel"):
+    """Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it."""
+
+    instance: Instance
+    why: Why
+    tokens: list[OpenStep]
+    timers: list[OpenTimer]
+    signals: int
+
+
+class ShownExecution(StepExecution, frozen=True, kw_only=True):
+    """One of a slice. ``attempt_number`` is 0: not counted. ``output``: what it wrote, if that is not too large."""
+
+    output: msgspec.Raw | None = None
+    output_bytes: int | None = None
+
+
+class HistorySlice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some executions, those that are open and then those that closed last first. ``next`` is the cursor of those
+    before them."""
+
+    items: list[ShownExecution]
+    next: str | None = None
+
+
+class VariablesAsOf(msgspec.Struct, frozen=True, rename="camel"):
+    """An instance's variables after one of its executions; ``changed`` are those that it wrote, ``by`` is its step."""
+
+    variables: msgspec.Raw
+    changed: list[str]
+    by: str
+
+
+class _Place(NamedTuple):
+    """An open execution and all that is said of it."""
+
+    token: StandingToken
+    step: Step
+    code: str
+    text: str
+    next: datetime | None
+
+
+class Standing:
+    """Looks at one instance."""
+
+    def __init__(self, database: Database, definitions: Definitions, *, polled: bool) -> None:
+        """``polled``: jobs go out to workers that poll."""
+        self._database = database
+        self._polled = polled
+        self._definitions = definitions
+        self._looks = trio.CapacityLimiter(LOOKS_AT_ONCE)
+
+    async def state(self, id: str) -> InstanceState:
+        """Raises NotFound, and Unavailable when the database is too busy."""
+        number = ids.read_instance(id)
+        async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+            found = await summarize_instances(connection, self._definitions, [number])
+            if not found:
+                raise NotFound(f"instance '{id}' is unknown")
+            loaded = await self._loaded(connection, number)
+            tokens = await store.tokens(connection, number)
+            timers = await store.timers(connection, tokens) if tokens else []
+            workers = None if loaded.code else await self._workers(connection, tokens)
+            failure = await store.failure(connection, number) if found[0].status == "FAILED" else None
+            signals = await store.signals(connection, number)
+            now = await activity_store.read_clock(connection)
+        steps = loaded.definition.steps
+        retries = {timer.token: timer.fire_at for timer in timers if timer.timer == RETRY_TIMER}
+        places = [_place(token, steps[token.step], timers, workers, now) for token in tokens]
+        return InstanceState(
+            found[0],
+            _why(found[0], places, failure, steps),
+            [_shown(number, place, retries.get(place.token.token)) for place in places],
+            _timers(timers, {place.token.token: place.step for place in places}, steps),
+            signals,
+        )
+
+    async def history(self, id: str, cursor: str | None, limit: int, *, output: bool) -> HistorySlice:
+        """A slice of the history, newest first. Raises NotFound, BadRequest, and Unavailable when the database is too
+        busy."""
+        number = ids.read_instance(id)
+        before = store.BEYOND_ALL if cursor is None else _read_cursor(cursor)
+        most = OUTPUT_SLICE_MAX if output else SLICE_MAX
+        limit = most if limit <= 0 else min(limit, most)
+        await current_hold().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
+        async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+            loaded = await self._loaded(connection, number)
+            opened = await store.open_history(connection, number) if cursor is None else []
+            closed = await store.history_slice(
+                connection, number, before=before, most=limit, output_max_bytes=OUTPUT_MAX_BYTES if output else None
+            )
+        return _slice(number, loaded, opened, closed, limit)
+
+    async def variables_after(self, id: str, after: str) -> VariablesAsOf:
+        """The variables as an execution left them. Raises NotFound, Conflict for one that is open, Overloaded, and
+        Unavailable when the database is too busy."""
+        number, key, size_bytes = ids.read_instance(id), ids.read_job(after), FIRST_READ_BYTES
+        if key.instance != number:
+            raise NotFound(f"instance '{id}' has no execution '{after}'")
+        while True:
+            await current_hold().reserve_soon(COPIES * size_bytes)
+            async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+                loaded = await self._loaded(connection, number)
+                closed = await store.closed_at(connection, key)
+                if closed is None:
+                    raise Conflict(f"execution '{after}' has not ended: what it wrote is not known yet")
+                position, step = closed
+                text, size_bytes, changed = await store.variables_as_of(connection, number, position, size_bytes)
+            if text is not None:
+                return VariablesAsOf(msgspec.Raw(text.encode()), changed, loaded.definition.steps[step].id)
+            current_hold().keep(0)
+
+    async def _loaded(self, connection: TrioConnection, number: int) -> LoadedDefinition:
+        key = await instance_store.definition_of(connection, number)
+        if key is None:
+            raise NotFound(f"instance '{ids.show_instance(number)}' is unknown")
+        return await self._definitions.by_key(connection, key)
+
+    async def _workers(self, connection: TrioConnection, tokens: Sequence[StandingToken]) -> Mapping[str, int] | None:
+        """Those that poll for each job type, where a job waits for one of them."""
+        waits = self._polled and any(token.state == TokenState.READY for token in tokens)
+        return await activity_store.read_worker_counts(connection) if waits else None
+
+
+def _place(
+    token: StandingToken, step: Step, timers: Sequence[StandingTimer], workers: Mapping[str, int] | None, now: datetime
+) -> _Place:
+    """In words what an open execution does. They follow the step's name."""
+    own = [timer for timer in timers if timer.token == token.token]
+    first = own[0].fire_at if own else None
+    match TokenState(token.state):
+        case TokenState.READY:
+            waited_s = (now - token.entered_at).total_seconds()
+            alone = workers is not None and waited_s >= NOBODY_POLLS_S and not workers.get(step.job_type or "")
+            text = f"waits for a worker; nobody polls for {step.job_type}" if alone else "waits for a worker"
+            return _Place(token, step, "no-worker" if alone else "waits-for-worker", text, first)
+        case TokenState.LOCKED:
+            return _Place(token, step, "runs", f"runs at {token.worker}", token.lease_until)
+        case TokenState.DISPATCHED:
+            return _Place(token, step, "runs", "was handed to Kafka", token.lease_until)
+        case TokenState.BACKOFF:
+            retry = next((timer.fire_at for timer in own if timer.timer == RETRY_TIMER), None)
+            reason = f": {token.reason}" if token.reason else ""
+            return _Place(token, step, "retries", f"will be tried again{reason}", retry)
+        case _:
+            code, text = _WAITS.get(step.type, ("waits", "waits"))
+            due = next((timer.fire_at for timer in own if timer.timer == WAIT_TIMER), None)
+            if due is not None:
+                code, text = "waits-for-time", "waits for a signal or its time"
+            return _Place(token, step, code, text, due or first)
+
+
+def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailure | None, steps: Sequence[Step]) -> Why:
+    if instance.status == "FAILED":
+        reason = instance.failure_reason or (failure.reason if failure is not None else None) or "no reason was given"
+        if failure is None:
+            return Why("failed", f"Failed: {reason}", since=instance.completed_at)
+        attempts = f" after {failure.attempt} attempts" if failure.attempt > 1 else ""
+        text = f"{_name(steps[failure.step])} failed for good{attempts}: {reason}"
+        return Why("failed", text, steps[failure.step].id, failure.at)
+    if instance.status == "CANCELLED":
+        reason = f": {instance.failure_reason}" if instance.failure_reason else ""
+        return Why("cancelled", f"It was cancelled{reason}", since=instance.completed_at)
+    if instance.status == "COMPLETED":
+        return Why("completed", "It has completed", since=instance.completed_at)
+    if not places:
+        return Why("runs", "It goes on")
+    said = "; ".join(f"{_name(place.step)} {place.text}" for place in places[:3])
+    more = f"; and {len(places) - 3} more" if len(places) > 3 else ""
+    first = places[0]
+    nexts = [place.next for place in places if place.next is not None]
+    return Why(first.code, said + more, first.step.id, first.token.entered_at, min(nexts, default=None))
+
+
+def _name(step: Step) -> str:
+    return step.name or step.id
+
+
+def _shown(instance: int, place: _Place, retry_at: datetime | None) -> OpenStep:
+    token = place.token
+    held = token.state in (TokenState.LOCKED, TokenState.DISPATCHED)
+    return OpenStep(
+        ids.show_job(instance, token.token, token.seq),
+        place.step.id,
+        TokenState(token.state).name,
+        token.entered_at,
+        place.text,
+        token.attempt,
+        token.failures,
+        token.worker if held else None,
+        token.lease_until if held else None,
+        retry_at,
+    )
+
+
+def _timers(timers: Sequence[StandingTimer], of: Mapping[int, Step], steps: Sequence[Step]) -> list[OpenTimer]:
+    kinds = {RETRY_TIMER: "retry", WAIT_TIMER: "wait"}
+    found: list[OpenTimer] = []
+    for timer in timers:
+        step, target = of[timer.token], None
+        if 0 <= timer.timer < len(step.boundaries):
+            target = steps[step.boundaries[timer.timer].target].id
+        kind = "boundary" if timer.timer >= 0 else kinds.get(timer.timer, "engine")
+        found.append(OpenTimer(step.id, kind, timer.fire_at, target))
+    return found
+
+
+def _slice(
+    instance: int,
+    loaded: LoadedDefinition,
+    opened: Sequence[HistoryEntry],
+    closed: Sequence[tuple[HistoryEntry, Written]],
+    limit: int,
+) -> HistorySlice:
+    """Those that closed last first; an END after the step that led to it, so before it here."""
+    rows = sorted([*opened, *(row for row, _ in closed)], key=lambda row: (row.seq, row.position or math.inf))
+    wrote = {
+        ids.show_job(instance, row.token, row.seq): written for row, written in closed if written.bytes is not None
+    }
+    ends = {
+        ids.show_job(instance, row.token, row.seq): (row.position, row.seq)
+        for row, _ in closed
+        if row.kind is not None and row.kind < 10 and row.position is not None
+    }
+    items = [
+        ShownExecution(
+            **{name: getattr(item, name) for name in StepExecution.__struct_fields__ if name != "attempt_number"},
+            output=None if (text := _output(wrote.get(item.id))) is None else msgspec.Raw(text.encode()),
+            output_bytes=wrote[item.id].bytes if item.id in wrote else None,
+        )
+        for item in history_items(instance, loaded, rows)
+    ]
+    items.sort(key=lambda item: ends.get(item.id, (math.inf, ids.read_job(item.id).seq)), reverse=True)
+    positions = [row.position for row, _ in closed if row.kind is not None and row.kind < 10]
+    count = len(set(positions))
+    last = min((position for position in positions if position is not None), default=None)
+    return HistorySlice(items, str(last) if count == limit and last is not None else None)
+
+
+def _output(written: Written | None) -> str | None:
+    return None if written is None else written.output
+
+
+def _read_cursor(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise BadRequest("cursor: is none that this history gave as its next")
+    return int(cursor)

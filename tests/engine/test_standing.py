@@ -1,0 +1,239 @@
+"""Where an instance stands, in one sentence, and its history in slices: the same cost for 5 steps and for 100,000."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from penstock.engine.repair import VariablesEdit
+from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.store import standing as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import configure
+from penstock.testing.definitions import definition, end, linear, service, step
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, number
+
+FORK = definition(
+    step("fork", "PARALLEL_GATEWAY", parallelNextSteps=["a", "b"], joinStep="join"),
+    step("a", "SERVICE_TASK", jobType="a", nextStep="join"),
+    step("b", "USER_TASK", name="Ask somebody", nextStep="join"),
+    step("join", "JOIN_GATEWAY", nextStep="end"),
+    end(),
+    definition_id="fork",
+)
+BLOCKS = """SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""
+
+
+@pytest.fixture
+def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver()
+
+
+async def why(driver: Driver, instance: str) -> tuple[str, str, str | None]:
+    found = (await driver.engine.standing.state(instance)).why
+    return found.code, found.text, found.step_id
+
+
+async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) -> None:
+    charge = step("charge", "SERVICE_TASK", name="Charge the card", jobType="pay", retryCount=1, nextStep="end")
+    backoff = {"initial": "PT1H", "multiplier": 1, "max": "PT1H"}
+    instance = await driver.run(definition({**charge, "retryBackoff": backoff}, end()))
+    assert await why(driver, instance) == ("waits-for-worker", "Charge the card waits for a worker", "charge")
+    job = await driver.one("pay")
+    assert (await why(driver, instance))[:2] == ("runs", "Charge the card runs at w1")
+    await driver.fail(job, "503 from the bank")
+    said = await driver.engine.standing.state(instance)
+    if said.why.code == "retries":
+        assert said.why.text == "Charge the card will be tried again: 503 from the bank"
+        assert said.why.next == said.tokens[0].retry_at
+        assert [timer.kind for timer in said.timers] == ["retry"]
+        await driver.due(3_700)
+    await driver.fail(await driver.one("pay"), "no money", retryable=False)
+    said = await driver.engine.standing.state(instance)
+    assert said.why.text == "Charge the card failed for good after 2 attempts: no money"
+    assert (said.why.code, said.why.step_id, said.tokens) == ("failed", "charge", [])
+    assert said.instance.status == "FAILED"
+
+
+async def test_a_queue_without_workers_is_told_after_a_while(driver: Driver) -> None:
+    driver.clock.stop()
+    instance = await driver.run(linear(1, job_type="alone"))
+    assert (await why(driver, instance))[0] == "waits-for-worker"
+    driver.clock.advance(60)
+    assert (await why(driver, instance))[:2] == ("no-worker", "task-1 waits for a worker; nobody polls for alone")
+
+
+async def test_open_branches_are_told_together(driver: Driver) -> None:
+    instance = await driver.run(FORK)
+    found = await driver.engine.standing.state(instance)
+    assert found.why.text == "a waits for a worker; Ask somebody waits for a person"
+    assert [(token.step_id, token.state) for token in found.tokens] == [("a", "READY"), ("b", "PARKED")]
+
+
+async def test_waits_tell_their_time_and_boundaries_their_target(driver: Driver) -> None:
+    boundary = [{"type": "TIMER", "duration": "PT2H", "interrupting": True, "targetStepId": "late"}]
+    task = step("ask", "USER_TASK", nextStep="sleep", boundaryEvents=boundary)
+    sleep = step("sleep", "WAIT", duration="PT1H", nextStep="end")
+    instance = await driver.run(
+        definition(task, sleep, step("late", "SERVICE_TASK", jobType="late", nextStep="end"), end())
+    )
+    found = await driver.engine.standing.state(instance)
+    assert [(timer.step_id, timer.kind, timer.target) for timer in found.timers] == [("ask", "boundary", "late")]
+    assert found.why.next == found.timers[0].fire_at
+    await driver.finish_task(instance, "ask")
+    found = await driver.engine.standing.state(instance)
+    assert (found.why.code, found.why.text) == ("waits-for-time", "sleep waits for a signal or its time")
+    assert [timer.kind for timer in found.timers] == ["wait"]
+
+
+async def test_what_has_ended_says_so(driver: Driver) -> None:
+    cancelled = await driver.run(linear(1, job_type="x"))
+    await driver.cancel(cancelled, "a test")
+    assert (await why(driver, cancelled))[0] == "cancelled"
+    done = await driver.run(definition(end()))
+    assert await why(driver, done) == ("completed", "It has completed", None)
+    with pytest.raises(NotFound):
+        await driver.engine.standing.state("abc")
+
+
+async def every(driver: Driver, instance: str, limit: int) -> list[Any]:
+    """All slices, one after the other."""
+    items: list[Any] = []
+    cursor: str | None = None
+    while True:
+        found = await driver.engine.standing.history(instance, cursor, limit, output=False)
+        items += found.items
+        cursor = found.next
+        if cursor is None:
+            return items
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 500])
+async def test_slices_hold_what_the_whole_history_holds(driver: Driver, limit: int) -> None:
+    instance = await driver.run(linear(5, job_type="j", retry_count=1))
+    for at in range(4):
+        job = await driver.one("j")
+        if at == 2:
+            await driver.fail(job, "once")
+            await driver.due(3_600)
+            job = await driver.one("j")
+        await driver.complete(job, {"at": at})
+    whole = {item.id: item for item in await driver.history(instance)}
+    items = await every(driver, instance, limit)
+    assert [item.id for item in items] == [*reversed(whole)]
+    for item in items:
+        expected = whole[item.id]
+        for name in ("step_id", "status", "started_at", "ended_at", "failure_reason", "attempts"):
+            assert getattr(item, name) == getattr(expected, name), (item.id, name)
+    assert [len(item.attempts) for item in items] == [0, 1, 2, 1, 1]
+
+
+async def test_a_slice_tells_what_each_execution_wrote(driver: Driver) -> None:
+    instance = await driver.run(linear(2, job_type="j"))
+    await driver.complete(await driver.one("j"), {"small": 1})
+    await driver.complete(await driver.one("j"), {"large": "ä\u0001" * 60_000})
+    found = await driver.engine.standing.history(instance, None, 0, output=True)
+    by_step = {item.step_id: item for item in found.items}
+    assert bytes(by_step["task-1"].output or b"") == b'{"small": 1}'
+    assert by_step["task-2"].output is None
+    assert (by_step["task-2"].output_bytes or 0) > 0
+
+
+async def test_cursors_that_are_none_are_refused(driver: Driver) -> None:
+    instance = await driver.run(linear(1, job_type="j"))
+    for cursor in ("x", "-1", "9" * 40, "1.5"):
+        with pytest.raises(BadRequest, match="cursor"):
+            await driver.engine.standing.history(instance, cursor, 1, output=False)
+    with pytest.raises(NotFound):
+        await driver.engine.standing.history("abc", None, 1, output=False)
+
+
+def long_run(dsn: str, instance: int, steps: int) -> None:
+    """So many more closed executions of its first step."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step,
+                 kind, worker, output)
+               SELECT %(i)s, n.pos, %(i)s, n.pos - 1, now(), now(), now(), 2, 0, 1, 'w', '{"a": 1}'
+               FROM (SELECT nextval('step_seq') * 3 AS pos FROM generate_series(1, %(n)s)) n""",
+            {"i": instance, "n": steps},
+        )
+
+
+async def blocks(dsn: str, instance: int) -> int:
+    """What the page's two reads of an instance fetch."""
+    async with await TrioConnection.connect(dsn) as connection:
+        await configure(connection)
+        async with store.brief_look(connection):
+            await store.tokens(connection, instance)
+            await store.failure(connection, instance)
+            await store.signals(connection, instance)
+            await store.open_history(connection, instance)
+            rows = await store.history_slice(
+                connection, instance, before=store.BEYOND_ALL, most=500, output_max_bytes=None
+            )
+            assert rows
+            return int(str((await connection.fetch(BLOCKS.encode()))[0][0]))
+
+
+async def test_a_long_run_costs_as_much_as_its_newest_page(driver: Driver) -> None:
+    short, long = await driver.run(linear(2, job_type="j")), await driver.start("linear", {})
+    await driver.complete(await driver.one("j"))
+    long_run(driver.dsn, number(short), 500)
+    long_run(driver.dsn, number(long.id), 100_000)
+    costs = await blocks(driver.dsn, number(short)), await blocks(driver.dsn, number(long.id))
+    driver.rows("DELETE FROM history WHERE worker = 'w' RETURNING 1")  # made up: the invariants would find them
+    assert costs[1] < 1.5 * costs[0] + 100, costs
+
+
+async def test_variables_are_told_as_each_execution_left_them(driver: Driver) -> None:
+    instance = await driver.run(linear(4, job_type="j"), {"start": 1, "a": 0})
+    expected: list[dict[str, Any]] = [{"start": 1, "a": 0}]
+    for wrote in ({"a": 1}, {"b": 2}, {}, {"a": 3, "c": 4}):
+        await driver.complete(await driver.one("j"), wrote)
+        expected.append(expected[-1] | wrote)
+    items = [item for item in await driver.history(instance) if item.step_type == "SERVICE_TASK"]
+    for item, before, after in zip(items, expected[:-1], expected[1:], strict=True):
+        found = await driver.engine.standing.variables_after(instance, item.id)
+        assert msgspec.json.decode(found.variables) == after
+        assert found.by == item.step_id
+        assert {name for name in after if before.get(name) != after[name]} == set(found.changed)
+    at_the_end = (await driver.history(instance))[-1]
+    found = await driver.engine.standing.variables_after(instance, at_the_end.id)
+    assert (msgspec.json.decode(found.variables), found.by) == (expected[-1], "end")
+
+
+async def test_variables_before_an_edit_are_told_after_it(driver: Driver) -> None:
+    ask = step("ask", "USER_TASK", nextStep="more")
+    instance = await driver.run(
+        definition(service("one", "ask", job_type="j"), ask, service("more", "end", job_type="j"), end())
+    )
+    await driver.complete(await driver.one("j"), {"amount": 1, "typo": True})
+    edit = VariablesEdit(set=msgspec.Raw(b'{"amount": 2}'), remove=["typo"])
+    await driver.engine.repair.edit_variables(instance, edit)
+    await driver.finish_task(instance, "ask", {"asked": True})
+    await driver.complete(await driver.one("j"), {"amount": 3})
+    history = {item.step_id: item.id for item in await driver.history(instance)}
+    found = {
+        name: msgspec.json.decode((await driver.engine.standing.variables_after(instance, history[name])).variables)
+        for name in ("one", "ask", "more")
+    }
+    assert found["one"] == {"amount": 1, "typo": True}
+    assert found["ask"] == {"amount": 2, "asked": True}
+    assert found["more"] == {"amount": 3, "asked": True}
+
+
+async def test_an_open_or_foreign_execution_has_left_nothing(driver: Driver) -> None:
+    instance, other = await driver.run(linear(1, job_type="j")), (await driver.start("linear")).id
+    (item,) = await driver.history(instance)
+    with pytest.raises(Conflict, match="has not ended"):
+        await driver.engine.standing.variables_after(instance, item.id)
+    with pytest.raises(NotFound):
+        await driver.engine.standing.variables_after(other, item.id)
+    with pytest.raises(NotFound):
+        await driver.engine.standing.variables_after(instance, "x")

@@ -1,0 +1,138 @@
+"""Watching instances: what has changed is told once, within a second, and costs nothing while nobody watches."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from penstock.engine import watch as module
+from penstock.engine.watch import Changes, Watch
+from penstock.errors import BadRequest, TooManyRequests
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+
+
+@pytest.fixture
+def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver()
+
+
+async def begin(watch: Watch, *instances: str, newer_than: str | None = None) -> str:
+    """The tag of the first call, which tells of all."""
+    found = await watch.wait(None, instances, newer_than, 0)
+    assert found is not None
+    assert found.changed == list(instances)
+    return found.tag
+
+
+async def told(watch: Watch, since: str, *instances: str, newer_than: str | None = None) -> Changes | None:
+    """After one look."""
+    found: list[Changes | None] = []
+
+    async def wait() -> None:
+        found.append(await watch.wait(since, instances, newer_than, 30))
+
+    with trio.move_on_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await watch.look()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    return found[0] if found else None
+
+
+async def test_each_change_is_told_once(driver: Driver) -> None:
+    watch = driver.engine.watch
+    one, other = await driver.run(linear(1, job_type="j")), (await driver.start("linear")).id
+    tag = await begin(watch, one, other)
+    assert await told(watch, tag, one, other) is None
+    job = await driver.one("j")
+    news = await told(watch, tag, one, other)
+    assert news is not None
+    assert news.changed == [job.instance_id]
+    assert await told(watch, news.tag, one, other) is None
+    await driver.complete(job)
+    again = await told(watch, news.tag, one, other)
+    assert again is not None
+    assert again.changed == [job.instance_id]
+    # Whoever was not there meanwhile is told at once.
+    late = await watch.wait(tag, [one, other], None, 0)
+    assert late is not None
+    assert late.changed == [job.instance_id]
+
+
+async def test_what_happened_between_two_calls_is_told(driver: Driver) -> None:
+    watch = driver.engine.watch
+    instance = await driver.run(linear(1, job_type="j"))
+    tag = await begin(watch, instance)
+    await driver.one("j")
+    await watch.look()  # nobody watches, others do
+    news = await told(watch, tag, instance)
+    assert news is not None
+    assert news.changed == [instance]
+
+
+async def test_newer_instances_are_told(driver: Driver) -> None:
+    watch = driver.engine.watch
+    first = await driver.run(linear(1, job_type="j"))
+    tag = await begin(watch, newer_than=first)
+    assert await told(watch, tag, newer_than=first) is None
+    second = (await driver.start("linear")).id
+    news = await told(watch, tag, newer_than=first)
+    assert news is not None
+    assert news.newer
+    assert await told(watch, news.tag, newer_than=second) is None
+
+
+async def test_another_engines_tag_begins_anew(make_driver: MakeDriver) -> None:
+    one, other = make_driver(), make_driver()
+    instance = await one.run(linear(1))
+    tag = await begin(one.engine.watch, instance)
+    for since in (tag, "", "x", "-", tag.partition("-")[0] + "-x", tag + "9" * 30):
+        found = await other.engine.watch.wait(since, [instance], None, 0)
+        assert found is not None
+        assert found.changed == [instance]
+
+
+async def test_a_stop_answers_those_who_wait(driver: Driver) -> None:
+    watch = driver.engine.watch
+    instance = await driver.run(linear(1))
+    tag = await begin(watch, instance)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.wait, tag, [instance], None, 30)
+            await trio.testing.wait_all_tasks_blocked()
+            driver.engine.drain()
+    assert await watch.wait(tag, [instance], None, 30) is None
+
+
+async def test_nobody_who_watches_costs_no_look(driver: Driver) -> None:
+    """And one who goes away is forgotten."""
+    watch = driver.engine.watch
+    instance = await driver.run(linear(1))
+    tag = await begin(watch, instance)
+    with trio.move_on_after(0.01):
+        await watch.wait(tag, [instance], None, 30)
+    assert (watch._parked, len(watch._watched)) == (0, 0)
+    async with trio.open_nursery() as nursery:
+        watch._wanted = trio.Event()
+        nursery.start_soon(watch.step)
+        await trio.testing.wait_all_tasks_blocked()
+        assert watch._looks == int(tag.partition("-")[2])
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_watched_is_bounded(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = driver.engine.watch
+    with pytest.raises(BadRequest, match="at most 200"):
+        await watch.wait(None, ["1f"] * 201, None, 0)
+    for wrong in ("x y", "", "-1"):
+        with pytest.raises(BadRequest, match="no instance id"):
+            await watch.wait(None, [wrong], None, 0)
+    monkeypatch.setattr(module, "CALLS_MAX", 0)
+    with pytest.raises(TooManyRequests):
+        await watch.wait(None, ["1f"], None, 0)
+    assert not watch._watched
