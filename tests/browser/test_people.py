@@ -151,7 +151,8 @@ def test_jobs_timers_and_settings_are_shown_where_they_stand(visitor: Visitor, e
     visitor.go("timers?kind=boundary").see("interrupts, goes to end")
     visitor.go("settings").see("idempotency_retention_hours")
     visitor.page.get_by_label("Search settings").fill("rest_port")
-    visitor.see(str(engine.port))
+    visitor.page.get_by_text("idempotency_retention_hours").wait_for(state="detached", timeout=TIMEOUT_MS)
+    visitor.see("rest_port")
     for place in ("jobs?state=LOCKED", "timers", "settings"):
         visitor.go(place).page.get_by_role("heading", level=1).wait_for(timeout=TIMEOUT_MS)
         assert violations(visitor.page) == [], place

@@ -16,13 +16,14 @@ import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
 import { useWatch } from "../watch";
 import { EditDialog } from "./edit";
+import { Journal, RunTreeView } from "./run";
 import { StartDialog } from "./start";
 
 /** Changes are told; this is for what time alone changes, such as a queue that nobody polls. */
 const REFRESH_MS = 15_000;
-const TABS = ["timeline", "variables", "audit", "json"] as const;
+const TABS = ["timeline", "journal", "variables", "audit", "json"] as const;
 type Tab = (typeof TABS)[number];
-const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", variables: "Variables", audit: "Audit", json: "JSON" };
+const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", variables: "Variables", audit: "Audit", json: "JSON" };
 
 /** What moved: with it, what was read of the instance is read again. */
 function markOf(state: InstanceState): string {
@@ -60,18 +61,21 @@ export function InstancePage({ id }: { id: string }) {
   if (!state.data) return <Skeleton />;
   const selected = params.get("step") ?? undefined;
   const select = (step: string | undefined) => change({ step }, true);
-  const tab = TABS.find((one) => one === params.get("tab")) ?? "timeline";
+  // A workflow written as code has one step, which an executor runs: what there is to see is its branches and its journal.
+  const asCode = definition.data?.steps[0]?.jobType?.startsWith("code:") ?? false;
+  const tabs = TABS.filter((one) => one !== "journal" || asCode);
+  const tab = tabs.find((one) => one === params.get("tab")) ?? "timeline";
   return (
     <div className="instance">
       <Heading instance={state.data.instance} definition={definition.data} />
       <WhyLine why={state.data.why} />
       <div className="halves">
-        <section aria-label="Picture" className="half">
-          {definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
+        <section aria-label={asCode ? "Branches" : "Picture"} className="half">
+          {asCode ? <RunTreeView id={id} open={goesOn} /> : definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
         </section>
         <section className="half side" aria-label="Details">
           <div className="tabs" role="tablist">
-            {TABS.map((one) => (
+            {tabs.map((one) => (
               <button key={one} type="button" role="tab" aria-selected={tab === one} aria-controls="tab" onClick={() => change({ tab: one === "timeline" ? undefined : one }, true)}>
                 {TAB_WORDS[one]}
                 {one === "timeline" && <span className="c">{`${entries.length}${history.hasNextPage ? "+" : ""}`}</span>}
@@ -85,6 +89,7 @@ export function InstancePage({ id }: { id: string }) {
                 <More pages={history} />
               </>
             )}
+            {tab === "journal" && <Journal id={id} />}
             {tab === "variables" && (
               <>
                 <AsOf entries={entries} definition={definition.data} chosen={params.get("after") ?? ""} choose={(after) => change({ after: after || undefined }, true)} />
