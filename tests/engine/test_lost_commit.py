@@ -324,7 +324,8 @@ async def test_an_unheard_claim_comes_back_with_its_leases_end(
 
 
 SLOW_COMMIT = """
-CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END';
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
+  AS 'BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END';
 CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW EXECUTE FUNCTION slow();
 SELECT pg_advisory_lock(42)

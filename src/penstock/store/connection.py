@@ -182,7 +182,8 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
     async def _wait_answer(self, drive: Drive[RV]) -> RV:
         with trio.move_on_after(self.answer_within_s):
             return await drive.run()
-        self.unanswered = os.dup(self.pgconn.socket)
+        with suppress(OSError):  # no descriptor is free
+            self.unanswered = os.dup(self.pgconn.socket)
         self._abandon(drive.generator, f"the server has not answered for {self.answer_within_s:g} s")
         raise InDoubt(f"no answer within {self.answer_within_s:g} s")
 
