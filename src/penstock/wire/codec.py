@@ -61,7 +61,6 @@ from penstock.wire.protobuf import (
     VARINT,
     DecodeError,
     budget,
-    read_bytes,
     read_tag,
     read_varint,
     skip_field,
@@ -151,13 +150,22 @@ class MessageCodec(Generic[MessageT]):
             if tag > 0x7F:
                 tag, pos = read_tag(data, pos - 1)
             taker = take_bytes.get(tag)
-            if taker is not None:
-                part, pos = read_bytes(data, pos)
-                taker(values, part, depth)
+            if taker is not None:  # `read_bytes` and `read_varint`, without a call for what is short
+                size = data[pos]
+                pos += 1
+                if size > 0x7F:
+                    size, pos = read_varint(data, pos - 1)
+                if pos + size > end:
+                    raise DecodeError(TRUNCATED)
+                taker(values, data[pos : pos + size], depth)
+                pos += size
                 continue
             number_taker = take_number.get(tag)
             if number_taker is not None:
-                number, pos = read_varint(data, pos)
+                number = data[pos]
+                pos += 1
+                if number > 0x7F:
+                    number, pos = read_varint(data, pos - 1)
                 number_taker(values, number)
             else:
                 pos = skip_field(data, pos, tag, depth)

@@ -169,7 +169,7 @@ def put_blob(prefix: bytes) -> Put:
 
 def put_json(prefix: bytes) -> Put:
     def put(out: list[bytes], value: object) -> None:
-        text = json_text(value)
+        text = value if isinstance(value, bytes) else json_text(value)
         out += (prefix, write_varint(len(text)), text)
 
     return put
