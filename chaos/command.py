@@ -18,7 +18,7 @@ from rich.console import Console
 
 from chaos import orders, runner
 from chaos import soak as soaking
-from chaos.blows import BLOWS
+from chaos.faults import FAULTS
 from chaos.runner import Attack, Report, new_directory, remove_directory
 
 DEFAULT_OUTPUT = Path("chaos/results")
@@ -47,8 +47,8 @@ def main(words: list[str]) -> None:
 def list_command() -> None:
     """The attacks."""
     console = Console()
-    for name, blow in BLOWS.items():
-        console.print(f"{name:22} {blow.sentence}", highlight=False)
+    for name, fault in FAULTS.items():
+        console.print(f"{name:22} {fault.sentence}", highlight=False)
     console.print(f"{EVERYTHING:22} all of them, mixed")
 
 
@@ -58,14 +58,14 @@ def run_command(
     seconds: Annotated[float, typer.Option(min=1, help="How long each attack goes on.")] = SECONDS,
     seed: Annotated[str, typer.Option(help="Of the attack and of the load; by default a new one.")] = "",
     rate: Annotated[float, typer.Option(min=0.1, help="Instances started per second.")] = runner.RATE,
-    replay: Annotated[Path | None, typer.Option(help="A report: strike its blows again.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="A report: inject its faults again.")] = None,
     work_dir: Annotated[Path, typer.Option(help="Where PostgreSQL's data goes meanwhile.")] = DEFAULT_WORK_DIR,
     output: Annotated[Path, typer.Option(help="Where the reports go.")] = DEFAULT_OUTPUT,
     keep: Annotated[bool, typer.Option(help="Keep the directory (database, logs, journals) of every attack.")] = False,
 ) -> None:
     """Attack, and judge by the guarantees."""
     console = Console()
-    unknown = [name for name in names or () if name not in BLOWS and name != EVERYTHING]
+    unknown = [name for name in names or () if name not in FAULTS and name != EVERYTHING]
     if unknown:
         console.print(f"no attack is called {', '.join(unknown)}; `python -m chaos list` names them")
         raise typer.Exit(2)
@@ -74,7 +74,7 @@ def run_command(
         recorded = msgspec.json.decode(replay.read_bytes(), type=Report)
         chosen, struck = [recorded.attack], recorded.struck
     else:
-        chosen = runner.attacks(names or [*BLOWS, EVERYTHING], seed or f"{random.randrange(16**6):06x}", seconds, rate)
+        chosen = runner.attacks(names or [*FAULTS, EVERYTHING], seed or f"{random.randrange(16**6):06x}", seconds, rate)
     output.mkdir(parents=True, exist_ok=True)
     _end_in_order()
     bad = [attack.name for attack in chosen if not _run_one(attack, console, work_dir, output, keep, struck)]

@@ -1,4 +1,4 @@
-"""Blows against COMMITs: sessions that end inside them, and a primary that is replaced by its standby."""
+"""Faults against COMMITs: sessions that end inside them, and a primary that is replaced by its standby."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE usename = %s AND state = 'active' AND (query = 'COMMIT' AND random() < 0.5 OR random() < 0.05)"""
 
 
-async def terminate_in_commit(rig: Rig, chance: random.Random) -> str:
+async def terminate_in_commit(rig: Rig, rng: random.Random) -> str:
     """COMMITs take long, and whoever is in one is ended: it takes effect, is answered or not, and then comes FATAL."""
-    seconds = chance.uniform(1.5, 4)
+    seconds = rng.uniform(1.5, 4)
     ended = 0
     with suppress(psycopg.OperationalError):
         try:
@@ -46,10 +46,10 @@ def _set(rig: Rig, delay_us: int | None, siblings: int | None) -> None:
         connection.execute("SELECT pg_reload_conf()")
 
 
-async def promote_standby(rig: Rig, chance: random.Random) -> str:
+async def promote_standby(rig: Rig, rng: random.Random) -> str:
     """The primary is killed and its standby takes its place; then the former primary becomes the standby."""
     assert rig.standby is not None
-    away_s = chance.uniform(0, 1)
+    away_s = rng.uniform(0, 1)
     former, rig.database_wanted = rig.server, False
     try:
         await former.kill()

@@ -87,8 +87,8 @@ class Load:
 
     def _begin(self, nursery: trio.Nursery) -> None:
         number = self._number
-        chance = random.Random(f"{self._seed} instance {number}")
-        if chance.random() < BATCH_SHARE:
+        rng = random.Random(f"{self._seed} instance {number}")
+        if rng.random() < BATCH_SHARE:
             self._number += BATCH_ITEMS
             nursery.start_soon(self._counted, self._start_batch, range(number, number + BATCH_ITEMS))
         else:
@@ -185,16 +185,16 @@ class Load:
     # -- what comes after
 
     async def _follow(self, number: int, workflow: str, instance: str) -> None:
-        chance = random.Random(f"{self._seed} fate {number}")
+        rng = random.Random(f"{self._seed} fate {number}")
         about = WORKFLOWS[workflow]
-        if chance.random() < CANCEL_SHARE and not about.fails:
-            await trio.sleep(chance.uniform(0, 1))
+        if rng.random() < CANCEL_SHARE and not about.fails:
+            await trio.sleep(rng.uniform(0, 1))
             await self._cancel(number, instance)
         elif about.signal:
-            await trio.sleep(chance.uniform(0, 0.5))
+            await trio.sleep(rng.uniform(0, 0.5))
             await self._signal(number, instance, about.signal)
         elif about.user_task:
-            await trio.sleep(chance.uniform(0, 0.5))
+            await trio.sleep(rng.uniform(0, 0.5))
             await self._finish_task(number, instance, about.user_task)
 
     async def _cancel(self, number: int, instance: str) -> None:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 RATE = 4.0
 EXECUTORS = 3
 GAP_S = (0.3, 1.5)
-"""Between two blows."""
+"""Between two faults."""
 LIFE_S = 5.0
 """Within so long an order hears all that it is to hear."""
 SETTLE_S = 120.0
@@ -117,18 +117,18 @@ class Rig:
 
     async def place(self, client: App, seconds: float, rate: float) -> None:
         """Orders, one after the other; each is told what it is to hear."""
-        chance = random.Random(f"{self.seed} orders")
+        rng = random.Random(f"{self.seed} orders")
         until = trio.current_time() + seconds
         async with trio.open_nursery() as nursery:
             while trio.current_time() < until:
-                story = chance.choice(["shipped", "shipped", "declined", "refused"])
-                placed = Placed(f"order-{len(self.placed)}", story, chance.random() < 0.3)
+                story = rng.choice(["shipped", "shipped", "declined", "refused"])
+                placed = Placed(f"order-{len(self.placed)}", story, rng.random() < 0.3)
                 self.placed.append(placed)
                 nursery.start_soon(self._live, client, placed, random.Random(f"{self.seed} {placed.id}"))
-                await trio.sleep(chance.expovariate(rate))
+                await trio.sleep(rng.expovariate(rate))
 
-    async def _live(self, client: App, placed: Placed, chance: random.Random) -> None:
-        lines = [Line(f"sku-{n}", 1, Decimal(chance.randint(200, 900))) for n in range(chance.randint(1, 3))]
+    async def _live(self, client: App, placed: Placed, rng: random.Random) -> None:
+        lines = [Line(f"sku-{n}", 1, Decimal(rng.randint(200, 900))) for n in range(rng.randint(1, 3))]
         large = Order(placed.id, [Line("desk", 1, Decimal(600)), *lines])  # each needs an approval
         run = await self._ask(lambda: client.start(order, large, id=placed.id))
         placed.instance_id = run.instance_id
@@ -137,12 +137,12 @@ class Rig:
         payment = Payment("stolen" if placed.story == "declined" else "visa")
         says.append(lambda: run.send("approval", approval, dedup="approval"))
         says.append(lambda: run.send("payment", payment, dedup="payment"))
-        says += [chance.choice(says) for _ in range(chance.randint(0, 2))]  # some come twice
+        says += [rng.choice(says) for _ in range(rng.randint(0, 2))]  # some come twice
         if placed.cancelled:
             says.append(lambda: run.cancel("changed my mind"))
         async with trio.open_nursery() as nursery:
             for say in says:
-                nursery.start_soon(self._say, say, chance.uniform(0, LIFE_S))
+                nursery.start_soon(self._say, say, rng.uniform(0, LIFE_S))
 
     async def _say(self, say: Callable[[], Awaitable[None]], after_s: float) -> None:
         await trio.sleep(after_s)
@@ -162,27 +162,27 @@ class Rig:
                 self.counts["asked again"] += 1
             await trio.sleep(RETRY_S)
 
-    # -- the blows
+    # -- the faults
 
-    async def strike(self, seconds: float) -> None:
-        chance = random.Random(f"{self.seed} blows")
+    async def inject(self, seconds: float) -> None:
+        rng = random.Random(f"{self.seed} faults")
         until = trio.current_time() + seconds
         while trio.current_time() < until:
-            await trio.sleep(chance.uniform(*GAP_S))
-            blow = chance.choice([self._kill, self._kill, self._kill, self._stop, self._sessions, self._restart])
-            self.counts[blow.__name__.removeprefix("_")] += 1
-            await blow(chance)
+            await trio.sleep(rng.uniform(*GAP_S))
+            fault = rng.choice([self._kill, self._kill, self._kill, self._stop, self._sessions, self._restart])
+            self.counts[fault.__name__.removeprefix("_")] += 1
+            await fault(rng)
 
-    async def _kill(self, chance: random.Random) -> None:
+    async def _kill(self, rng: random.Random) -> None:
         """kill -9 of an executor."""
-        process = chance.choice(self.processes)
+        process = rng.choice(self.processes)
         process.kill()
-        await trio.sleep(chance.uniform(0, 0.5))
+        await trio.sleep(rng.uniform(0, 0.5))
         process.spawn()
 
-    async def _stop(self, chance: random.Random) -> None:
+    async def _stop(self, rng: random.Random) -> None:
         """SIGTERM: it gives its runs back."""
-        process = chance.choice(self.processes)
+        process = rng.choice(self.processes)
         if process.runs:
             process.signal(signal.SIGTERM)
             with trio.move_on_after(30):
@@ -195,15 +195,15 @@ class Rig:
                 self.broken.append(f"{process.name} ended with {process.exit_code} after a SIGTERM")
         process.spawn()
 
-    async def _sessions(self, chance: random.Random) -> None:
+    async def _sessions(self, rng: random.Random) -> None:
         """All sessions of the database are ended, in the middle of whatever they do."""
         with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'orders'")
 
-    async def _restart(self, chance: random.Random) -> None:
+    async def _restart(self, rng: random.Random) -> None:
         """PostgreSQL dies and recovers."""
         await self.server.kill()
-        await trio.sleep(chance.uniform(0, 0.5))
+        await trio.sleep(rng.uniform(0, 0.5))
         await self.server.start()
 
     # -- the verdict
@@ -305,13 +305,13 @@ def _replayed(placed: Placed, status: str, arguments: str, started_at: float, jo
 async def attack(
     directory: Path, seed: str, seconds: float, rate: float = RATE, executors: int = EXECUTORS
 ) -> OrdersReport:
-    """Orders and blows for so many seconds, then the verdict. PostgreSQL's account has to get to ``directory``."""
+    """Orders and faults for so many seconds, then the verdict. PostgreSQL's account has to get to ``directory``."""
     rig = Rig(directory, seed, executors)
     try:
         await rig.start()
         async with App(at=rig.dsn, migrate=True) as client, trio.open_nursery() as nursery:
             nursery.start_soon(rig.place, client, seconds, rate)
-            nursery.start_soon(rig.strike, seconds)
+            nursery.start_soon(rig.inject, seconds)
         settled_s = await rig.settle()
         ends, records = rig.judge()
     finally:

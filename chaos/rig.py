@@ -72,7 +72,7 @@ class Rig:
         self.counts: Counter[str] = Counter()
         self.complaints: list[str] = []
         """What attacks themselves saw and must not see."""
-        self.blows: list[dict[str, Any]] = []
+        self.faults: list[dict[str, Any]] = []
         self._rate = rate
         self.server = Server(directory / "postgres")
         self.standby: Server | None = None
@@ -274,6 +274,6 @@ class Rig:
         """The engines that may be killed and stopped for good: all but the first ``spare``."""
         return self.engines[self._spare :]
 
-    def chance(self, number: int) -> random.Random:
-        """Where the choices of the blow with this number come from."""
-        return random.Random(f"{self.seed} blow {number}")
+    def rng(self, number: int) -> random.Random:
+        """Where the choices of the fault with this number come from."""
+        return random.Random(f"{self.seed} fault {number}")

@@ -1,7 +1,7 @@
-"""One attack from start to verdict: blows one after another, for a time, on a rig of their own.
+"""One attack from start to verdict: faults one after another, for a time, on a rig of their own.
 
-The n-th blow of a seed is always the same one with the same choices, whatever happened before; when it comes depends
-on how long those before it took. A replay strikes the recorded blows again, each not before its recorded time. What
+The n-th fault of a seed is always the same one with the same choices, whatever happened before; when it comes depends
+on how long those before it took. A replay strikes the recorded faults again, each not before its recorded time. What
 the operating system makes of it differs from run to run: a replay repeats the attack, not the interleaving.
 """
 
@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 import trio
 
-from chaos.blows import BLOWS, may_mount
+from chaos.faults import FAULTS, may_mount
 from chaos.rig import NotSettled, Rig, Watch
 from chaos.unkeyed import counted
 from chaos.verdict import judge
 
 RATE = 12.0
 GAP_S = (0.2, 2.5)
-"""The pause between two blows."""
+"""The pause between two faults."""
 BLOWS_MIN = 2
-"""However long the first one takes: one blow alone is no attack."""
+"""However long the first one takes: one fault alone is no attack."""
 CLOCK_BACK = frozenset({"time does not run backwards within a step execution"})
 """Not to be had when the database's own clock goes back."""
 CRASH_LINES = ("the engine crashed", "a statement failed", "the engine could not go on")
@@ -37,7 +37,7 @@ ALONE = ("lock-tables", "promote-standby")
 
 
 class Struck(msgspec.Struct, frozen=True):
-    """One blow as it was struck: ``at`` seconds after the load began, ``number`` for its choices."""
+    """One fault as it was struck: ``at`` seconds after the load began, ``number`` for its choices."""
 
     at: float
     number: int
@@ -46,10 +46,10 @@ class Struck(msgspec.Struct, frozen=True):
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """What to do: any of ``blows``, chosen by the seed, for so many seconds at so many starts per second."""
+    """What to do: any of ``faults``, chosen by the seed, for so many seconds at so many starts per second."""
 
     name: str
-    blows: Sequence[str]
+    faults: Sequence[str]
     seed: str
     seconds: float
     rate: float = RATE
@@ -70,11 +70,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attacks(names: Sequence[str], seed: str, seconds: float, rate: float = RATE) -> list[Attack]:
-    """One per name; ``everything`` is all blows mixed that fit on one rig."""
+    """One per name; ``everything`` is all faults mixed that fit on one rig."""
     found: list[Attack] = []
     for name in names:
-        blows = [each for each in BLOWS if each not in ALONE] if name == "everything" else [name]
-        found.append(Attack(name, blows, seed, seconds, rate))
+        faults = [each for each in FAULTS if each not in ALONE] if name == "everything" else [name]
+        found.append(Attack(name, faults, seed, seconds, rate))
     return found
 
 
@@ -88,20 +88,20 @@ async def run(
 ) -> Report:
     """Run one attack in ``directory``, which has to be new and may be entered by PostgreSQL's account.
 
-    ``replay``: these blows instead of the seed's. ``watch``: what looks on meanwhile. ``spare``: engines not to kill.
+    ``replay``: these faults instead of the seed's. ``watch``: what looks on meanwhile. ``spare``: engines not to kill.
     """
     began = time.monotonic()
-    blows = [name for name in attack.blows if "small disk" not in BLOWS[name].needs or may_mount()]
-    left_out = sorted({*attack.blows} - {*blows})
-    if not blows:
+    faults = [name for name in attack.faults if "small disk" not in FAULTS[name].needs or may_mount()]
+    left_out = sorted({*attack.faults} - {*faults})
+    if not faults:
         return Report(
             attack=attack, struck=[], broken=[], counts={}, looked_at={}, settled_s=0, took_s=0, left_out=left_out
         )
-    needs = frozenset[str]().union(*(BLOWS[name].needs for name in blows))
+    needs = frozenset[str]().union(*(FAULTS[name].needs for name in faults))
     rig = Rig(directory, attack.seed, rate=attack.rate, needs=needs, spare=spare)
     struck: list[Struck] = []
 
-    async def strike(rig: Rig) -> None:
+    async def inject(rig: Rig) -> None:
         start = trio.current_time()
         if replay is not None:
             for each in replay:
@@ -110,9 +110,9 @@ async def run(
             return
         number = 0
         while number < BLOWS_MIN or trio.current_time() - start < attack.seconds:
-            chance = rig.chance(number)
-            name = chance.choice(blows)
-            await trio.sleep(chance.uniform(*attack.gap_s))
+            rng = rig.rng(number)
+            name = rng.choice(faults)
+            await trio.sleep(rng.uniform(*attack.gap_s))
             await _strike(rig, number, name, start, struck)
             number += 1
 
@@ -120,10 +120,10 @@ async def run(
     looked_at: dict[str, int] = {}
     try:
         try:
-            await rig.run(strike, watch)
+            await rig.run(inject, watch)
         except* NotSettled as group:
             broken += [str(error) for error in group.exceptions]
-        lenient = CLOCK_BACK if "database-clock" in blows else frozenset[str]()
+        lenient = CLOCK_BACK if "database-clock" in faults else frozenset[str]()
         more, looked_at = judge(rig.dsn, directory / "journals", lenient)
         broken += more
         more, counts_of_unkeyed = counted(rig.dsn, directory / "journals")
@@ -143,10 +143,10 @@ async def run(
 
 async def _strike(rig: Rig, number: int, name: str, start: float, struck: list[Struck]) -> None:
     at = round(trio.current_time() - start, 2)
-    chance = rig.chance(number)
-    chance.choice([0])  # not the numbers that chose the blow
-    detail = await BLOWS[name].strike(rig, chance)
-    rig.counts["blows"] += 1
+    rng = rig.rng(number)
+    rng.choice([0])  # not the numbers that chose the fault
+    detail = await FAULTS[name].inject(rig, rng)
+    rig.counts["faults"] += 1
     struck.append(Struck(at, number, name, detail))
 
 

@@ -30,10 +30,10 @@ SPIN_TURNS = 1_000_000
 WARM_UP_SHARE = 0.1
 RATE = 4.0
 GAP_S = (4.0, 16.0)
-"""Between two blows: time enough for latencies that are not those of the faults."""
+"""Between two faults: time enough for latencies that are not those of the faults."""
 TABLES = ("token", "ready", "timer", "job_note", "buffered_signal", "instance_key", "engine")
 """Those that hold what is open only."""
-BLOWS = (
+FAULTS = (
     "kill-engine", "stop-engine", "pause-engine", "kill-worker", "pause-worker", "terminate-backends", "kill-backend",
     "stop-postgres", "pause-postgres", "slow-postgres", "lock-tables", "read-only", "database-network",
     "engine-network",
@@ -66,6 +66,8 @@ class Limit(NamedTuple):
     """Whether ``last`` may be larger as the machine got slower."""
 
 
+# What the lambdas take stands in `Limit`, which pyright does not carry through a NamedTuple:
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 LIMITS = (
     Limit("memory of the engine [MB]", lambda sample: sample.engine_bytes / 1e6, 1.10, 8),
     Limit("open files of the engine", lambda sample: sample.files, 1.0, 8),
@@ -108,7 +110,7 @@ async def soak(directory: Path, seed: str, seconds: float, rate: float) -> SoakR
             with suppress(psycopg.Error, OSError):
                 samples.append(_look(rig, load, trio.current_time() - start))
 
-    report = await run(Attack("soak", BLOWS, seed, seconds, rate, GAP_S), directory, watch=sample, spare=1)
+    report = await run(Attack("soak", FAULTS, seed, seconds, rate, GAP_S), directory, watch=sample, spare=1)
     return SoakReport(report=report, samples=samples, trends=trends(samples))
 
 

@@ -1,6 +1,6 @@
 """Starts and signals without a key, counted one by one: what was answered was done once, what was not at most once.
 
-Each call is one exchange, which nobody repeats. The workflows are of this module (their ids begin with ``blow-``): one
+Each call is one exchange, which nobody repeats. The workflows are of this module (their ids begin with ``fault-``): one
 that ends at once and one that does not start a job (both lanes), and a loop that every signal takes round once.
 """
 
@@ -21,14 +21,14 @@ from penstock.testing.definitions import Json, definition, end, service, step
 RATE = 6.0
 """Calls per second, of all kinds."""
 CALL_TIMEOUT_S = 15.0
-WIDE, NARROW, LOOP = "blow-wide", "blow-narrow", "blow-loop"
+WIDE, NARROW, LOOP = "fault-wide", "fault-narrow", "fault-loop"
 LOOPS = 3
 CANCEL_PAUSE_S = 0.1
 
 _STARTS = "SELECT business_key, count(*) FROM instance WHERE business_key LIKE 'unkeyed-%' GROUP BY 1"
 _SIGNALS = """
 SELECT h.output ->> 'signal', count(*) FROM history h JOIN instance i ON i.id = h.instance_id
-JOIN definition d ON d.key = i.definition WHERE d.id = 'blow-loop' AND h.step = 0 AND h.output ? 'signal' GROUP BY 1"""
+JOIN definition d ON d.key = i.definition WHERE d.id = 'fault-loop' AND h.step = 0 AND h.output ? 'signal' GROUP BY 1"""
 _OPEN = """SELECT to_hex(i.id) FROM instance i JOIN definition d ON d.key = i.definition
 WHERE i.status = 0 AND d.id = ANY(%s)"""
 

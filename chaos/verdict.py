@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
@@ -23,7 +23,7 @@ COMPLETED, FAILED, CANCELLED = 1, 2, 3
 JOB_STEPS = {
     (name, str(step["id"]))
     for name, workflow in WORKFLOWS.items()
-    for step in workflow.definition["steps"]  # type: ignore[attr-defined]
+    for step in cast("list[dict[str, Any]]", workflow.definition["steps"])
     if step["type"] == "SERVICE_TASK"
 }
 PERMITTED = {
@@ -38,7 +38,7 @@ SELECT to_hex(h.instance_id), to_hex(h.instance_id) || '-' || to_hex(h.token_id)
 FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition
 CROSS JOIN LATERAL (SELECT h.seq, h.step::int UNION ALL
   SELECT h.pos, h.end_step::int WHERE h.end_step IS NOT NULL) x (seq, step)
-WHERE d.id NOT LIKE 'blow-%'
+WHERE d.id NOT LIKE 'fault-%'
 """
 _INSTANCES = """
 SELECT to_hex(i.id), d.id, i.status, i.business_key, to_hex(i.parent_id), i.failure,
@@ -46,7 +46,7 @@ SELECT to_hex(i.id), d.id, i.status, i.business_key, to_hex(i.parent_id), i.fail
     || coalesce((SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.output IS NOT NULL AND h.pos > i.folded_pos), '{}')
 FROM instance i JOIN definition d ON d.key = i.definition
-WHERE d.id NOT LIKE 'blow-%'
+WHERE d.id NOT LIKE 'fault-%'
 """
 
 
@@ -115,11 +115,11 @@ def judge(dsn: str, journals: Path, lenient: frozenset[str] = frozenset()) -> tu
 
 def started_once(evidence: Evidence) -> Iterator[str]:
     """Every start that was asked for is one instance; every answer to it named that one."""
-    by_key = defaultdict(set)
+    by_key: defaultdict[Any, set[Any]] = defaultdict(set)
     for instance in evidence.instances.values():
         if instance.parent is None:
             by_key[instance.key].add(instance.id)
-    answered = defaultdict(set)
+    answered: defaultdict[Any, set[Any]] = defaultdict(set)
     for event in evidence.of("started"):
         answered[event["key"]].add(event["instance"])
     for event in evidence.of("starting"):
@@ -217,7 +217,7 @@ def answers_agree(evidence: Evidence) -> Iterator[str]:
 
 def attempts_are_one_workers(evidence: Evidence) -> Iterator[str]:
     """No attempt of a job is handed to two workers."""
-    holders = defaultdict(set)
+    holders: defaultdict[Any, set[Any]] = defaultdict(set)
     for event in evidence.of("effect"):
         holders[event["job"], event["attempt"]].add(event["worker"])
     for (job, attempt), workers in holders.items():

@@ -1,7 +1,7 @@
-"""Blows against waiting: what one engine is in the middle of, or one job, must not hold up the others.
+"""Faults against waiting: what one engine is in the middle of, or one job, must not hold up the others.
 
 Each looks at calls of a bystander meanwhile: calls through another engine, of workflows that only it knows (their ids
-begin with ``blow-``, and the verdict leaves them out). What a bystander had to wait for goes into ``rig.complaints``.
+begin with ``fault-``, and the verdict leaves them out). What a bystander had to wait for goes into ``rig.complaints``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 USUAL_S, WORST_S = 1.0, 4.0
 """How long a bystander's calls may take: half of each kind, and all of them (the machine may be busy with others)."""
-PROBE, BURST, BEATEN = "blow-probe", "blow-burst", "blow-beaten"
+PROBE, BURST, BEATEN = "fault-probe", "fault-burst", "fault-beaten"
 WORKER = "bystander"
 CATCH_TRIES = 200
 HELD_MAX = 5
@@ -123,10 +123,10 @@ def _held_instances(rig: Rig) -> Sequence[str]:
     return [str(row[0]) for row in found]
 
 
-async def _stop_in_transaction(rig: Rig, engine: EngineProcess, chance: random.Random) -> bool:
+async def _stop_in_transaction(rig: Rig, engine: EngineProcess, rng: random.Random) -> bool:
     """SIGSTOP just when the engine has a transaction open that waits for it."""
     for _ in range(CATCH_TRIES):
-        await trio.sleep(chance.uniform(0, 0.03))
+        await trio.sleep(rng.uniform(0, 0.03))
         engine.signal(signal.SIGSTOP)
         await trio.sleep(0.05)  # what the server was doing for it is done
         if _in_transaction(rig):
@@ -135,12 +135,12 @@ async def _stop_in_transaction(rig: Rig, engine: EngineProcess, chance: random.R
     return False
 
 
-async def pause_in_transaction(rig: Rig, chance: random.Random) -> str:
+async def pause_in_transaction(rig: Rig, rng: random.Random) -> str:
     """Beyond the time for which a transaction may be silent; calls for the same instances through the other engine."""
-    stopped, other = chance.sample(rig.engines, 2)
+    stopped, other = rng.sample(rig.engines, 2)
     async with bystander(rig, other, PROBE, "while another engine was stopped in a transaction") as probe:
         try:
-            if not await _stop_in_transaction(rig, stopped, chance):
+            if not await _stop_in_transaction(rig, stopped, rng):
                 return f"{stopped.name} was not met in a transaction"
             rig.counts["engines stopped in a transaction"] += 1
             held = _held_instances(rig)
@@ -164,9 +164,9 @@ async def _call_for(client: Client, instance: str) -> None:
         await client.signal(instance, "no such step")
 
 
-async def burst_on_drained(rig: Rig, chance: random.Random) -> str:
+async def burst_on_drained(rig: Rig, rng: random.Random) -> str:
     """The planner is told that the tables are drained, as an analyze of an empty queue does; then many jobs come."""
-    engine = chance.choice(rig.engines)
+    engine = rng.choice(rig.engines)
     async with bystander(rig, engine, BURST, "in a burst on tables that were analyzed when drained") as found:
         try:
             _rows(
@@ -187,9 +187,9 @@ async def burst_on_drained(rig: Rig, chance: random.Random) -> str:
     return f"{engine.name}, {done} jobs"
 
 
-async def beat_through_both(rig: Rig, chance: random.Random) -> str:
+async def beat_through_both(rig: Rig, rng: random.Random) -> str:
     """One job, heart-beaten through both engines at once, over ends of its lease: it stays its worker's."""
-    seconds = chance.uniform(4, 8)
+    seconds = rng.uniform(4, 8)
     one, two = rig.engines[:2]
     beats = 0
     async with (
@@ -210,23 +210,23 @@ async def beat_through_both(rig: Rig, chance: random.Random) -> str:
         end = trio.current_time() + seconds
         while trio.current_time() < end:
             async with trio.open_nursery() as nursery:
-                for client in (found.client, other) * chance.randint(1, 3):
+                for client in (found.client, other) * rng.randint(1, 3):
                     nursery.start_soon(beat, client)
-            await trio.sleep(chance.choice([0, 0, 0.02, 1.3]))  # beyond the lease now and then
-        await chance.choice([found.client, other]).complete_job(job.id, WORKER)
+            await trio.sleep(rng.choice([0, 0, 0.02, 1.3]))  # beyond the lease now and then
+        await rng.choice([found.client, other]).complete_job(job.id, WORKER)
     rig.counts["heartbeats of one job"] += beats
     return f"{seconds:.1f} s, {beats} heartbeats"
 
 
-async def roll_over(rig: Rig, chance: random.Random) -> str:
+async def roll_over(rig: Rig, rng: random.Random) -> str:
     """A night passes for engines and database; the next partitions are made at the start of an engine, under load."""
     assert rig.clock is not None
     assert rig.clock_file is not None
     rig.clock.advance(DAY_S)
     rig.clock_file.write_text(str(float(rig.clock_file.read_text() or 0) + DAY_S))
     rig.counts["nights"] += 1
-    await trio.sleep(chance.uniform(0.2, 1.5))
-    engine = chance.choice(rig.engines)
+    await trio.sleep(rng.uniform(0.2, 1.5))
+    engine = rng.choice(rig.engines)
     await engine.stop()
     engine.spawn()
     await engine.wait_ready()

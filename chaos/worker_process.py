@@ -113,20 +113,20 @@ class Workers:
                 await self._do(client, worker, job)
 
     async def _do(self, client: Client, worker: str, job: Job) -> None:
-        chance = self._chance(job).random()
-        if job.step_id == DOOMED and chance < DOOMED_SHARE:
+        rng = self._chance(job).random()
+        if job.step_id == DOOMED and rng < DOOMED_SHARE:
             await self._fail(client, worker, job, retryable=False)
-        elif chance < 0.08 and job.retries_remaining:
+        elif rng < 0.08 and job.retries_remaining:
             await self._fail(client, worker, job, retryable=True)
-        elif chance < 0.10:
+        elif rng < 0.10:
             return  # forgotten: its lease will end
         else:
-            if chance < 0.2:
+            if rng < 0.2:
                 await self._heartbeat(client, worker, job)
-            if chance < 0.3:
+            if rng < 0.3:
                 await self._complete(client, f"{STRANGER}-{worker}", job, attempt=None)
             await self._complete(client, worker, job, attempt=job.attempt)
-            if chance > 0.8:
+            if rng > 0.8:
                 await self._complete(client, worker, job, attempt=job.attempt)
 
     async def _complete(self, client: Client, worker: str, job: Job, attempt: int | None) -> None:
@@ -163,11 +163,11 @@ class Workers:
             failed: list[Job] = []
             back: list[Job] = []
             for job in jobs:
-                chance = self._chance(job).random()
-                if chance < 0.08 and job.retries_remaining:
+                rng = self._chance(job).random()
+                if rng < 0.08 and job.retries_remaining:
                     failed.append(job)
                 else:
-                    (back if chance > 0.95 else done).append(job)
+                    (back if rng > 0.95 else done).append(job)
             if done:
                 results = [
                     Completion(job_id=job.id, attempt=job.attempt, variables={job.step_id: f"{worker}:{job.attempt}"})
@@ -200,11 +200,11 @@ class Workers:
         @worker.handler("sdk")
         async def work(context: JobContext) -> dict[str, str]:
             self._take(name, context.job, None)
-            chance = self._chance(context.job).random()
-            if chance < 0.05 and context.retries_remaining:
+            rng = self._chance(context.job).random()
+            if rng < 0.05 and context.retries_remaining:
                 raise ConnectionError("meant to fail")
-            if chance > 0.97:
-                await context.report(progress=chance)
+            if rng > 0.97:
+                await context.report(progress=rng)
             return {context.step_id: f"{name}:{context.attempt}"}
 
         await worker.run(handle_signals=False)

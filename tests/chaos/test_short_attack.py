@@ -1,4 +1,4 @@
-"""Some seconds of `python -m chaos` in the suite, from a fixed seed: all blows mixed, on real processes."""
+"""Some seconds of `python -m chaos` in the suite, from a fixed seed: all faults mixed, on real processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.blows import BLOWS
+from chaos.faults import FAULTS
 from chaos.runner import Attack, Report, Struck, attacks, new_directory, remove_directory, run
 from chaos.waits import BURST_ITEMS
 
@@ -32,7 +32,7 @@ def show(report: Report) -> str:
 async def test_the_guarantees_hold_under_attack(directory: Path) -> None:
     report = await run(Attack("short", QUICK, "suite-1", SECONDS, RATE), directory)
     assert not report.broken, show(report)
-    assert report.counts["blows"] >= 2
+    assert report.counts["faults"] >= 2
     assert report.looked_at["histories"] >= 20
 
 
@@ -41,8 +41,8 @@ WAITS = ("pause-in-transaction", "burst-on-drained", "beat-through-both", "night
 
 @pytest.mark.slow
 async def test_work_in_the_middle_holds_up_nobody_else(directory: Path) -> None:
-    blows = [Struck(0.1, number, name) for number, name in enumerate(WAITS)]
-    report = await run(Attack("waits", WAITS, "suite-3", 1, RATE), directory, replay=blows)
+    faults = [Struck(0.1, number, name) for number, name in enumerate(WAITS)]
+    report = await run(Attack("waits", WAITS, "suite-3", 1, RATE), directory, replay=faults)
     assert not report.broken, show(report)
     assert report.counts["engines stopped in a transaction"] == 1, show(report)
     assert report.counts["jobs in bursts"] == BURST_ITEMS
@@ -63,7 +63,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_around_a_commit(directory
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [*BLOWS, "everything"])
+@pytest.mark.parametrize("name", [*FAULTS, "everything"])
 async def test_attack(directory: Path, name: str) -> None:
     (attack,) = attacks([name], "chaos-1", 15)
     report = await run(attack, directory)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 
 import trio
 
-from penstock.kafka.record import Outcome, Record, Result
+from penstock.kafka.record import PublishOutcome, Record, Result
 from penstock.wire.codec import decode_message
 from penstock.wire.workflow_v1 import JobDispatchEvent
 
-ACKED = Result(Outcome.ACKED)
-UNKNOWN = Result(Outcome.UNKNOWN, "REQUEST_TIMED_OUT", "no answer")
-NO_TOPIC = Result(Outcome.TOPIC_REFUSED, "UNKNOWN_TOPIC_OR_PARTITION", "no such topic")
-TOO_LARGE = Result(Outcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE", "too large")
+ACKED = Result(PublishOutcome.ACKED)
+UNKNOWN = Result(PublishOutcome.UNKNOWN, "REQUEST_TIMED_OUT", "no answer")
+NO_TOPIC = Result(PublishOutcome.TOPIC_REFUSED, "UNKNOWN_TOPIC_OR_PARTITION", "no such topic")
+TOO_LARGE = Result(PublishOutcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE", "too large")
 
 
 def event_of(record: Record) -> JobDispatchEvent:
@@ -39,7 +39,9 @@ class FakeProducer:
             await self.gate.wait()
         results = [self.answer(record) for record in records]
         self.log += [
-            event_of(record) for record, result in zip(records, results, strict=True) if result.outcome is Outcome.ACKED
+            event_of(record)
+            for record, result in zip(records, results, strict=True)
+            if result.outcome is PublishOutcome.ACKED
         ]
         return results
 

@@ -14,9 +14,9 @@ from penstock.engine.aside import Aside
 from penstock.engine.engine import Engine
 from penstock.metrics import Metrics
 from penstock.metrics.registry import MAX_ROWS_ASIDE
+from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
-from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.retention import Retention
 from penstock.testing.definitions import definition, end, linear, step
 from tests.dispatch.conftest import MakeKafka
@@ -134,13 +134,13 @@ async def test_a_job_that_can_not_be_moved_to_the_queue(make_driver: MakeDriver,
     tokens = await jobs(kafka)
     driver = make_driver()
     break_rows(driver, "INSERT", "ready", "token_id", tokens[0], tokens[11])
-    leftovers = Leftovers(driver.engine)
+    migration = DispatchMigration(driver.engine)
     with trio.fail_after(20):
-        while await leftovers.run_once():
+        while await migration.run_once():
             pass
     assert driver.rows("SELECT token_id FROM dispatch_outbox ORDER BY 1") == [(tokens[0],), (tokens[11],)]
     assert driver.rows("SELECT count(*) FROM ready") == [(JOBS - 2,)]
-    assert listed(driver.engine, "leftovers") == [f"token {tokens[0]:x}", f"token {tokens[11]:x}"]
+    assert listed(driver.engine, "dispatch migration") == [f"token {tokens[0]:x}", f"token {tokens[11]:x}"]
 
 
 async def test_a_job_that_can_not_be_moved_to_the_outbox(make_driver: MakeDriver, make_kafka: MakeKafka) -> None:
@@ -148,12 +148,12 @@ async def test_a_job_that_can_not_be_moved_to_the_outbox(make_driver: MakeDriver
     tokens = await jobs(driver)
     kafka = make_kafka()
     break_rows(kafka, "INSERT", "dispatch_outbox", "token_id", tokens[4])
-    leftovers = Leftovers(kafka.engine)
+    migration = DispatchMigration(kafka.engine)
     with trio.fail_after(20):
-        while await leftovers.run_once():
+        while await migration.run_once():
             pass
     assert kafka.rows("SELECT token_id FROM ready") == [(tokens[4],)]
-    assert listed(kafka.engine, "leftovers") == [f"token {tokens[4]:x}"]
+    assert listed(kafka.engine, "dispatch migration") == [f"token {tokens[4]:x}"]
 
 
 async def test_a_row_of_the_outbox_that_can_not_be_taken(make_kafka: MakeKafka) -> None:

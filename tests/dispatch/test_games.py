@@ -97,7 +97,7 @@ class PlayedThroughKafka(Played):
                 await self.broker.drain()
             case 1:
                 async with self.broker.moving, self.engine.engine.database.connection() as connection:
-                    await outbox_store.move_leftovers(connection, 50, (), to_outbox=self.source.random() < 0.5)
+                    await outbox_store.migrate_dispatch(connection, 50, (), to_outbox=self.source.random() < 0.5)
             case 2:
                 await self.pass_deadlines()
             case _:

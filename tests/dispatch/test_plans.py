@@ -61,7 +61,7 @@ async def end_dispatches(connection: TrioConnection) -> int:
 
 
 def moving(*, to_outbox: bool) -> Callable[[TrioConnection], Awaitable[Any]]:
-    return lambda connection: outbox.move_leftovers(connection, 1000, (), to_outbox=to_outbox)
+    return lambda connection: outbox.migrate_dispatch(connection, 1000, (), to_outbox=to_outbox)
 
 
 CASES = {

@@ -12,8 +12,8 @@ from penstock.core.topic import topic_of
 from penstock.errors import LeaseLost
 from penstock.kafka import relay
 from penstock.kafka.record import Result
+from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
-from penstock.runtime.leftovers import Leftovers
 from penstock.testing.definitions import definition, end, service
 from penstock.wire.model import Completion, Failure, Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
@@ -417,7 +417,7 @@ async def test_a_job_whose_definition_cannot_be_read_holds_nothing_up(kafka: Kaf
 async def test_a_job_type_that_names_no_topic_is_refused_here(kafka: KafkaDriver, make_driver: MakeDriver) -> None:
     polling = make_driver()
     await polling.run(definition(service("a", "end", job_type="no topic"), end()))
-    await Leftovers(kafka.engine).run_once()
+    await DispatchMigration(kafka.engine).run_once()
     await kafka.run(LINE)
     await kafka.drain()
     assert [event.job_type for event in kafka.producer.sent] == ["a"]

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from penstock.errors import Conflict, DispatchModeConflict
-from penstock.runtime import leftovers, membership
-from penstock.runtime.leftovers import Leftovers
+from penstock.runtime import dispatch_migration, membership
+from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.membership import Membership, Superseded
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end
@@ -27,7 +27,7 @@ ONE = definition(task("a", retryCount=3), end(), definition_id="one")
 
 
 async def move_all(driver: Driver) -> int:
-    mover = Leftovers(driver.engine)
+    mover = DispatchMigration(driver.engine)
     moved = 0
     while batch := await mover.run_once():
         moved += batch
@@ -155,7 +155,7 @@ async def test_a_job_moved_and_taken_together_is_in_one_place(
     make_driver: MakeDriver, make_kafka: MakeKafka, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine of the old mode that was taken for dead polls on while its jobs are moved."""
-    monkeypatch.setattr(leftovers, "BATCH_ROWS", 3)
+    monkeypatch.setattr(dispatch_migration, "BATCH_ROWS", 3)
     polling, kafka = make_driver(), make_kafka()
     instances = await start(polling, 40)
     polled: list[str] = []
@@ -175,7 +175,7 @@ async def test_commits_of_an_engine_in_the_old_mode_are_found(make_driver: MakeD
     assert await move_all(kafka) == 0
     late = await start(polling)
     woken: list[bool] = []
-    mover = Leftovers(kafka.engine)
+    mover = DispatchMigration(kafka.engine)
     mover.on_moved = lambda: woken.append(True)
     assert await mover.run_once() == 1
     assert woken == [True]
@@ -198,20 +198,20 @@ async def test_a_late_result_of_a_moved_job_voids_its_row(make_driver: MakeDrive
 async def test_moving_is_batched_and_one_engines_at_a_time(
     make_driver: MakeDriver, make_kafka: MakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "BATCH_ROWS", 10)
+    monkeypatch.setattr(dispatch_migration, "BATCH_ROWS", 10)
     polling = make_driver()
     instances = await start(polling, 25)
     one, two = make_kafka(), make_kafka()
     moved: list[int] = []
 
     async def move(kafka: KafkaDriver) -> None:
-        moved.append(await Leftovers(kafka.engine).run_once())
+        moved.append(await DispatchMigration(kafka.engine).run_once())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(move, one)
         nursery.start_soon(move, two)
     assert moved == [10, 10]
-    assert await Leftovers(one.engine).run_once() == 5
+    assert await DispatchMigration(one.engine).run_once() == 5
     assert await finish_published(one) == instances
 
 

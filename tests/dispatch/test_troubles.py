@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.kafka import troubles
-from penstock.kafka.record import Outcome
+from penstock.kafka.record import PublishOutcome
 from penstock.kafka.troubles import Troubles
 
 
-@pytest.mark.parametrize(("outcome", "longest_s"), [(Outcome.UNKNOWN, 5), (Outcome.TOPIC_REFUSED, 30)])
-def test_pauses_of_a_job_type_double_until_a_success(outcome: Outcome, longest_s: float) -> None:
+@pytest.mark.parametrize(("outcome", "longest_s"), [(PublishOutcome.UNKNOWN, 5), (PublishOutcome.TOPIC_REFUSED, 30)])
+def test_pauses_of_a_job_type_double_until_a_success(outcome: PublishOutcome, longest_s: float) -> None:
     waiting, pauses, now = Troubles(), [], 0.0
     for _ in range(12):
         waiting.note_type(1, outcome, now)
@@ -25,7 +25,7 @@ def test_pauses_of_a_job_type_double_until_a_success(outcome: Outcome, longest_s
 
 def test_a_job_type_without_an_answer_is_due_later() -> None:
     waiting = Troubles()
-    waiting.note_type(1, Outcome.UNKNOWN, 0)
+    waiting.note_type(1, PublishOutcome.UNKNOWN, 0)
     assert waiting.take_due(0.05) == []
     assert waiting.take_due(0.1) == [1]
     assert waiting.take_due(0.15) == []

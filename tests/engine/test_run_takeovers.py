@@ -190,7 +190,7 @@ async def test_in_kafka_mode_runs_still_wait_in_the_queue(make_driver: MakeDrive
     assert driver.rows(where) == [(1, 0)]
     async with driver.engine.database.connection() as connection:
         assert not await outbox_store.anything_left(connection, to_outbox=True)
-        assert await outbox_store.move_leftovers(connection, 10, (), to_outbox=True) == 0
+        assert await outbox_store.migrate_dispatch(connection, 10, (), to_outbox=True) == 0
         assert await outbox_store.dispatched_types(connection) == []
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)

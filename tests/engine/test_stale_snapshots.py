@@ -165,7 +165,7 @@ async def test_a_row_taken_while_it_moves_becomes_a_queued_job(
 
     async def late() -> None:
         async with driver.engine.database.connection() as connection:
-            assert await outbox.move_leftovers(connection, 10, (), to_outbox=False) == 1
+            assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
 
     async def taken() -> None:
         async with old.engine.database.connection() as connection:
@@ -195,7 +195,7 @@ async def test_a_row_moved_while_it_is_taken_is_not_dispatched(
 
     async def moved() -> None:
         async with driver.engine.database.connection() as connection:
-            assert await outbox.move_leftovers(connection, 10, (), to_outbox=False) == 1
+            assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
 
     await HeldUp(old, "take_outbox", b"ORDER BY o.id LIMIT $2::int) o", outbox).run(late, moved)
     assert driver.rows("SELECT state FROM token") == [(0,)]

@@ -12,7 +12,7 @@ import trio.testing
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
-from penstock.kafka.record import Outcome, Record
+from penstock.kafka.record import PublishOutcome, Record
 from penstock.kafka.session import Session
 from penstock.metrics import Metrics
 from penstock.settings import DispatchMode, Settings
@@ -45,7 +45,7 @@ def records(topic: str, *values: str, key: str = "instance-1") -> list[Record]:
     return [Record(topic, key.encode(), value.encode(), headers) for value in values]
 
 
-def outcomes(results) -> list[Outcome]:
+def outcomes(results) -> list[PublishOutcome]:
     return [result.outcome for result in results]
 
 
@@ -54,7 +54,7 @@ async def test_records_arrive_with_key_and_headers_in_the_order_given(broker, to
     values = [f"value {n}" for n in range(300)]
     async with running(settings_for(broker.bootstrap)) as producer:
         results = await producer.publish(records(topic, *values))
-        assert outcomes(results) == [Outcome.ACKED] * 300
+        assert outcomes(results) == [PublishOutcome.ACKED] * 300
         assert producer.away() is None
     log = await topics.read(topic)
     assert [record.value.decode() for record in log] == values
@@ -71,7 +71,7 @@ async def test_a_missing_topic_is_refused_without_delaying_others(broker, topics
         began = time.monotonic()
         results = await producer.publish(batch)
         assert time.monotonic() - began < 20  # aiokafka alone waits 40 s
-        assert outcomes(results) == [Outcome.ACKED, Outcome.TOPIC_REFUSED, Outcome.ACKED]
+        assert outcomes(results) == [PublishOutcome.ACKED, PublishOutcome.TOPIC_REFUSED, PublishOutcome.ACKED]
         assert results[1].code == "UNKNOWN_TOPIC_OR_PARTITION"
         assert producer._metrics.producer_errors["UNKNOWN_TOPIC_OR_PARTITION"]._value.get() == 1
         assert producer.away() is None
@@ -81,9 +81,9 @@ async def test_a_missing_topic_is_refused_without_delaying_others(broker, topics
 async def test_a_topic_made_later_is_found(broker, topics):
     async with running(settings_for(broker.bootstrap)) as producer:
         name = f"{topics.prefix}.later"
-        assert outcomes(await producer.publish(records(name, "early"))) == [Outcome.TOPIC_REFUSED]
+        assert outcomes(await producer.publish(records(name, "early"))) == [PublishOutcome.TOPIC_REFUSED]
         await topics.make("later")
-        assert outcomes(await producer.publish(records(name, "late"))) == [Outcome.ACKED]
+        assert outcomes(await producer.publish(records(name, "late"))) == [PublishOutcome.ACKED]
     assert await topics.values(name) == [b"late"]
 
 
@@ -91,7 +91,7 @@ async def test_a_record_over_the_setting_is_refused_unsent_and_alone(broker, top
     topic = await topics.make()
     async with running(settings_for(broker.bootstrap, kafka_max_record_bytes=20_000)) as producer:
         results = await producer.publish(records(topic, "a", "x" * 20_000, "b"))
-        assert outcomes(results) == [Outcome.ACKED, Outcome.RECORD_REFUSED, Outcome.ACKED]
+        assert outcomes(results) == [PublishOutcome.ACKED, PublishOutcome.RECORD_REFUSED, PublishOutcome.ACKED]
         assert results[1].code == "MESSAGE_TOO_LARGE"
     assert await topics.values(topic) == [b"a", b"b"]
 
@@ -101,16 +101,16 @@ async def test_too_large_a_record_breaks_nothing_for_long(broker, topics):
     large = "x" * (MAX_MESSAGE_BYTES + 1)
     async with running(settings_for(broker.bootstrap)) as producer:
         first = await producer.publish(records(topic, "a", large, "b"))
-        assert outcomes(first)[:2] == [Outcome.ACKED, Outcome.RECORD_REFUSED]
+        assert outcomes(first)[:2] == [PublishOutcome.ACKED, PublishOutcome.RECORD_REFUSED]
         # What follows a refused batch has a gap in front: it is sent again, through a new client.
 
         async def published() -> bool:
-            return outcomes(await producer.publish(records(topic, "b")))[0] is Outcome.ACKED
+            return outcomes(await producer.publish(records(topic, "b")))[0] is PublishOutcome.ACKED
 
         await wait_until(published)
         # The size is remembered: the same record again costs its neighbours nothing.
         results = await producer.publish(records(topic, "c", large, "d"))
-        assert outcomes(results) == [Outcome.ACKED, Outcome.RECORD_REFUSED, Outcome.ACKED]
+        assert outcomes(results) == [PublishOutcome.ACKED, PublishOutcome.RECORD_REFUSED, PublishOutcome.ACKED]
     assert [value for value in await topics.values(topic) if len(value) > 1] == []
     assert (await topics.values(topic))[-2:] == [b"c", b"d"]
 
@@ -122,7 +122,7 @@ async def test_missing_topics_are_listed_and_created_on_request(broker, topics):
         assert await producer.missing_topics([there, *wanted]) == sorted(wanted)
         assert await producer.create_topics([there, *wanted]) == {}
         assert await producer.missing_topics([there, *wanted]) == []
-        assert outcomes(await producer.publish(records(wanted[0], "1"))) == [Outcome.ACKED]
+        assert outcomes(await producer.publish(records(wanted[0], "1"))) == [PublishOutcome.ACKED]
         refused = await producer.create_topics(["not a name", f"{topics.prefix}.c"])
         assert refused.keys() == {"not a name"}
         assert "INVALID_TOPIC_EXCEPTION" in refused["not a name"]
@@ -150,7 +150,7 @@ async def test_what_does_not_speak_kafka_is_no_broker():
 async def test_publishing_before_a_connection_stands_says_unknown():
     producer = KafkaProducer(settings_for("127.0.0.1:9"), Metrics("test"))
     [result] = await producer.publish(records("t", "1"))
-    assert (result.outcome, result.code) == (Outcome.UNKNOWN, "NOT_CONNECTED")
+    assert (result.outcome, result.code) == (PublishOutcome.UNKNOWN, "NOT_CONNECTED")
     assert producer.away() == "not connected yet"
     with pytest.raises(BrokerUnavailable):
         await producer.missing_topics(["t"])
@@ -164,7 +164,7 @@ async def test_a_cancelled_batch_leaves_a_producer_that_works(broker, topics):
                 await producer.publish(records(topic, *[f"{round_}-{n}" for n in range(50)]))
 
         async def published() -> bool:
-            return outcomes(await producer.publish(records(topic, "last")))[0] is Outcome.ACKED
+            return outcomes(await producer.publish(records(topic, "last")))[0] is PublishOutcome.ACKED
 
         await wait_until(published)
     assert (await topics.values(topic))[-1] == b"last"
@@ -187,7 +187,7 @@ async def test_a_restarted_broker_has_all_that_was_acked(own_broker):
                 results = await producer.publish(
                     [record for value in values for record in records(topic, value, key=value)]
                 )
-                acked.extend(v for v, r in zip(values, results, strict=True) if r.outcome is Outcome.ACKED)
+                acked.extend(v for v, r in zip(values, results, strict=True) if r.outcome is PublishOutcome.ACKED)
                 await trio.sleep(0.01)
 
         async def away() -> bool:
@@ -214,7 +214,7 @@ async def test_a_restarted_broker_has_all_that_was_acked(own_broker):
 async def test_closing_is_bounded_while_the_broker_is_down(own_broker):
     topic = await Topics(own_broker.bootstrap).make()
     async with running(settings_for(own_broker.bootstrap)) as producer:
-        assert outcomes(await producer.publish(records(topic, "1"))) == [Outcome.ACKED]
+        assert outcomes(await producer.publish(records(topic, "1"))) == [PublishOutcome.ACKED]
         await trio.to_thread.run_sync(own_broker.kill)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.publish, records(topic, "2"))
@@ -228,9 +228,9 @@ async def test_a_paused_broker_is_waited_for_within_the_time_out(own_broker):
     topics = Topics(own_broker.bootstrap)
     topic = await topics.make()
     async with running(settings_for(own_broker.bootstrap)) as producer:
-        assert outcomes(await producer.publish(records(topic, "1"))) == [Outcome.ACKED]
+        assert outcomes(await producer.publish(records(topic, "1"))) == [PublishOutcome.ACKED]
         own_broker.pause()
-        results: list[Outcome] = []
+        results: list[PublishOutcome] = []
 
         async def publish() -> None:
             results.extend(outcomes(await producer.publish(records(topic, "2", "3"))))
@@ -239,7 +239,7 @@ async def test_a_paused_broker_is_waited_for_within_the_time_out(own_broker):
             nursery.start_soon(publish)
             await trio.sleep(2)  # longer than anything but the time-out
             own_broker.resume()
-        assert results == [Outcome.ACKED] * 2
+        assert results == [PublishOutcome.ACKED] * 2
     assert await topics.values(topic) == [b"1", b"2", b"3"]
 
 
@@ -262,7 +262,7 @@ async def test_a_silent_seed_broker_does_not_hide_the_others(broker, topics):
     began = time.monotonic()
     async with running(settings) as producer:
         assert time.monotonic() - began < 20
-        assert outcomes(await producer.publish(records(topic, "1"))) == [Outcome.ACKED]
+        assert outcomes(await producer.publish(records(topic, "1"))) == [PublishOutcome.ACKED]
     await silent.aclose()
 
 
@@ -282,7 +282,7 @@ async def test_a_client_that_breaks_unexpectedly_is_replaced(broker, topics, mon
         await producer._connection.close()  # as if its thread had died
 
         async def published() -> bool:
-            return outcomes(await producer.publish(records(topic, "1")))[0] is Outcome.ACKED
+            return outcomes(await producer.publish(records(topic, "1")))[0] is PublishOutcome.ACKED
 
         await wait_until(published)
     assert next(failures, None) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import trio
@@ -10,7 +11,7 @@ import trustme
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
-from penstock.kafka.record import Outcome, Record
+from penstock.kafka.record import PublishOutcome, Record
 from penstock.kafka.security import client_options, tls_context
 from penstock.metrics import Metrics
 from penstock.settings import KafkaTransport, SaslMechanism, Secret, Settings
@@ -28,8 +29,8 @@ def ca_path(authority, tmp_path):
 
 @pytest.fixture
 def secured(broker, ca_path):
-    def make(**changes: object) -> Settings:
-        values: dict[str, object] = {
+    def make(**changes: Any) -> Settings:
+        values: dict[str, Any] = {
             "kafka_seed_brokers": (broker.sasl_bootstrap,),
             "kafka_transport": KafkaTransport.SASL_SCRAM_TLS,
             "kafka_sasl_username": USER,
@@ -37,12 +38,12 @@ def secured(broker, ca_path):
             "kafka_tls_ca_path": str(ca_path),
             "kafka_connect_timeout_seconds": 5,
         }
-        return Settings(**(values | changes))  # type: ignore[arg-type]
+        return Settings(**(values | changes))
 
     return make
 
 
-async def publish(settings: Settings, topic: str) -> Outcome:
+async def publish(settings: Settings, topic: str) -> PublishOutcome:
     producer = KafkaProducer(settings, Metrics("test"))
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: producer.run(task_status=task_status))
@@ -62,7 +63,7 @@ async def refusal(settings: Settings) -> str:
 async def test_scram_over_tls_publishes(secured, topics, mechanism, caplog):
     caplog.set_level(logging.DEBUG)
     topic = await topics.make()
-    assert await publish(secured(kafka_sasl_mechanism=mechanism), topic) is Outcome.ACKED
+    assert await publish(secured(kafka_sasl_mechanism=mechanism), topic) is PublishOutcome.ACKED
     assert await topics.values(topic) == [b"value"]
     assert PASSWORD not in caplog.text
 
@@ -70,7 +71,7 @@ async def test_scram_over_tls_publishes(secured, topics, mechanism, caplog):
 @pytest.mark.kafka
 async def test_the_certificate_may_carry_another_name_than_the_address(secured, topics):
     topic = await topics.make()
-    assert await publish(secured(kafka_tls_server_name="kafka.penstock.test"), topic) is Outcome.ACKED
+    assert await publish(secured(kafka_tls_server_name="kafka.penstock.test"), topic) is PublishOutcome.ACKED
     reason = await refusal(secured(kafka_tls_server_name="other.penstock.test"))
     assert "other.penstock.test" in reason
 

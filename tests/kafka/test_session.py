@@ -8,7 +8,7 @@ import pytest
 from aiokafka import errors
 
 from penstock.kafka import session as module
-from penstock.kafka.record import Outcome, Record
+from penstock.kafka.record import PublishOutcome, Record
 from penstock.kafka.results import code_of, result_of
 from penstock.kafka.session import Session
 from penstock.settings import Settings
@@ -49,39 +49,39 @@ async def test_a_topic_without_acknowledgements_delays_others_only_briefly(monke
     monkeypatch.setattr(module, "STRAGGLER_S", 0.05)
     published = await publish(["stuck", "good", "stuck"], timeout_s=60, stuck=None, good=1)
     stuck, good, also_stuck = published.results
-    assert good.outcome is Outcome.ACKED
+    assert good.outcome is PublishOutcome.ACKED
     assert stuck == also_stuck
-    assert (stuck.outcome, stuck.code) == (Outcome.TOPIC_REFUSED, "REQUEST_TIMED_OUT")
+    assert (stuck.outcome, stuck.code) == (PublishOutcome.TOPIC_REFUSED, "REQUEST_TIMED_OUT")
     assert published.spent
 
 
 async def test_without_acknowledgements_all_is_unknown_after_the_time_out(monkeypatch):
     monkeypatch.setattr(module, "STRAGGLER_S", 0.01)
     published = await publish(["a", "b"], timeout_s=0.1, a=None, b=None)
-    assert [result.outcome for result in published.results] == [Outcome.UNKNOWN] * 2
+    assert [result.outcome for result in published.results] == [PublishOutcome.UNKNOWN] * 2
     assert published.spent
 
 
 async def test_an_acknowledged_batch_leaves_the_session_as_it_is():
     published = await publish(["a"], a=1)
-    assert (published.results[0].outcome, published.spent) == (Outcome.ACKED, False)
+    assert (published.results[0].outcome, published.spent) == (PublishOutcome.ACKED, False)
 
 
 @pytest.mark.parametrize(
     ("error", "outcome", "code"),
     [
-        (errors.OutOfOrderSequenceNumber(), Outcome.UNKNOWN, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        (errors.ProducerFenced(), Outcome.UNKNOWN, "PRODUCER_FENCED"),
-        (errors.UnknownProducerId(), Outcome.UNKNOWN, "UNKNOWN_PRODUCER_ID"),
-        (errors.TopicAuthorizationFailedError("t"), Outcome.TOPIC_REFUSED, "TOPIC_AUTHORIZATION_FAILED"),
-        (errors.MessageSizeTooLargeError(), Outcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE"),
-        (errors.KafkaError("odd"), Outcome.UNKNOWN, "KAFKA"),
-        (ValueError("odd"), Outcome.UNKNOWN, "VALUE"),
+        (errors.OutOfOrderSequenceNumber(), PublishOutcome.UNKNOWN, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        (errors.ProducerFenced(), PublishOutcome.UNKNOWN, "PRODUCER_FENCED"),
+        (errors.UnknownProducerId(), PublishOutcome.UNKNOWN, "UNKNOWN_PRODUCER_ID"),
+        (errors.TopicAuthorizationFailedError("t"), PublishOutcome.TOPIC_REFUSED, "TOPIC_AUTHORIZATION_FAILED"),
+        (errors.MessageSizeTooLargeError(), PublishOutcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE"),
+        (errors.KafkaError("odd"), PublishOutcome.UNKNOWN, "KAFKA"),
+        (ValueError("odd"), PublishOutcome.UNKNOWN, "VALUE"),
     ],
 )
 async def test_a_batch_that_failed_ends_the_session(error, outcome, code):
     published = await publish(["bad", "good"], bad=error, good=1)
-    assert [result.outcome for result in published.results] == [outcome, Outcome.ACKED]
+    assert [result.outcome for result in published.results] == [outcome, PublishOutcome.ACKED]
     assert published.results[0].code == code
     assert published.spent
 
@@ -90,4 +90,4 @@ def test_codes_are_kafkas_own_names():
     assert code_of(errors.UnknownTopicOrPartitionError()) == "UNKNOWN_TOPIC_OR_PARTITION"
     assert code_of(errors.NotLeaderForPartitionError()) == "NOT_LEADER_FOR_PARTITION"
     assert code_of(TimeoutError()) == "REQUEST_TIMED_OUT"
-    assert result_of(errors.KafkaConnectionError("gone")).outcome is Outcome.UNKNOWN
+    assert result_of(errors.KafkaConnectionError("gone")).outcome is PublishOutcome.UNKNOWN

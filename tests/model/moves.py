@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import outputs, random_output
-from tests.model.token_game import TokenGame, kind
+from tests.model.reference_model import ReferenceModel, kind
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Move(NamedTuple):
     removed: str = ""
 
 
-def possible(game: TokenGame) -> list[Move]:
+def possible(game: ReferenceModel) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
         return [Move("retry"), Move("edit")]
@@ -40,7 +40,7 @@ def possible(game: TokenGame) -> list[Move]:
         return []
     moves: list[Move] = []
     oldest: set[str] = set()
-    for place, mark in enumerate(game.open_marks):
+    for place, mark in enumerate(game.open_tokens):
         job = kind(game.steps[mark.step]) == "SERVICE_TASK"
         # of several executions of a user task or a wait, the oldest is completed or signalled
         # and one that comes while others are kept for an open wait is kept as well
@@ -50,7 +50,7 @@ def possible(game: TokenGame) -> list[Move]:
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
         if job and not mark.backing_off:
             moves += [Move("fail", place), Move("fail for good", place)]
-    open_steps = {mark.step for mark in game.open_marks}
+    open_steps = {mark.step for mark in game.open_tokens}
     moves += [
         Move("keep signal", step=name)
         for name, step in game.steps.items()
@@ -102,7 +102,7 @@ SIGNALS_AT_ONCE = (1, 1, 1, 1, 30)
 """So many are more than one advance takes, with what follows them."""
 
 
-def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move | None:
+def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) -> Move | None:
     """One of the possible moves with what it brings along; None when the game is over."""
     moves = possible(game)
     if not moves or (len(before) >= RETRIES_MAX and all(move.what == "retry" for move in before[-RETRIES_MAX:])):
@@ -123,7 +123,7 @@ def next_move(game: TokenGame, drawing: Drawing, before: Sequence[Move]) -> Move
     return move
 
 
-def play(game: TokenGame, move: Move) -> None:
+def play(game: ReferenceModel, move: Move) -> None:
     """Make the move in the model."""
     match move.what:
         case "complete":

@@ -25,7 +25,7 @@ from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move, Seeded, next_move, output_of, play
-from tests.model.token_game import TokenGame, kind
+from tests.model.reference_model import ReferenceModel, kind
 
 GAMES_AT_ONCE = 8
 MOVES_MAX = 20
@@ -46,7 +46,7 @@ class Played:
         self.signals: list[tuple[str, str, str, dict[str, Any]]] = []
         self.moves: list[Move] = []
         self.instance = ""
-        self.game: TokenGame | None = None
+        self.game: ReferenceModel | None = None
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Played:
 
     async def play(self) -> None:
         self.instance = await self.begin()
-        self.game = TokenGame(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
+        self.game = ReferenceModel(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
         await self.compare()
         drawing = Seeded(self.source)
         while len(self.moves) < MOVES_MAX:
@@ -130,7 +130,7 @@ class Played:
         if move.what == "fire":
             await self.fire(token, seq, move.index)
             return
-        step = self.game.steps[self.game.open_marks[move.place].step]
+        step = self.game.steps[self.game.open_tokens[move.place].step]
         if kind(step) == "USER_TASK":
             await self.engine.finish_task(self.instance, step["id"], output_of(move))
         elif kind(step) == "WAIT":
@@ -210,7 +210,7 @@ class Played:
         assert view.status == (active if game.status == "ACTIVE" else game.status)
         if game.failure not in (None, "expression"):
             assert game.failure in (view.failure_reason or "")
-        assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_marks))
+        assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_tokens))
         assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)  # pyright: ignore[reportArgumentType] - a stand-in
         self.compare_rows(game)
         items = await self.engine.history(self.instance)
@@ -218,12 +218,12 @@ class Played:
         names = {"INTERRUPTED": "FAILED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
         running = [item.step_id for item in items if item.status == "RUNNING"]
-        assert running == [mark.step for mark in game.open_marks]
+        assert running == [mark.step for mark in game.open_tokens]
         assert [item.step_id for item in items] == [item.step_id for item in sorted(items, key=lambda i: seq_of(i.id))]
         kept = Counter(signal.step_id for signal in await self.engine.engine.tasks.buffered(self.instance))
         assert kept == (game.kept_signals if game.status in ("ACTIVE", "FAILED") else Counter())
 
-    def compare_rows(self, game: TokenGame) -> None:
+    def compare_rows(self, game: ReferenceModel) -> None:
         rows = self.engines[0].rows(
             "SELECT t.id, t.step, t.state, t.side, t.parent_id IS NOT NULL, t.pending, t.arrived, t.failures,"
             " ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY 1)"
@@ -238,7 +238,7 @@ class Played:
         ]
         expected = [
             (mark.step, mark.side, mark.block is not None, mark.backing_off, mark.failures, mark.timers)
-            for mark in game.open_marks
+            for mark in game.open_tokens
         ]
         assert seen == expected
         forked = Counter((names[row[1]], row[5], row[6]) for row in rows if row[2] == 3)

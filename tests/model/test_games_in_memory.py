@@ -16,21 +16,21 @@ from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Drawing, Drawn, Move, Seeded, next_move, output_of, play
-from tests.model.token_game import CONTINUE, TokenGame
+from tests.model.reference_model import CONTINUE, ReferenceModel
 from tests.shapes import choose, gateway, joining, task, wait
 
 MOVES_MAX = 30
 
 
-def compare(machine: Machine, game: TokenGame) -> None:
+def compare(machine: Machine, game: ReferenceModel) -> None:
     assert machine.status.name == game.status
     if game.failure is not None:
         assert machine.failure is not None
         if game.failure != "expression":
             assert game.failure in machine.failure
-    assert machine.open == [mark.step for mark in game.open_marks]
+    assert machine.open == [mark.step for mark in game.open_tokens]
     steps = machine.definition.steps
-    for token, mark in zip(open_tokens(machine), game.open_marks, strict=True):
+    for token, mark in zip(open_tokens(machine), game.open_tokens, strict=True):
         assert token.side is mark.side
         assert (token.parent_id is None) is (mark.block is None)
         if token.parent_id is not None and mark.block is not None:
@@ -88,9 +88,9 @@ def make(machine: Machine, move: Move) -> None:
         machine.apply(JobFailed(token.id, "w", move.what == "fail", "boom"))
 
 
-def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, TokenGame, list[Move]]:
+def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, ReferenceModel, list[Move]]:
     machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
-    game = TokenGame(body, START_VARIABLES, machine.now, MAX_AUTOMATIC, MAX_WORK)
+    game = ReferenceModel(body, START_VARIABLES, machine.now, MAX_AUTOMATIC, MAX_WORK)
     compare(machine, game)
     moves: list[Move] = []
     while len(moves) < MOVES_MAX:
@@ -180,7 +180,7 @@ WANTED = {
 }  # fmt: skip
 
 
-def look(machine: Machine, game: TokenGame) -> list[tuple[str, bool]]:
+def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
     types = {step.id: step.type for step in machine.definition.steps}
     joined = [name for name, how in machine.path if types[name] is StepType.JOIN_GATEWAY and how == "COMPLETED"]
     return [

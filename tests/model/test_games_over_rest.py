@@ -29,8 +29,8 @@ from penstock.testing.random_definitions import START_VARIABLES, random_definiti
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.model.moves import MAX_AUTOMATIC, Move, output_of
+from tests.model.reference_model import TASKS, ReferenceModel, kind
 from tests.model.test_games_in_database import GAMES_AT_ONCE, Played, seq_of, without_times
-from tests.model.token_game import TASKS, TokenGame, kind
 
 GAMES_DEFAULT = 80
 GAMES = int(os.environ.get("PENSTOCK_REST_GAMES", GAMES_DEFAULT))
@@ -112,7 +112,7 @@ class PlayedOverRest(Played):
             for _ in range(move.times):
                 await self.signal(move.step, output_of(move), early=True)
             return
-        step = game.steps[game.open_marks[move.place].step]
+        step = game.steps[game.open_tokens[move.place].step]
         if kind(step) == "USER_TASK":
             field = self.source.choice(["variables", "result"])
             status, found = await self.call(
@@ -201,7 +201,7 @@ class PlayedOverRest(Played):
         status, found = await self.call("POST", f"/v1/jobs/{execution}/complete", body)
         game = self.game
         assert game is not None
-        job = kind(game.steps[game.open_marks[self.running.index(execution)].step]) == "SERVICE_TASK"
+        job = kind(game.steps[game.open_tokens[self.running.index(execution)].step]) == "SERVICE_TASK"
         assert (status, found["error"]) == ((409, "lease-lost") if job else (404, "not-found")), found
         status, found = await self.call("POST", f"/v1/jobs/{execution}/fail", body)
         assert status == (204 if job else 404)
@@ -210,7 +210,7 @@ class PlayedOverRest(Played):
         """Of operations that the instance's state does not allow."""
         game = self.game
         assert game is not None
-        open_steps = {mark.step for mark in game.open_marks}
+        open_steps = {mark.step for mark in game.open_tokens}
         ended = game.status in ENDED
         path = f"/v1/instances/{self.instance}"
         name = self.source.choice(list(game.steps))
@@ -264,7 +264,7 @@ class PlayedOverRest(Played):
         assert ("failureReason" in view) == (status in ("FAILED", "CANCELLED"))
         if game.failure not in (None, "expression"):
             assert game.failure in view["failureReason"]
-        assert view["currentStepIds"] == list(dict.fromkeys(mark.step for mark in game.open_marks))
+        assert view["currentStepIds"] == list(dict.fromkeys(mark.step for mark in game.open_tokens))
         assert without_times(view["variables"]) == without_times(game.variables)
         self.compare_history(game, items, view)
         self.compare_audit(game, items, (await self.get(f"{path}/audit"))["items"], view)
@@ -281,12 +281,12 @@ class PlayedOverRest(Played):
             assert listed.get("next") is None
         assert (listed["total"], [item["id"] for item in listed["items"]]) == (1, [self.instance])
 
-    def compare_history(self, game: TokenGame, items: list[dict[str, Any]], view: dict[str, Any]) -> None:
+    def compare_history(self, game: ReferenceModel, items: list[dict[str, Any]], view: dict[str, Any]) -> None:
         closed = Counter((item["stepId"], item["status"]) for item in items if item["status"] != "RUNNING")
         names = {"INTERRUPTED": "FAILED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
         running = [item for item in items if item["status"] == "RUNNING"]
-        assert [item["stepId"] for item in running] == [mark.step for mark in game.open_marks]
+        assert [item["stepId"] for item in running] == [mark.step for mark in game.open_tokens]
         self.running = [item["id"] for item in running]
         self.completed = {item["id"] for item in items if item["status"] == "COMPLETED"}
         assert [item["id"] for item in items] == sorted((item["id"] for item in items), key=seq_of)
@@ -314,7 +314,7 @@ class PlayedOverRest(Played):
             assert item["status"] == "RUNNING"
 
     def compare_audit(
-        self, game: TokenGame, items: list[dict[str, Any]], records: list[dict[str, Any]], view: dict[str, Any]
+        self, game: ReferenceModel, items: list[dict[str, Any]], records: list[dict[str, Any]], view: dict[str, Any]
     ) -> None:
         """What must be there, each exactly as often."""
         assert records[0]["kind"] == "STARTED"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.rest.tolerant import TOKENS_MAX_COUNT, Uncuttable, bytes_of, cut_object, text_of, value_of
+from penstock.rest.tolerant import TOKENS_MAX_COUNT, Unsplittable, bytes_of, split_object, text_of, value_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -25,7 +25,7 @@ def test_the_parts_are_the_values(
 ) -> None:
     fields.pop("items", None)
     text = json.dumps({**fields, "items": items}, indent=indent, ensure_ascii=escaped)
-    parts, found = cut_object(text, "items")
+    parts, found = split_object(text, "items")
     assert {name: value_of(part) for name, part in parts.items()} == fields
     assert found is not None
     assert [value_of(part) for part in found] == items
@@ -38,7 +38,7 @@ def test_parts_that_no_parser_takes_are_found_whole(fields: dict[str, object], b
     hard = [DEEP, "9" * 5_000, '{"a":' + DEEP + ',"b":{"c":"["}}']
     text = "{" + "".join(f"{json.dumps(name)}: {json.dumps(value)} ," for name, value in fields.items())
     text += '"items" : [ ' + ", ".join([*([others] if others else []), *hard]) + " ], \n" + f'"deep":{DEEP}' + "}"
-    parts, found = cut_object(text, "items")
+    parts, found = split_object(text, "items")
     assert found is not None
     assert found[-3:] == hard
     assert parts["deep"] == DEEP
@@ -57,10 +57,10 @@ def test_what_is_no_json_is_not_cut(text: str) -> None:
     except ValueError:
         expected = None
     if isinstance(expected, dict):
-        assert {name: value_of(part) for name, part in cut_object(text)[0].items()} == expected
+        assert {name: value_of(part) for name, part in split_object(text)[0].items()} == expected
     else:
-        with pytest.raises(Uncuttable):
-            cut_object(text)
+        with pytest.raises(Unsplittable):
+            split_object(text)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_what_is_no_json_is_not_cut(text: str) -> None:
 )
 def test_no_text_takes_long(text: str) -> None:
     started = time.process_time()
-    with pytest.raises(Uncuttable):
-        cut_object(text)
+    with pytest.raises(Unsplittable):
+        split_object(text)
     assert time.process_time() - started < 0.5
 
 
 def test_the_walk_over_hard_parts_is_bounded() -> None:
     hard = "[" * 2_000 + "]" * 2_000
     most = TOKENS_MAX_COUNT // 4_000
-    assert cut_object('{"l":[' + ",".join([hard] * (most - 1)) + "]}", "l")[1] == [hard] * (most - 1)
-    with pytest.raises(Uncuttable):
-        cut_object('{"l":[' + ",".join([hard] * (most + 1)) + "]}", "l")
+    assert split_object('{"l":[' + ",".join([hard] * (most - 1)) + "]}", "l")[1] == [hard] * (most - 1)
+    with pytest.raises(Unsplittable):
+        split_object('{"l":[' + ",".join([hard] * (most + 1)) + "]}", "l")

@@ -7,7 +7,7 @@ from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
 from penstock import errors
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import both_stream, unary
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
@@ -86,7 +86,7 @@ class Engine:
     async def _raise(self, error: Exception) -> None:
         raise error
 
-    async def _start(self, request: StartRequest, call: Call[object, object]) -> m.StartInstanceResponse:
+    async def _start(self, request: StartRequest, call: ServerCall[object, object]) -> m.StartInstanceResponse:
         """Echoes variables; the business key "header:NAME" answers with that header, "metadata" reads all of it."""
         if request.business_key == "metadata":
             assert call.metadata is not None
@@ -95,7 +95,7 @@ class Engine:
             key = call.header(key[7:]) or ""
         return m.StartInstanceResponse(m.Instance(id="1", variables=request.variables, business_key=key))
 
-    async def _work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+    async def _work(self, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
         """Answers every completion; ends when the worker half-closes. Counts as running."""
         self.running += 1
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
@@ -186,7 +186,7 @@ async def test_a_stream_with_a_cut_answer_takes_no_more() -> None:
         def __mapping__(self) -> dict[str, Handler]:
             return {"/t.T/Impatient": both_stream(self.serve, w.WorkRequest, w.WorkResponse)}
 
-        async def serve(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+        async def serve(self, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
             async for _ in call:
                 with sending:
                     await call.send_message(w.WorkResponse(jobs=[w.Job(variables=b"x" * 200_000)]))  # pyright: ignore[reportArgumentType] - text in the engine
@@ -216,7 +216,7 @@ async def test_two_tasks_cannot_send_on_one_call_at_once() -> None:
         def __mapping__(self) -> dict[str, Handler]:
             return {"/t.T/Hasty": both_stream(self.serve, w.WorkRequest, w.WorkResponse)}
 
-        async def serve(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+        async def serve(self, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(2):
                     nursery.start_soon(call.send_message, w.WorkResponse())

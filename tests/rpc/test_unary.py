@@ -11,7 +11,7 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 
 from penstock import errors
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import unary
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
@@ -197,18 +197,18 @@ class Odd:
             "/t.T/Deadline": unary(self._deadline, m.CancelInstanceRequest, m.CancelInstanceRequest),
         }
 
-    async def _silent(self, call: Call[Any, Any]) -> None:
+    async def _silent(self, call: ServerCall[Any, Any]) -> None:
         await call.recv_message()
 
-    async def _twice(self, call: Call[Any, Any]) -> None:
+    async def _twice(self, call: ServerCall[Any, Any]) -> None:
         await call.send_message(m.CompleteJobResponse())
         await call.send_message(m.CompleteJobResponse())
 
-    async def _headers_first(self, call: Call[Any, Any]) -> None:
+    async def _headers_first(self, call: ServerCall[Any, Any]) -> None:
         await call.send_initial_metadata()
         await trio.sleep_forever()
 
-    async def _deadline(self, _request: object, call: Call[Any, Any]) -> m.CancelInstanceRequest:
+    async def _deadline(self, _request: object, call: ServerCall[Any, Any]) -> m.CancelInstanceRequest:
         return m.CancelInstanceRequest(str(call.deadline - trio.current_time()), str(call.peer))
 
 

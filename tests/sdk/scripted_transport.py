@@ -23,7 +23,7 @@ def job(name: str = "1", job_type: str = "t", **changes: object) -> Job:
 class ScriptedTransport(PullTransport):
     def __init__(self) -> None:
         self.waiting: list[Job] = []
-        self.demands: list[tuple[tuple[str, ...], int]] = []
+        self.subscriptions: list[tuple[tuple[str, ...], int]] = []
         self.completed: list[Completion] = []
         self.failed: list[Failure] = []
         self.released: list[JobRef] = []
@@ -49,7 +49,7 @@ class ScriptedTransport(PullTransport):
             await self._changed.wait()
 
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
-        self.demands.append((tuple(job_types), max_jobs))
+        self.subscriptions.append((tuple(job_types), max_jobs))
         self.notify()
         self.on_receive()
         await self.wait_until(lambda: any(waiting.job_type in job_types for waiting in self.waiting))
@@ -104,6 +104,6 @@ class ScriptedTransport(PullTransport):
         self.notify()
         return [JobOutcome(job_id=ref.job_id, outcome="ok") for ref in jobs]
 
-    def let_go(self, job: JobRef) -> None:
+    def forget(self, job: JobRef) -> None:
         self.let_go_of.append(job)
         self.notify()

@@ -523,11 +523,11 @@ def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> N
     url = urlsplit(wire.url)
     proxy = FaultyProxy(tcp("127.0.0.1", url.port or 0))
 
-    async def blows() -> None:
-        for blow in (proxy.cut, proxy.cut_mid_message, proxy.half_close, proxy.refuse, proxy.black_hole) * 2:
+    async def faults() -> None:
+        for fault in (proxy.cut, proxy.cut_mid_message, proxy.half_close, proxy.refuse, proxy.black_hole) * 2:
             while not proxy.open_links:
                 await trio.sleep(0.01)
-            blow()
+            fault()
             await trio.sleep(0.2)
             proxy.cut()
             proxy.heal()
@@ -546,7 +546,7 @@ def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> N
                     return {context.step_id: context.attempt}
 
                 async with worker:
-                    nursery.start_soon(blows)
+                    nursery.start_soon(faults)
                     results = await client.start_instances([StartRequest(definition_id=name)] * 300)
                     for result in results:
                         ended = await client.wait_until_ended(result.unwrap().id)

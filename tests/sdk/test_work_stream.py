@@ -17,7 +17,7 @@ from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef
 from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker.credit import CreditBook
-from penstock.worker.desk import Demand, DeskCalls, JobDesk
+from penstock.worker.intake import IntakeEvents, JobIntake, Subscription
 from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import ScriptedCall, ScriptedGrpc, refuse
 
@@ -345,18 +345,18 @@ def test_a_client_may_be_shared_by_workers_and_calls(run: Run, engine: Engine) -
 # ------------------------------------------------------------------------------------------------ credit
 
 
-def desk_with(concurrency: int, *groups: tuple[list[str], int]) -> JobDesk:
-    calls = DeskCalls(lambda _job, _demand: None, lambda _ref, _reason: None, lambda: None, lambda _reachable: None)
-    desk = JobDesk(concurrency, lambda: True, calls)
-    desk.demands = [Demand(desk, types, limit) for types, limit in groups]
-    return desk
+def desk_with(concurrency: int, *groups: tuple[list[str], int]) -> JobIntake:
+    calls = IntakeEvents(lambda _job, _demand: None, lambda _ref, _reason: None, lambda: None, lambda _reachable: None)
+    intake = JobIntake(concurrency, lambda: True, calls)
+    intake.subscriptions = [Subscription(intake, types, limit) for types, limit in groups]
+    return intake
 
 
-def accept(desk: JobDesk, book: CreditBook, index: int, job_type: str, count: int = 1) -> None:
+def accept(intake: JobIntake, book: CreditBook, index: int, job_type: str, count: int = 1) -> None:
     for _ in range(count):
         book.used(job_type)
-        desk.active += 1
-        desk.demands[index].take_place()
+        intake.active += 1
+        intake.subscriptions[index].acquire()
 
 
 def take_back(book: CreditBook, changes: list[w.Credit]) -> None:
@@ -372,35 +372,37 @@ def granted(changes: list[w.Credit]) -> dict[str, int]:
 
 def test_credit_follows_the_limits_of_types_and_of_the_worker(run: Run) -> None:
     async def main() -> None:
-        desk, book = desk_with(10, (["narrow"], 2), (["a", "b"], 10)), CreditBook()
-        assert granted(book.changes(desk.demands)) == {"narrow": 2, "a": 5, "b": 5}
-        assert book.changes(desk.demands) == []
-        accept(desk, book, 0, "narrow", 2)
-        assert book.changes(desk.demands) == []  # "narrow" is full; the others have a little more than their part
-        accept(desk, book, 1, "a", 5)
+        intake, book = desk_with(10, (["narrow"], 2), (["a", "b"], 10)), CreditBook()
+        assert granted(book.changes(intake.subscriptions)) == {"narrow": 2, "a": 5, "b": 5}
+        assert book.changes(intake.subscriptions) == []
+        accept(intake, book, 0, "narrow", 2)
+        assert (
+            book.changes(intake.subscriptions) == []
+        )  # "narrow" is full; the others have a little more than their part
+        accept(intake, book, 1, "a", 5)
         # Three places are left: "a" gets its part anew, what "b" has is well over it and stays for now.
-        assert granted(book.changes(desk.demands)) == {"a": 2}
-        accept(desk, book, 1, "a", 2)
-        assert granted(book.changes(desk.demands)) == {"a": 1, "b": -4}
+        assert granted(book.changes(intake.subscriptions)) == {"a": 2}
+        accept(intake, book, 1, "a", 2)
+        assert granted(book.changes(intake.subscriptions)) == {"a": 1, "b": -4}
         # Nothing changes for "b" until the engine has said what is left; a job may be on its way.
-        assert book.changes(desk.demands) == []
-        accept(desk, book, 1, "b")
+        assert book.changes(intake.subscriptions) == []
+        accept(intake, book, 1, "b")
         book.answered(w.Credit("b", 0))
-        assert book.changes(desk.demands) == []
+        assert book.changes(intake.subscriptions) == []
 
     run(main)
 
 
 def test_the_only_type_with_jobs_soon_gets_all_room(run: Run) -> None:
     async def main() -> None:
-        desk, book = desk_with(32, (["a", "b", "c"], 32)), CreditBook()
+        intake, book = desk_with(32, (["a", "b", "c"], 32)), CreditBook()
         steps = 0
-        while desk.room > 0:
-            changes = book.changes(desk.demands)
+        while intake.room > 0:
+            changes = book.changes(intake.subscriptions)
             take_back(book, changes)
-            accept(desk, book, 0, "a", book._granted["a"])
+            accept(intake, book, 0, "a", book._granted["a"])
             steps += 1
-        take_back(book, book.changes(desk.demands))
+        take_back(book, book.changes(intake.subscriptions))
         assert steps < 12
         assert sum(book._granted.values()) <= 3  # at most one of each type comes beyond the room
 
@@ -409,13 +411,13 @@ def test_the_only_type_with_jobs_soon_gets_all_room(run: Run) -> None:
 
 def test_a_draining_worker_takes_all_credit_back(run: Run) -> None:
     async def main() -> None:
-        desk, book = desk_with(1, (["a", "b"], 1)), CreditBook()
-        assert granted(book.changes(desk.demands)) == {"a": 1, "b": 1}
-        accept(desk, book, 0, "a")
-        assert book.changes(desk.demands) == []
-        desk.drain()
-        assert granted(book.changes(desk.demands)) == {"b": -1}
-        assert book.changes(desk.demands) == []
+        intake, book = desk_with(1, (["a", "b"], 1)), CreditBook()
+        assert granted(book.changes(intake.subscriptions)) == {"a": 1, "b": 1}
+        accept(intake, book, 0, "a")
+        assert book.changes(intake.subscriptions) == []
+        intake.drain()
+        assert granted(book.changes(intake.subscriptions)) == {"b": -1}
+        assert book.changes(intake.subscriptions) == []
 
     run(main)
 

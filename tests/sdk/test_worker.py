@@ -77,7 +77,7 @@ def test_it_asks_for_no_more_jobs_than_it_can_run(run: Run) -> None:
             gate.open.set()
             await transport.wait_until(lambda: len(transport.completed) == 7)
         assert gate.most == 3
-        assert max(room for _types, room in transport.demands) == 3
+        assert max(room for _types, room in transport.subscriptions) == 3
         statistics = worker.statistics()
         assert (statistics.received, statistics.completed, statistics.held) == (7, 7, 0)
 
@@ -100,7 +100,7 @@ def test_a_limited_type_does_not_hold_up_the_others(run: Run) -> None:
             wide.open.set()
             await transport.wait_until(lambda: len(transport.completed) == 7)
         assert narrow.most == 1
-        assert {types for types, _room in transport.demands} == {("narrow",), ("wide",)}
+        assert {types for types, _room in transport.subscriptions} == {("narrow",), ("wide",)}
 
     run(main)
 
@@ -112,7 +112,7 @@ def test_jobs_beyond_the_limit_wait_with_their_leases_kept(run_at_once: Run) -> 
         worker.handler("limited", concurrency=1)(gate.handle)
         worker.handler("t")(gate.handle)
         async with worker:
-            await transport.wait_until(lambda: len(transport.demands) == 2)
+            await transport.wait_until(lambda: len(transport.subscriptions) == 2)
             transport.hand_out(job("a"), job("b", "limited"))
             await transport.wait_until(lambda: transport.beats["a"] and transport.beats["b"])
             assert len(gate.running) == 1
@@ -132,7 +132,7 @@ def test_a_job_whose_turn_does_not_come_goes_back(run_at_once: Run, monkeypatch:
         worker.handler("limited", concurrency=1)(gate.handle)
         worker.handler("t")(gate.handle)
         async with worker:
-            await transport.wait_until(lambda: len(transport.demands) == 2)
+            await transport.wait_until(lambda: len(transport.subscriptions) == 2)
             transport.hand_out(job("a"), job("b", "limited"))
             await gate.wait_running(1)
             (begun,) = gate.running
@@ -514,7 +514,7 @@ def test_waiting_jobs_are_released_as_soon_as_it_stops(run: Run) -> None:
         begun = ""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
-            await transport.wait_until(lambda: len(transport.demands) == 2)
+            await transport.wait_until(lambda: len(transport.subscriptions) == 2)
             transport.hand_out(job("a"), job("b", "limited"))
             await until(lambda: worker.statistics().held == 2)
             await gate.wait_running(1)

@@ -43,7 +43,7 @@ def test_ends_of_handlers_results_and_the_engine_are_counted(run: Run) -> None:
             raise ValueError("once more")
 
         async with worker:
-            await transport.wait_until(lambda: transport.demands)
+            await transport.wait_until(lambda: transport.subscriptions)
             assert value("engine_reachable") == 0
             transport.hand_out(job("1", "good"), job("2", "good"), job("3", "bad"), job("4", "unlucky"))
             await transport.wait_until(lambda: len(transport.completed) == 2 and len(transport.failed) == 2)

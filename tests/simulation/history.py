@@ -18,8 +18,8 @@ from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES
 from tests.core.machine import START, Machine
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK
+from tests.model.reference_model import ReferenceModel
 from tests.model.test_games_in_memory import compare, open_tokens
-from tests.model.token_game import TokenGame
 
 EXPIRIES_MAX = 4
 OK = (Verdict.DONE, Verdict.ALREADY)
@@ -32,7 +32,7 @@ class History:
 
     def __init__(self, body: Json) -> None:
         self.machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
-        self.game = TokenGame(body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC, MAX_WORK)
+        self.game = ReferenceModel(body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC, MAX_WORK)
         self.events = 0
         self.retries = 0
         self.failed: dict[tuple[Job, str], int] = {}

@@ -14,7 +14,7 @@ import trio
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.bridge import Bridge, BridgeClosed
-from penstock.kafka.record import Outcome, Record, Result
+from penstock.kafka.record import PublishOutcome, Record, Result
 from penstock.kafka.results import NOT_CONNECTED, TIMED_OUT, UNANSWERED
 from penstock.kafka.security import client_options
 from penstock.kafka.session import Limits, Session
@@ -99,17 +99,17 @@ class KafkaProducer:
         nothing, but the client is dropped: what had not left it by then never will.
         """
         if (connection := self._connection) is None:
-            results = [Result(Outcome.UNKNOWN, NOT_CONNECTED, self._away or "reconnecting")] * len(records)
+            results = [Result(PublishOutcome.UNKNOWN, NOT_CONNECTED, self._away or "reconnecting")] * len(records)
             return self._counted(results)
         timeout_s = self._settings.kafka_publish_timeout_seconds
-        results = [Result(Outcome.UNKNOWN, TIMED_OUT, "the Kafka client is stuck")] * len(records)
+        results = [Result(PublishOutcome.UNKNOWN, TIMED_OUT, "the Kafka client is stuck")] * len(records)
         spent = True
         connection.publishing += 1
         try:
             with trio.move_on_after(timeout_s + BRIDGE_MARGIN_S):
                 results, spent = await connection.bridge.call(connection.session.publish, records)
         except BridgeClosed:
-            results = [Result(Outcome.UNKNOWN, NOT_CONNECTED, "disconnected meanwhile")] * len(records)
+            results = [Result(PublishOutcome.UNKNOWN, NOT_CONNECTED, "disconnected meanwhile")] * len(records)
         finally:
             connection.publishing -= 1
             connection.idle.set()
@@ -217,6 +217,6 @@ class KafkaProducer:
 
     def _counted(self, results: list[Result]) -> list[Result]:
         for result in results:
-            if result.outcome is not Outcome.ACKED:
+            if result.outcome is not PublishOutcome.ACKED:
                 self._metrics.producer_errors[result.code].inc()
         return results

@@ -20,7 +20,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
 
 
-class Outcome(enum.Enum):
+class PublishOutcome(enum.Enum):
     """What became of a record. The value is the label of the metric."""
 
     ACKED = "acked"  # all in-sync replicas have it
@@ -32,7 +32,7 @@ class Outcome(enum.Enum):
 class Result(NamedTuple):
     """The outcome of one record; ``code`` is Kafka's name of the error, ``reason`` a sentence for the log."""
 
-    outcome: Outcome
+    outcome: PublishOutcome
     code: str = ""
     reason: str = ""
 

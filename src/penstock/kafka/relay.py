@@ -48,7 +48,7 @@ from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
 from penstock.kafka.event import record_of
 from penstock.kafka.leadership import Leadership
-from penstock.kafka.record import Outcome, Producer, Record, Result
+from penstock.kafka.record import Producer, PublishOutcome, Record, Result
 from penstock.kafka.troubles import Troubles
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import outbox as store
@@ -259,13 +259,13 @@ class Relay:
             loaded = await self._engine.definitions.by_key(connection, row.definition)
             step = loaded.definition.steps[row.step]
         except (PenstockError, LookupError) as error:
-            return Result(Outcome.RECORD_REFUSED, "INVALID_DEFINITION", f"its definition can't be read: {error}")
+            return Result(PublishOutcome.RECORD_REFUSED, "INVALID_DEFINITION", f"its definition can't be read: {error}")
         self._names[row.job_type] = job_type = step.job_type or ""
         problem = topic_problem(job_type)  # one of a definition that was uploaded in polling mode
         if problem is not None:
-            return Result(Outcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
+            return Result(PublishOutcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
         if row.variables is None:
-            return Result(Outcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
+            return Result(PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
         return record_of(row, step, row.variables)
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
@@ -285,14 +285,14 @@ class Relay:
         well: set[int] = set()
         worst: dict[int, Result] = {}
         for row, result in zip(rows, results, strict=True):
-            acknowledged = result.outcome is Outcome.ACKED
+            acknowledged = result.outcome is PublishOutcome.ACKED
             self._metrics.relay_published["success" if acknowledged else result.outcome.value].inc()
             if acknowledged:
                 acked.append(Published(row.job_type, row.id, row.step))
                 self._troubles.forget_row(row.id)
                 self._metrics.dispatch_seconds.observe(row.age_s + took_s)
                 well.add(row.job_type)
-            elif result.outcome is Outcome.RECORD_REFUSED and self._troubles.set_aside(row.id, now):
+            elif result.outcome is PublishOutcome.RECORD_REFUSED and self._troubles.set_aside(row.id, now):
                 self._tell_refused(row, result)
                 well.add(row.job_type)
             else:
@@ -312,7 +312,7 @@ class Relay:
         except Exception as error:
             # the client library's or ours; the engine goes on without it, and what it sent is sent again
             log.exception("publishing failed")
-            answers = iter([Result(Outcome.UNKNOWN, type(error).__name__, "publishing failed")] * len(sent))
+            answers = iter([Result(PublishOutcome.UNKNOWN, type(error).__name__, "publishing failed")] * len(sent))
         return [record if isinstance(record, Result) else next(answers) for record in records]
 
     async def _delete_published(self, connection: TrioConnection) -> None:

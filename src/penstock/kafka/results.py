@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.kafka.record import Outcome, Result
+from penstock.kafka.record import PublishOutcome, Result
 
 TIMED_OUT: Final = "REQUEST_TIMED_OUT"
 NOT_CONNECTED: Final = "NOT_CONNECTED"
@@ -55,7 +55,7 @@ def result_of(error: BaseException) -> Result:
 def refusal(code: str, reason: str) -> Result:
     """What an error of this name says about a record."""
     if code in _REFUSES_TOPIC:
-        return Result(Outcome.TOPIC_REFUSED, code, reason)
+        return Result(PublishOutcome.TOPIC_REFUSED, code, reason)
     if code in _REFUSES_RECORD:
-        return Result(Outcome.RECORD_REFUSED, code, reason)
-    return Result(Outcome.UNKNOWN, code, reason)
+        return Result(PublishOutcome.RECORD_REFUSED, code, reason)
+    return Result(PublishOutcome.UNKNOWN, code, reason)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.client import NoBroker, Sender, abandon, find_broker, make_sender
-from penstock.kafka.record import Outcome, Record, Result
+from penstock.kafka.record import PublishOutcome, Record, Result
 from penstock.kafka.results import MESSAGE_TOO_LARGE, TIMED_OUT, refusal, result_of
 from penstock.kafka.topics import create, describe
 from penstock.settings import Settings
@@ -166,7 +166,7 @@ class Session:
                 left_s = deadline - time.monotonic()
                 _, pending = await asyncio.wait(pending, timeout=min(STRAGGLER_S, max(left_s, 0)))
                 settled = [result for result in results if result is not None]
-                stuck = len(settled) == before and any(result.outcome is Outcome.ACKED for result in settled)
+                stuck = len(settled) == before and any(result.outcome is PublishOutcome.ACKED for result in settled)
                 if stuck or time.monotonic() >= deadline:
                     break
         finally:
@@ -217,12 +217,14 @@ class Session:
 
     def _give_up(self, indexes: Sequence[int], results: list[Result | None]) -> None:
         """Say what became of the records of a topic that was given up, or ended with an error of its own."""
-        some_acked = any(result is not None and result.outcome is Outcome.ACKED for result in results)
-        own_acked = any((result := results[index]) is not None and result.outcome is Outcome.ACKED for index in indexes)
+        some_acked = any(result is not None and result.outcome is PublishOutcome.ACKED for result in results)
+        own_acked = any(
+            (result := results[index]) is not None and result.outcome is PublishOutcome.ACKED for index in indexes
+        )
         lost = _timed_out()
         if some_acked and not own_acked:
             reason = f"not acknowledged within {STRAGGLER_S} s, while other topics were"
-            lost = Result(Outcome.TOPIC_REFUSED, TIMED_OUT, reason)
+            lost = Result(PublishOutcome.TOPIC_REFUSED, TIMED_OUT, reason)
         for index in indexes:
             if results[index] is None:
                 results[index] = lost
@@ -264,7 +266,7 @@ class Session:
             self._client.add_topic(topic)
 
 
-_ACKED: Final = Result(Outcome.ACKED)
+_ACKED: Final = Result(PublishOutcome.ACKED)
 
 
 def _unusable(settings: Settings) -> str:
@@ -272,7 +274,7 @@ def _unusable(settings: Settings) -> str:
 
 
 def _timed_out() -> Result:
-    return Result(Outcome.UNKNOWN, TIMED_OUT, "no acknowledgement in time")
+    return Result(PublishOutcome.UNKNOWN, TIMED_OUT, "no acknowledgement in time")
 
 
 def _size_of(record: Record) -> int:

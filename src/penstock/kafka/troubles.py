@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.kafka.record import Outcome
+from penstock.kafka.record import PublishOutcome
 
 RETRY_FIRST_S: Final = 0.1
 UNKNOWN_RETRY_MAX_S: Final = 5.0
@@ -45,11 +45,11 @@ class Troubles:
         trouble = self._types.get(job_type)
         return trouble is not None and trouble.refused
 
-    def note_type(self, job_type: int, outcome: Outcome, now: float) -> None:
+    def note_type(self, job_type: int, outcome: PublishOutcome, now: float) -> None:
         """Let it wait, twice as long as the last time."""
-        longest_s = UNKNOWN_RETRY_MAX_S if outcome is Outcome.UNKNOWN else REFUSED_RETRY_MAX_S
+        longest_s = UNKNOWN_RETRY_MAX_S if outcome is PublishOutcome.UNKNOWN else REFUSED_RETRY_MAX_S
         pause_s = _longer(self._types.get(job_type), longest_s)
-        self._types[job_type] = Trouble(now + pause_s, pause_s, outcome is Outcome.TOPIC_REFUSED)
+        self._types[job_type] = Trouble(now + pause_s, pause_s, outcome is PublishOutcome.TOPIC_REFUSED)
 
     def forget_type(self, job_type: int) -> bool:
         """It is well again; whether it was not."""

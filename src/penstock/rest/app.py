@@ -31,7 +31,6 @@ from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import (
     AsgiExchange,
-    Call,
     ClientGone,
     Exchange,
     Handler,
@@ -39,6 +38,7 @@ from penstock.rest.exchange import (
     Message,
     Receive,
     Reply,
+    RestRequest,
     Scope,
     Send,
     answer,
@@ -267,7 +267,7 @@ class RestApp:
             body = await body_of(exchange, self._max_body_bytes)
             if operation.path not in _TASKLESS or len(body) > INLINE_MAX_BYTES:
                 await need_task()
-            call = Call(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait)
+            call = RestRequest(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait)
             if caller is not None and isinstance(caller, Identity) and operation.waits:
                 return await self._answer_while_valid(caller, handler, call)
             return await handler(call)
@@ -278,7 +278,7 @@ class RestApp:
         except Exception as error:
             return bug(error, exchange.request.method, exchange.path)
 
-    async def _answer_while_valid(self, caller: Identity, handler: Handler, call: Call) -> Reply:
+    async def _answer_while_valid(self, caller: Identity, handler: Handler, call: RestRequest) -> Reply:
         """Of a call that may wait for long: no job goes out to a token that was revoked meanwhile."""
         assert self._gate is not None
         await need_task()

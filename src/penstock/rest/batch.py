@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.engine.payload import check_count
 from penstock.errors import BadRequest
-from penstock.rest.codec import Body, decoder, mended, required
-from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
+from penstock.rest.codec import Body, decoder, required, sanitized
+from penstock.rest.tolerant import Unsplittable, bytes_of, split_object, text_of, value_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -87,13 +87,13 @@ class BatchReader(Generic[T]):
         body = bytes_of(part)
         if part.startswith("{"):
             try:
-                fields, _ = cut_object(part)
-            except Uncuttable:
+                fields, _ = split_object(part)
+            except Unsplittable:
                 pass
             else:
                 named = value_of(fields.get("jobId", "null"))
                 job_id = named if isinstance(named, str) else ""
-                body = mended(fields)
+                body = sanitized(fields)
         try:
             return self._read_item(body)
         except BadRequest as error:
@@ -102,6 +102,6 @@ class BatchReader(Generic[T]):
 
 def _cut(body: bytes, field: str) -> tuple[dict[str, str], list[str] | None]:
     try:
-        return cut_object(text_of(body), field)
-    except Uncuttable:
+        return split_object(text_of(body), field)
+    except Unsplittable:
         return {}, None

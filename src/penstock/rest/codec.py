@@ -23,7 +23,7 @@ from penstock.engine.payload import (
     clean_text,
 )
 from penstock.errors import BadRequest
-from penstock.rest.tolerant import Uncuttable, bytes_of, cut_object, text_of, value_of
+from penstock.rest.tolerant import Unsplittable, bytes_of, split_object, text_of, value_of
 
 Number = int | float
 
@@ -138,22 +138,22 @@ def error_text(message: object) -> str:
 def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
     """``read`` for a body with an `errorMessage`: where it refuses, once more with that text mended."""
 
-    def read_mended(body: bytes) -> T:
+    def read_sanitized(body: bytes) -> T:
         try:
             return read(body)
         except BadRequest:
             try:
-                fields, _ = cut_object(text_of(body))
-            except Uncuttable:
+                fields, _ = split_object(text_of(body))
+            except Unsplittable:
                 fields = {}
             if "errorMessage" not in fields:
                 raise
-            return read(mended(fields))
+            return read(sanitized(fields))
 
-    return read_mended
+    return read_sanitized
 
 
-def mended(fields: Mapping[str, str]) -> bytes:
+def sanitized(fields: Mapping[str, str]) -> bytes:
     """The JSON object of these parts, its `errorMessage` cleaned if it has one."""
     parts = dict(fields)
     if "errorMessage" in parts:

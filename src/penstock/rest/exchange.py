@@ -43,7 +43,7 @@ class Reply(NamedTuple):
 NO_CONTENT: Final = Reply(204)
 
 
-class Call(NamedTuple):
+class RestRequest(NamedTuple):
     """One request of a hot route."""
 
     body: bytes
@@ -57,7 +57,7 @@ class Call(NamedTuple):
     """Whether the client has gone already; servers that can't tell say no."""
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
+Handler: TypeAlias = Callable[[RestRequest], Awaitable[Reply]]
 
 
 class Request(Protocol):

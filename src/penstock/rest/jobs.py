@@ -28,7 +28,7 @@ from penstock.rest.codec import (
     required,
     whole,
 )
-from penstock.rest.exchange import NO_CONTENT, Call, Receive, Reply
+from penstock.rest.exchange import NO_CONTENT, Receive, Reply, RestRequest
 from penstock.wire.model import (
     Completion,
     Failure,
@@ -75,7 +75,7 @@ class JobRoutes:
 
     # -- poll
 
-    async def poll(self, call: Call) -> Reply:
+    async def poll(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/poll``"""
         if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
@@ -117,7 +117,7 @@ class JobRoutes:
         releases = [JobRef(job_id=job.id, worker_id=job.worker_id or "", attempt=job.attempt) for job in jobs]
         await self._engine.jobs.release_many(releases)
 
-    async def wait_lost(self, call: Call) -> Reply:
+    async def wait_lost(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/lost``"""
         body = _read_watch(call.body)
         worker_id = required(body.worker_id, "workerId")
@@ -127,7 +127,7 @@ class JobRoutes:
 
     # -- single calls
 
-    async def complete(self, call: Call) -> Reply:
+    async def complete(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/{id}/complete``"""
 
         small = len(call.body) <= INLINE_MAX_BYTES  # nearly always: it spares them 1 µs
@@ -136,7 +136,7 @@ class JobRoutes:
         )
         return NO_CONTENT
 
-    def _completion(self, call: Call) -> Completion:
+    def _completion(self, call: RestRequest) -> Completion:
         body = _read_completion(call.body)
         return Completion(
             job_id=call.job_id,
@@ -145,7 +145,7 @@ class JobRoutes:
             variables=given_variables(body.variables, self._limits),
         )
 
-    async def fail(self, call: Call) -> Reply:
+    async def fail(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/{id}/fail``"""
 
         def read() -> Failure:
@@ -155,7 +155,7 @@ class JobRoutes:
         await self._engine.jobs.fail(await run_sized(len(call.body), read))
         return NO_CONTENT
 
-    async def heartbeat(self, call: Call) -> Reply:
+    async def heartbeat(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/{id}/heartbeat``"""
 
         def read() -> Heartbeat:
@@ -177,7 +177,7 @@ class JobRoutes:
 
     # -- batch calls
 
-    async def complete_many(self, call: Call) -> Reply:
+    async def complete_many(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/complete``"""
         limits = self._limits
 
@@ -192,7 +192,7 @@ class JobRoutes:
         requests, refused = await _sort_out(call, _completions, make)
         return _outcomes(refused, await self._engine.jobs.complete_many(requests))
 
-    async def fail_many(self, call: Call) -> Reply:
+    async def fail_many(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/fail``"""
 
         def make(item: Failure, job_id: str, worker_id: str) -> Failure:
@@ -201,7 +201,7 @@ class JobRoutes:
         requests, refused = await _sort_out(call, _failures, make)
         return _outcomes(refused, await self._engine.jobs.fail_many(requests))
 
-    async def heartbeat_many(self, call: Call) -> Reply:
+    async def heartbeat_many(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/heartbeat``"""
 
         def make(item: Heartbeat, job_id: str, worker_id: str) -> Heartbeat:
@@ -217,7 +217,7 @@ class JobRoutes:
         ]
         return _outcomes(refused, outcomes)
 
-    async def release_many(self, call: Call) -> Reply:
+    async def release_many(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/release``"""
 
         def make(item: JobRef, job_id: str, worker_id: str) -> JobRef:
@@ -274,7 +274,7 @@ def _failure(body: Failure, job_id: str, worker_id: str) -> Failure:
 
 
 async def _sort_out(
-    call: Call, reader: BatchReader[ItemT], make: Callable[[ItemT, str, str], R]
+    call: RestRequest, reader: BatchReader[ItemT], make: Callable[[ItemT, str, str], R]
 ) -> tuple[list[R], dict[int, JobOutcome]]:
     """The requests of the items that can be made into one (of item, job and worker), and the outcomes of the others by
     their place."""

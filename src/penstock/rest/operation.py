@@ -88,7 +88,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     handler: Bound
-    """A method of one of the classes of routes; those of `HOT` take a `Call`, the others are the framework's."""
+    """A method of one of the classes of routes; those of `HOT` take a `RestRequest`, the others are the framework's."""
     needs: Permission
     """Without which the call is refused."""
     id: str

@@ -13,7 +13,7 @@ from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Starts
 from penstock.rest.codec import decoder, required
-from penstock.rest.exchange import Call, Reply, text_header
+from penstock.rest.exchange import Reply, RestRequest, text_header
 from penstock.wire.model import StartRequest, StartResult
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
@@ -29,13 +29,13 @@ class StartRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def start(self, call: Call) -> Reply:
+    async def start(self, call: RestRequest) -> Reply:
         """``POST /v1/instances``"""
         key = text_header(call.headers, IDEMPOTENCY_KEY)
         request = await run_sized(len(call.body), lambda: self._request(_read_start(call.body), key))
         return Reply(201, _encode(await self._engine.instances.start(request)))
 
-    async def start_batch(self, call: Call) -> Reply:
+    async def start_batch(self, call: RestRequest) -> Reply:
         """``POST /v1/instances/batch``"""
         requests, refused = await run_sized(len(call.body), lambda: self._read_batch(call.body))
         results: Sequence[StartResult] = await self._engine.instances.start_batch(requests)

@@ -23,7 +23,7 @@ _LEVELS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _decoder: Final = json.JSONDecoder(strict=False)
 
 
-class Uncuttable(ValueError):
+class Unsplittable(ValueError):
     """It is no JSON object, or would take too long to cut."""
 
 
@@ -45,9 +45,9 @@ def value_of(part: str) -> object:
         return None
 
 
-def cut_object(text: str, list_name: str = "") -> tuple[dict[str, str], list[str] | None]:
+def split_object(text: str, list_name: str = "") -> tuple[dict[str, str], list[str] | None]:
     """The values of a JSON object by their names; apart from them the items of the array called ``list_name``, None
-    when there is none. Raises Uncuttable."""
+    when there is none. Raises Unsplittable."""
     fields: dict[str, str] = {}
     items: list[str] | None = None
     cutter = _Cutter(text)
@@ -92,11 +92,11 @@ class _Cutter:
     def read_name(self) -> str:
         """The name of a field, with its colon."""
         if not self.at('"'):
-            raise Uncuttable
+            raise Unsplittable
         name = value_of(self.read_part())
         self._take(":")
         if not isinstance(name, str):
-            raise Uncuttable
+            raise Unsplittable
         return name
 
     def read_part(self) -> str:
@@ -107,7 +107,7 @@ class _Cutter:
         except RecursionError:
             self._place = self._end_of_value()
         except json.JSONDecodeError as error:
-            raise Uncuttable from error
+            raise Unsplittable from error
         except ValueError:  # more digits than Python reads
             self._place = self._end_of_value()
         part = self._text[start : self._place]
@@ -116,7 +116,7 @@ class _Cutter:
 
     def end(self) -> None:
         if self._place != len(self._text):
-            raise Uncuttable
+            raise Unsplittable
 
     def _end_of_value(self) -> int:
         level = 0
@@ -130,11 +130,11 @@ class _Cutter:
                 return token.end()
             if self._tokens_left <= 0:
                 break
-        raise Uncuttable
+        raise Unsplittable
 
     def _take(self, sign: str) -> None:
         if not self.at(sign):
-            raise Uncuttable
+            raise Unsplittable
         self._place += 1
         self._skip_space()
 

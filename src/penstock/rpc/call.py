@@ -40,7 +40,7 @@ _CONTENT = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _NOBODY = GRPCError(Status.CANCELLED, "the client has gone")
 
 
-class Call(Generic[RequestT, AnswerT]):
+class ServerCall(Generic[RequestT, AnswerT]):
     """One RPC. One task may read and one may write at a time; both are cancelled when the client cancels.
 
     ``scope`` carries the client's deadline. It is cancelled when the client resets the stream, when the connection
@@ -131,7 +131,7 @@ class Call(Generic[RequestT, AnswerT]):
         """Wait until the server drains: a handler of a long stream then ends it in its own way."""
         await self._connection.server.wait_draining()
 
-    def __aiter__(self) -> Call[RequestT, AnswerT]:
+    def __aiter__(self) -> ServerCall[RequestT, AnswerT]:
         return self
 
     async def __anext__(self) -> RequestT:

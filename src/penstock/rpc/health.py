@@ -12,11 +12,11 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import answers_stream, unary
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
 
-_Call = Call[HealthCheckRequest, HealthCheckResponse]
+_Call = ServerCall[HealthCheckRequest, HealthCheckResponse]
 
 
 class Health:

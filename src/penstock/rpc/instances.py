@@ -10,7 +10,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, read_variables, required, slice_of
 from penstock.wire import workflow_v1 as m
@@ -95,7 +95,7 @@ class InstanceCalls:
         )
         return m.CompleteUserTaskResponse()
 
-    async def signal(self, request: Signal, call: Call[Signal, m.SignalWaitResponse]) -> m.SignalWaitResponse:
+    async def signal(self, request: Signal, call: ServerCall[Signal, m.SignalWaitResponse]) -> m.SignalWaitResponse:
         """The oldest open execution of that wait, in the instance by its id or its key. Metadata ``idempotency-key``
         does what REST's header does."""
         by_key = bool(request.definition_id or request.instance_key)

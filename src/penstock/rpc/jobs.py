@@ -11,7 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import DispatchModeConflict
 from penstock.offload import run_sized
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
@@ -45,10 +45,10 @@ class JobCalls:
             f"{_PREFIX}FailJob": unary(self.fail, Failure, m.FailJobResponse),
         }
 
-    async def poll(self, call: Call[PollRequest, m.PollJobsResponse]) -> None:
+    async def poll(self, call: ServerCall[PollRequest, m.PollJobsResponse]) -> None:
         """Jobs that are there now, as many as one answer holds. Those of a caller who has gone go back at once."""
         request = await call.recv_message()
-        assert request is not None  # Call raises before it returns None for a single request
+        assert request is not None  # ServerCall raises before it returns None for a single request
         if self._engine.settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
         jobs = await self._engine.jobs.poll(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from penstock.wire.codec import package_at
 
 if TYPE_CHECKING:
-    from penstock.rpc.call import Call
+    from penstock.rpc.call import ServerCall
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -37,22 +37,22 @@ class Method(Struct, frozen=True):
 
 
 def unary(
-    serve: Callable[[RequestT, Call[RequestT, AnswerT]], Awaitable[AnswerT]],
+    serve: Callable[[RequestT, ServerCall[RequestT, AnswerT]], Awaitable[AnswerT]],
     request_type: type[RequestT],
     answer_type: type[AnswerT],
 ) -> Handler:
     """One request, one answer. The call is handed in for its deadline, headers and peer."""
 
-    async def run(call: Call[RequestT, AnswerT]) -> None:
+    async def run(call: ServerCall[RequestT, AnswerT]) -> None:
         request = await call.recv_message()
-        assert request is not None  # Call raises before it returns None for a single request
+        assert request is not None  # ServerCall raises before it returns None for a single request
         await call.send_message(await serve(request, call))
 
     return Handler(run, Cardinality.UNARY_UNARY, request_type, answer_type)
 
 
 def answers_stream(
-    serve: Callable[[Call[RequestT, AnswerT]], Awaitable[None]],
+    serve: Callable[[ServerCall[RequestT, AnswerT]], Awaitable[None]],
     request_type: type[RequestT],
     answer_type: type[AnswerT],
 ) -> Handler:
@@ -61,7 +61,7 @@ def answers_stream(
 
 
 def both_stream(
-    serve: Callable[[Call[RequestT, AnswerT]], Awaitable[None]],
+    serve: Callable[[ServerCall[RequestT, AnswerT]], Awaitable[None]],
     request_type: type[RequestT],
     answer_type: type[AnswerT],
 ) -> Handler:

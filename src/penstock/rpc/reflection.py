@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from grpclib.const import Handler, Status
 from msgspec import Struct
 
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.descriptors import FILE_DESCRIPTOR_SET
 from penstock.rpc.methods import both_stream
 from penstock.wire.grpc_reflection import (
@@ -82,7 +82,7 @@ class Reflection:
         handler = both_stream(self._serve, ServerReflectionRequest, ServerReflectionResponse)
         return {f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo": handler for version in _VERSIONS}
 
-    async def _serve(self, call: Call[ServerReflectionRequest, ServerReflectionResponse]) -> None:
+    async def _serve(self, call: ServerCall[ServerReflectionRequest, ServerReflectionResponse]) -> None:
         async for request in call:
             answer = self._answer(request)
             answer.valid_host = request.host

@@ -28,7 +28,7 @@ from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory
 from penstock.errors import PenstockError, TooManyRequests
 from penstock.log import set_trace
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
@@ -288,7 +288,9 @@ class Server:
         """More request bytes wait than the limit."""
         return self._held > self.limits.held_request_bytes
 
-    def new_call(self, connection: Connection, stream_id: int, headers: dict[bytes, bytes]) -> Call[Any, Any] | None:
+    def new_call(
+        self, connection: Connection, stream_id: int, headers: dict[bytes, bytes]
+    ) -> ServerCall[Any, Any] | None:
         """A call for these headers, or None when they were answered at once."""
         kind = headers.get(b"content-type", b"")
         if headers.get(b":method") != b"POST" or not _is_grpc(kind):
@@ -307,7 +309,7 @@ class Server:
                 error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
         if method is not None and error is None:
             self._running += 1
-            return Call(connection, stream_id, headers, method, timeout_s)
+            return ServerCall(connection, stream_id, headers, method, timeout_s)
         assert error is not None
         connection.answer_at_once(stream_id, [
             (b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"),
@@ -316,13 +318,13 @@ class Server:
         self._count(_UNKNOWN_METHOD if method is None else method.path, error.status, 0.0)
         return None
 
-    def abandon(self, call: Call[Any, Any]) -> None:
+    def abandon(self, call: ServerCall[Any, Any]) -> None:
         """A call was reset before its handler began."""
         self._running -= 1
         call.finish(None)
         self._count(call.method.path, Status.CANCELLED, 0.0)
 
-    async def run_call(self, call: Call[Any, Any]) -> None:
+    async def run_call(self, call: ServerCall[Any, Any]) -> None:
         """Run a call's handler and answer with what comes of it. Raises nothing but Trio's Cancelled."""
         began = time.perf_counter()
         call.hold = self._answer_memory.open()
@@ -339,7 +341,7 @@ class Server:
             call.forget()
             self._count(call.method.path, Status.OK if error is None else error.status, time.perf_counter() - began)
 
-    async def _handle(self, call: Call[Any, Any]) -> GRPCError | None:
+    async def _handle(self, call: ServerCall[Any, Any]) -> GRPCError | None:
         set_trace(call.headers.get(b"traceparent"))
         try:
             with call.scope:
@@ -354,7 +356,7 @@ class Server:
             return self._problem(call, error)
         return call.cancelled_as
 
-    async def _run_admitted(self, call: Call[Any, Any]) -> None:
+    async def _run_admitted(self, call: ServerCall[Any, Any]) -> None:
         """Run a call of somebody who may make it, for as long as that is so."""
         needed = table.RPC.get(call.method.path)
         identity: Identity | None = None
@@ -380,7 +382,7 @@ class Server:
             if limits is not None:
                 limits.leave(identity)
 
-    async def _run_watched(self, call: Call[Any, Any], identity: Identity | None) -> None:
+    async def _run_watched(self, call: ServerCall[Any, Any], identity: Identity | None) -> None:
         """A stream ends with what proved its caller's identity."""
         if self._gate is None or identity is None or not call.method.client_streaming:
             await call.method.run(call)
@@ -395,7 +397,7 @@ class Server:
         with self._gate.watching(identity, end):
             await call.method.run(call)
 
-    def _problem(self, call: Call[Any, Any], error: Exception) -> GRPCError:
+    def _problem(self, call: ServerCall[Any, Any], error: Exception) -> GRPCError:
         cause = _leaf(error)
         if isinstance(cause, GRPCError):
             return cause

@@ -46,7 +46,7 @@ from penstock.wire.http2 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.rpc.call import Call
+    from penstock.rpc.call import ServerCall
     from penstock.rpc.limits import Limits
     from penstock.rpc.server import Server
 
@@ -72,14 +72,14 @@ class Connection:
         self.server = server
         self.limits = server.limits
         self.peer = peer
-        self.calls: dict[int, Call[Any, Any]] = {}
+        self.calls: dict[int, ServerCall[Any, Any]] = {}
         self.h2 = open_http2(self.limits)
         self._stream = stream
         self._out = bytearray()
         self._wake_writer = trio.lowlevel.ParkingLot()
         self._uncongested = trio.lowlevel.ParkingLot()
         self._windows: dict[int, trio.Event] = {}  # streams that wait for their window, or the connection's
-        self._new_calls: list[Call[Any, Any]] = []
+        self._new_calls: list[ServerCall[Any, Any]] = []
         self._unopened = 0  # consumed bytes by which the connection's window was not opened again yet
         self._greeted = trio.Event()
         self._drain_pinged = trio.Event()
@@ -177,7 +177,7 @@ class Connection:
             return  # reset in the bytes that are being processed
         self.flush()
 
-    def forget(self, call: Call[Any, Any]) -> None:
+    def forget(self, call: ServerCall[Any, Any]) -> None:
         """The call's handler has ended."""
         if self.calls.pop(call.stream_id, None) is not None and not call.closed:
             self._resets.give()

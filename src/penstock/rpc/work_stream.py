@@ -24,7 +24,7 @@ from penstock.engine.payload import check_count
 from penstock.engine.streams import JobStream
 from penstock.errors import PenstockError
 from penstock.rpc import worker_items
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Heartbeat, HeartbeatOutcome, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes
@@ -57,7 +57,7 @@ class _Pending:
 class WorkStream:
     """See the module. `run` returns when the worker has half-closed and everything is answered."""
 
-    def __init__(self, engine: Engine, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+    def __init__(self, engine: Engine, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
         self._engine = engine
         self._call = call
         self._jobs: JobStream

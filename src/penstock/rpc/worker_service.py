@@ -11,7 +11,7 @@ from penstock.engine.payload import check_count
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc import worker_items
-from penstock.rpc.call import Call
+from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
@@ -92,6 +92,6 @@ class Worker:
         check_count(len(request.heartbeats), "heartbeats")
         return w.HeartbeatJobsResponse(await worker_items.heartbeat(self._engine, worker_id, request.heartbeats))
 
-    async def work(self, call: Call[w.WorkRequest, w.WorkResponse]) -> None:
+    async def work(self, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
         """See `work_stream`."""
         await WorkStream(self._engine, call).run()

@@ -18,7 +18,7 @@ from penstock.kafka.leadership import Leadership
 from penstock.kafka.producer import KafkaProducer
 from penstock.kafka.relay import Relay
 from penstock.log import get_logger
-from penstock.runtime.leftovers import Leftovers
+from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.membership import Membership
 from penstock.runtime.supervise import Supervisor
 from penstock.store import outbox as store
@@ -52,13 +52,13 @@ class Dispatch:
         await supervisor.start(PRODUCER, self._producer.run)
         await self._check_topics(topics)
 
-    def wire(self, membership: Membership, leftovers: Leftovers) -> None:
+    def wire(self, membership: Membership, migration: DispatchMigration) -> None:
         """Let everything that writes rows wake the relay: here at once, elsewhere through NOTIFY."""
         self._engine.events.queued.listen(self._relay.wake_for)
         self._engine.events.uploaded.listen(self._note_uploaded)
         membership.relays_here = self._leadership.leads
         membership.on_jobs_elsewhere = self._relay.wake
-        leftovers.on_moved = self._relay.wake
+        migration.on_moved = self._relay.wake
 
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
         """The services, by name."""

@@ -28,9 +28,9 @@ from penstock.runtime.access import AccessService, ListenerTls
 from penstock.runtime.database_start import DatabaseStart
 from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
+from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
-from penstock.runtime.leftovers import Leftovers
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
@@ -215,9 +215,9 @@ class Node:
         membership.on_lost = sweeper.scan_soon
         membership.on_dead = sweeper.note_dead
         housekeeping = Housekeeping(engine)
-        leftovers = Leftovers(engine)
+        migration = DispatchMigration(engine)
         if dispatch is not None:
-            dispatch.wire(membership, leftovers)
+            dispatch.wire(membership, migration)
 
         async def probe() -> None:
             await engine.polls.wait_probe()
@@ -237,7 +237,7 @@ class Node:
             "housekeeping": housekeeping.step,
             "retention": Retention(engine).step,
             "loop lag": housekeeping.measure_lag,
-            "leftovers": leftovers.step,
+            "dispatch migration": migration.step,
             "bulk operations": engine.bulk.step,
             "watch": engine.watch.step,
         }

@@ -140,16 +140,16 @@ async def requeue_dispatched(
     return count, last
 
 
-async def move_leftovers(connection: TrioConnection, limit: int, aside: Collection[int], *, to_outbox: bool) -> int:
+async def migrate_dispatch(connection: TrioConnection, limit: int, aside: Collection[int], *, to_outbox: bool) -> int:
     """Move up to ``limit`` jobs that another mode left behind to where this one looks, without those of the tokens
     ``aside``; how many rows went."""
     name = "queue_to_outbox" if to_outbox else "outbox_to_queue"
-    _, rows = await connection.roundtrip([(SQL["lock_leftovers"], ()), (SQL[name], (limit, arrays.ints(aside)))])
+    _, rows = await connection.roundtrip([(SQL["lock_migration"], ()), (SQL[name], (limit, arrays.ints(aside)))])
     return cast(int, rows[0][0])
 
 
 async def first_leftover(connection: TrioConnection, aside: Collection[int], *, to_outbox: bool) -> int | None:
-    """The token of the job that `move_leftovers` would move first."""
+    """The token of the job that `migrate_dispatch` would move first."""
     rows = await connection.fetch(SQL["first_to_outbox" if to_outbox else "first_to_queue"], (arrays.ints(aside),))
     return cast(int, rows[0][0]) if rows else None
 

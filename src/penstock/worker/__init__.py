@@ -17,19 +17,18 @@ Runs under asyncio and Trio. Imports nothing of the engine.
 from __future__ import annotations
 
 from penstock.worker.context import JobContext, JobLogFilter, current_job
-from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.errors import NonRetryable, Retry
 from penstock.worker.held import StopReason
+from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.observer import WorkerObserver
 from penstock.worker.session import Statistics
 from penstock.worker.transport import EngineReports, LongPoll, PullTransport, WorkerIdentity, WorkTransport
 from penstock.worker.worker import Worker
 
 __all__ = [
-    "Demand",
     "EngineReports",
     "JobContext",
-    "JobDesk",
+    "JobIntake",
     "JobLogFilter",
     "LongPoll",
     "NonRetryable",
@@ -37,6 +36,7 @@ __all__ = [
     "Retry",
     "Statistics",
     "StopReason",
+    "Subscription",
     "WorkTransport",
     "Worker",
     "WorkerIdentity",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.wire import penstock_v1 as w
-from penstock.worker.desk import Demand
+from penstock.worker.intake import Subscription
 
 # More at once would be leased long before its turn.
 MAX_CREDIT_JOBS = 10_000
@@ -24,19 +24,19 @@ class CreditBook:
         self._granted: dict[str, int] = {}
         self._asked_back: set[str] = set()
 
-    def changes(self, demands: Iterable[Demand]) -> list[w.Credit]:
+    def changes(self, subscriptions: Iterable[Subscription]) -> list[w.Credit]:
         """The credit to grant (positive) or to take back (negative) now. Counts it as done."""
         found: list[w.Credit] = []
-        for demand in demands:
-            wanted = _share(min(demand.room, MAX_CREDIT_JOBS), len(demand.job_types))
-            for job_type in demand.job_types:
+        for subscription in subscriptions:
+            wanted = _share(min(subscription.room, MAX_CREDIT_JOBS), len(subscription.job_types))
+            for job_type in subscription.job_types:
                 granted = self._granted.get(job_type, 0)
                 if job_type in self._asked_back or wanted == granted:
                     continue
                 if wanted > granted:
                     self._granted[job_type] = wanted
                     found.append(w.Credit(job_type, wanted - granted))
-                elif granted > 2 * wanted + 1 or demand.closed:
+                elif granted > 2 * wanted + 1 or subscription.closed:
                     self._asked_back.add(job_type)
                     found.append(w.Credit(job_type, wanted - granted))
         return found

@@ -25,8 +25,8 @@ from penstock.client.errors import ClientError, Forbidden, Unauthenticated
 from penstock.client.token import Token
 from penstock.log_throttle import throttle
 from penstock.wire.model import Job, JobOutcome, JobRef
-from penstock.worker.desk import JobDesk
 from penstock.worker.held import LOGGER
+from penstock.worker.intake import JobIntake
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
 from penstock.worker.kafka_loop import AsyncioThread
 from penstock.worker.transport import EngineReports, PullTransport, WorkerIdentity
@@ -138,30 +138,30 @@ class KafkaWork(EngineReports, PullTransport):
 
     # -- see WorkTransport
 
-    async def run(self, desk: JobDesk) -> None:
+    async def run(self, intake: JobIntake) -> None:
         """See ``WorkTransport``. Leaves the groups at the end, when the last results are answered."""
         throttle("aiokafka")
-        if await self._is_refused(desk):
+        if await self._is_refused(intake):
             return
-        job_types = [job_type for demand in desk.demands for job_type in demand.job_types]
+        job_types = [job_type for subscription in intake.subscriptions for job_type in subscription.job_types]
         async with self._thread.opened():
             await self._thread.call(self._start, job_types)
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._thread.call, self._watch)
-                    await super().run(desk)
+                    await super().run(intake)
                     await anyio.sleep_forever()
             finally:
                 with anyio.move_on_after(STOP_CONSUMERS_TIMEOUT_S, shield=True):
                     await self._thread.call(self._stop)
 
-    async def _is_refused(self, desk: JobDesk) -> bool:
+    async def _is_refused(self, intake: JobIntake) -> bool:
         """Whether the engine takes no reports of this worker: it would do its jobs for nothing."""
         try:
             await self.extend([])
         except (Unauthenticated, Forbidden) as error:
             LOGGER.error("the engine takes nothing from this worker: %s", error)
-            desk.refuse(error)
+            intake.refuse(error)
             return True
         except ClientError as error:
             LOGGER.debug("whether the engine takes reports will be seen: %s", error)
@@ -182,10 +182,10 @@ class KafkaWork(EngineReports, PullTransport):
             outcomes |= {outcome.job_id: outcome for outcome in await super().release(held)}
         for job in jobs:
             if job.job_id in outcomes and outcomes[job.job_id].outcome != "unavailable":
-                self.let_go(job)  # else its record comes again, to whoever gets the partition
+                self.forget(job)  # else its record comes again, to whoever gets the partition
         return list(outcomes.values())
 
-    def let_go(self, job: JobRef) -> None:
+    def forget(self, job: JobRef) -> None:
         """See ``WorkTransport``: the record's offset may be committed."""
         job_type = self._types_out.pop((job.job_id, job.attempt), None)
         if job_type is not None:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 CLOSE_TIMEOUT_S: Final = 2.0
-# A call waits in a thread of this process: one for each demand of the worker, and a few for what is short.
+# A call waits in a thread of this process: one for each subscription of the worker, and a few for what is short.
 MAX_CALLS: Final = 200
 
 

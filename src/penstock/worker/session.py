@@ -17,10 +17,10 @@ from anyio.abc import TaskGroup
 from penstock.client.errors import ClientError
 from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.worker.context import JobContext
-from penstock.worker.desk import Demand, DeskCalls, JobDesk
 from penstock.worker.execution import Report, run_handler
 from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import LOGGER, HeldJob, StopReason
+from penstock.worker.intake import IntakeEvents, JobIntake, Subscription
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.observer import WorkerObserver
 from penstock.worker.process_pool import ProcessPool
@@ -96,22 +96,22 @@ class Session:
             for handler in handlers.values()
             if handler.concurrency is not None
         }
-        calls = DeskCalls(self._accept, self._on_news, self._leases.renew_nowait, observer.on_engine)
-        self._desk = JobDesk(settings.concurrency, self._has_room_for_results, calls)
-        self._desk.demands = _demands_of(self._desk, handlers, settings.concurrency)
+        calls = IntakeEvents(self._accept, self._on_news, self._leases.renew_nowait, observer.on_engine)
+        self._intake = JobIntake(settings.concurrency, self._has_room_for_results, calls)
+        self._intake.subscriptions = _subscriptions_of(self._intake, handlers, settings.concurrency)
         self._grace = anyio.CancelScope()
         self._jobs: TaskGroup
 
     @property
     def refusal(self) -> ClientError | None:
         """Why the engine gives this worker no jobs at all, once it said so; the worker is drained then."""
-        return self._desk.refusal
+        return self._intake.refusal
 
     def drain(self) -> None:
         """Take on no more jobs and end when those held are done, within the grace. Again: end the grace now."""
-        if self._desk.draining:
+        if self._intake.draining:
             self._grace.cancel()
-        self._desk.drain()
+        self._intake.drain()
 
     def refresh_statistics(self) -> None:
         """Bring the figures about this moment up to date."""
@@ -137,13 +137,13 @@ class Session:
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as self._jobs, anyio.create_task_group() as source:
-            source.start_soon(self._transport.run, self._desk)
-            await self._desk.wait_draining()
+            source.start_soon(self._transport.run, self._intake)
+            await self._intake.wait_draining()
             await self._drain()
             source.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        LOGGER.info("draining: %d jobs held", self._desk.active)
+        LOGGER.info("draining: %d jobs held", self._intake.active)
         await self._give_back([held for held in self._leases.jobs() if held.is_waiting])
         self._grace.deadline = anyio.current_time() + self._settings.drain_grace_s
         with self._grace:
@@ -160,14 +160,14 @@ class Session:
 
     # -- taking on jobs
 
-    def _accept(self, job: Job, demand: Demand) -> None:
+    def _accept(self, job: Job, subscription: Subscription) -> None:
         lease_ends_at = anyio.current_time() + self._settings.lease_s
         held = HeldJob(job, lease_ends_at=lease_ends_at, on_begin=self._observer.on_handler_started)
         self._counts.received += 1
         self._leases.add(held)
-        self._jobs.start_soon(self._work_on, held, demand)
+        self._jobs.start_soon(self._work_on, held, subscription)
 
-    async def _work_on(self, held: HeldJob, demand: Demand) -> None:
+    async def _work_on(self, held: HeldJob, subscription: Subscription) -> None:
         handler = self._handlers[held.job.job_type]
         context = JobContext(held, self._leases)
         slots = [self._slots]
@@ -176,7 +176,7 @@ class Session:
         try:
             report = await run_handler(handler, held, context, slots, self._pools)
         finally:
-            self._desk.done(demand)
+            self._intake.done(subscription)
         if held.started_at is not None:
             seconds = anyio.current_time() - held.started_at
             self._observer.on_handler_ended(handler.job_type, _end_of(held, report), seconds)
@@ -196,7 +196,7 @@ class Session:
         self._counts.lost += 1
         held.log.warning("job lost: %s", reason)
         held.stop(reason)
-        self._transport.let_go(held.ref)
+        self._transport.forget(held.ref)
 
     def _on_settled(self, held: HeldJob, report: Report, outcome: JobOutcome) -> None:
         if outcome.outcome == "invalid" and isinstance(report, Completion):
@@ -206,8 +206,8 @@ class Session:
             self._failures.put_nowait(held, failure)
             return
         self._leases.remove(held)
-        self._transport.let_go(held.ref)
-        self._desk.ring()
+        self._transport.forget(held.ref)
+        self._intake.notify()
         kind = "completion" if isinstance(report, Completion) else "failure"
         self._observer.on_result_settled(held.job.job_type, kind, outcome.outcome)
         if outcome.outcome not in ("ok", "already-completed"):
@@ -252,8 +252,8 @@ class Session:
         return self._unreported < self._settings.max_unreported
 
     async def _wait_inactive(self) -> None:
-        while self._desk.active:
-            await self._desk.wait_changed()
+        while self._intake.active:
+            await self._intake.wait_changed()
 
 
 def _end_of(held: HeldJob, report: Report | None) -> str:
@@ -265,11 +265,13 @@ def _end_of(held: HeldJob, report: Report | None) -> str:
     return "to-retry" if report is not None and report.retryable else "failed"
 
 
-def _demands_of(desk: JobDesk, handlers: Mapping[str, Handler], concurrency: int) -> list[Demand]:
-    """One demand for all types without a limit of their own, one for each with one.
+def _subscriptions_of(intake: JobIntake, handlers: Mapping[str, Handler], concurrency: int) -> list[Subscription]:
+    """One subscription for all types without a limit of their own, one for each with one.
 
     A type with a limit is not asked for while it is full, and a parked poll can't be changed: so it has its own.
     """
     shared = [job_type for job_type, handler in handlers.items() if handler.concurrency is None]
-    demands = [Demand(desk, [name], limit) for name, handler in handlers.items() if (limit := handler.concurrency)]
-    return [*demands, Demand(desk, shared, concurrency)] if shared else demands
+    subscriptions = [
+        Subscription(intake, [name], limit) for name, handler in handlers.items() if (limit := handler.concurrency)
+    ]
+    return [*subscriptions, Subscription(intake, shared, concurrency)] if shared else subscriptions

@@ -2,7 +2,7 @@
 
 One stream at a time; when it breaks it is opened again, with growing pauses, for as long as the worker runs. Results
 whose outcomes had not come then fail with ``Unavailable``: the reporter offers them again, and their attempt fences
-them, so none is lost or counts twice. Jobs that the worker still holds then are asked for at once (`desk.renew`),
+them, so none is lost or counts twice. Jobs that the worker still holds then are asked for at once (`intake.renew`),
 because an engine that lives puts the jobs of a broken stream back into the queue.
 
 Heartbeats, checkpoints and what is too large for the stream go as unary calls on the same connection.
@@ -30,8 +30,8 @@ from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.wire.noun import text_bytes
 from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
-from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
+from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.outage import Outage
 from penstock.worker.transport import EXCHANGE_TIMEOUT_S, NO_JOBS, EngineReports, WorkerIdentity, may_pass
 
@@ -70,12 +70,14 @@ class _Batch:
 class _Stream:
     """One open stream: what waits to be sent, and what waits for its answer."""
 
-    def __init__(self, call: GrpcCall, desk: JobDesk, identity: WorkerIdentity) -> None:
+    def __init__(self, call: GrpcCall, intake: JobIntake, identity: WorkerIdentity) -> None:
         self._call = call
-        self._desk = desk
+        self._intake = intake
         self._identity = identity
         self._credit = CreditBook()
-        self._demands = {job_type: demand for demand in desk.demands for job_type in demand.job_types}
+        self._subscriptions = {
+            job_type: subscription for subscription in intake.subscriptions for job_type in subscription.job_types
+        }
         self._to_send: deque[_Batch] = deque()
         self._unanswered: deque[_Batch] = deque()
         self._news = anyio.Event()
@@ -121,12 +123,12 @@ class _Stream:
 
     async def _watch_desk(self) -> None:
         while True:
-            await self._desk.wait_changed()
+            await self._intake.wait_changed()
             self._news.set()
 
     async def _write(self) -> None:
         first = w.WorkRequest(worker_id=self._identity.worker_id, lease_seconds=self._identity.lease_s)
-        first.credits = self._credit.changes(self._desk.demands)
+        first.credits = self._credit.changes(self._intake.subscriptions)
         await self._call.send(encode_message(first))
         while True:
             await self._news.wait()
@@ -136,7 +138,7 @@ class _Stream:
             await self._send_what_is_there()
 
     async def _send_what_is_there(self) -> None:
-        changes = self._credit.changes(self._desk.demands)
+        changes = self._credit.changes(self._intake.subscriptions)
         while changes or self._to_send:
             message = w.WorkRequest(credits=changes)
             if self._to_send:
@@ -182,19 +184,19 @@ class _Stream:
             if self._unanswered[0].settled.is_set():
                 self._unanswered.popleft()
         for loss in message.lease_losses:
-            self._desk.lost(JobRef(job_id=loss.job_id, attempt=loss.attempt), StopReason.LEASE_LOST)
+            self._intake.lost(JobRef(job_id=loss.job_id, attempt=loss.attempt), StopReason.LEASE_LOST)
         for end in message.cancellations:
-            self._desk.lost(JobRef(job_id=end.job_id, attempt=end.attempt), StopReason.CANCELLED)
+            self._intake.lost(JobRef(job_id=end.job_id, attempt=end.attempt), StopReason.CANCELLED)
         if message.jobs or message.credits:
             self._news.set()
 
     def _take_job(self, message: Job) -> None:
         self._credit.used(message.job_type)
-        demand: Demand | None = self._demands.get(message.job_type)
-        if demand is None or self._desk.draining:  # on its way when the credit was taken back
+        subscription: Subscription | None = self._subscriptions.get(message.job_type)
+        if subscription is None or self._intake.draining:  # on its way when the credit was taken back
             self.put(_Batch([JobRef(job_id=message.id, attempt=message.attempt)]))
         else:
-            demand.accept([job_of(message, self._identity.worker_id)])
+            subscription.accept([job_of(message, self._identity.worker_id)])
 
 
 class WorkStream(EngineReports):
@@ -212,36 +214,36 @@ class WorkStream(EngineReports):
         self._opened = anyio.Event()
         self._refused = False
 
-    async def run(self, desk: JobDesk) -> None:
+    async def run(self, intake: JobIntake) -> None:
         """See ``WorkTransport``."""
         outage = Outage(NO_JOBS)
         answered = False
         while True:
             stream: _Stream | None = None
             try:
-                async with self._open(desk) as stream:
+                async with self._open(intake) as stream:
                     if outage.away:
-                        desk.renew()
-                    await stream.run(partial(self._on_taken, desk, outage))
+                        intake.renew()
+                    await stream.run(partial(self._on_taken, intake, outage))
             except ClientError as error:
                 answered = answered or (stream is not None and stream.answered)
                 if not may_pass(error, answered=answered):
                     LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
-                    desk.refuse(error)
+                    intake.refuse(error)
                     self._refused = True
                     return
                 pause_s = outage.note(error)
-                desk.set_reachable(False)
+                intake.set_reachable(False)
                 await anyio.sleep(pause_s)
 
-    def _on_taken(self, desk: JobDesk, outage: Outage) -> None:
-        desk.set_reachable(True)
+    def _on_taken(self, intake: JobIntake, outage: Outage) -> None:
+        intake.set_reachable(True)
         outage.over("the stream to the engine is open again")
 
     @asynccontextmanager
-    async def _open(self, desk: JobDesk) -> AsyncGenerator[_Stream]:
+    async def _open(self, intake: JobIntake) -> AsyncGenerator[_Stream]:
         async with self._channel.open(f"{WORKER}Work") as call:
-            stream = self._stream = _Stream(call, desk, self.identity)
+            stream = self._stream = _Stream(call, intake, self.identity)
             self._opened.set()
             try:
                 yield stream

@@ -1,7 +1,7 @@
 """How a worker gets its jobs and reports about them: the interface, and what its implementations share.
 
 ``LongPoll`` asks through REST, ``WorkStream`` (`stream.py`) is pushed jobs through gRPC; both hand them to the
-session's desk. One call is one exchange: repeating reports is the business of who calls.
+session's intake. One call is one exchange: repeating reports is the business of who calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from penstock.client.operation import (
     WaitLostJobs,
 )
 from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, PollRequest
-from penstock.worker.desk import Demand, JobDesk
 from penstock.worker.held import LOGGER, StopReason
+from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.outage import Outage
 
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`).
@@ -51,11 +51,11 @@ class WorkerIdentity(msgspec.Struct, frozen=True):
 class WorkTransport(Protocol):
     """A worker's connection to the engine. Calls about jobs raise ``ClientError``; each may be repeated safely."""
 
-    async def run(self, desk: JobDesk) -> None:
-        """Bring jobs to the desk, as its demands say, until the worker drains.
+    async def run(self, intake: JobIntake) -> None:
+        """Bring jobs to the intake, as its subscriptions say, until the worker drains.
 
         Called once per session, in a task of its own; cancelled at the very end, after the last results. Goes on
-        through outages by itself; a refusal for good goes to ``desk.refuse``.
+        through outages by itself; a refusal for good goes to ``intake.refuse``.
         """
         ...
 
@@ -85,7 +85,7 @@ class WorkTransport(Protocol):
         """Give jobs back to the queue at once, without using up a retry."""
         ...
 
-    def let_go(self, job: JobRef) -> None:
+    def forget(self, job: JobRef) -> None:
         """The worker has nothing more to report about a job: its result was settled, whatever the outcome, or it was
         lost. Called once per job; not for those that are released. Doesn't wait."""
         ...
@@ -106,7 +106,7 @@ def may_pass(error: ClientError, *, answered: bool) -> bool:
 
 
 class PullTransport(ABC):
-    """A transport that asks for jobs: ``run`` in terms of ``receive``, one loop per demand."""
+    """A transport that asks for jobs: ``run`` in terms of ``receive``, one loop per subscription."""
 
     @abstractmethod
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
@@ -119,37 +119,37 @@ class PullTransport(ABC):
             ClientError: any other is a refusal for good.
         """
 
-    async def run(self, desk: JobDesk) -> None:
+    async def run(self, intake: JobIntake) -> None:
         """See ``WorkTransport``."""
         async with anyio.create_task_group() as pulls:
-            for demand in desk.demands:
-                pulls.start_soon(self._pull, demand, desk)
-            await desk.wait_draining()
+            for subscription in intake.subscriptions:
+                pulls.start_soon(self._pull, subscription, intake)
+            await intake.wait_draining()
             pulls.cancel_scope.cancel()
 
-    async def _pull(self, demand: Demand, desk: JobDesk) -> None:
+    async def _pull(self, subscription: Subscription, intake: JobIntake) -> None:
         """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
         outage = Outage(NO_JOBS)
         idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
         answered = False
         while True:
-            room = await demand.wait_room()
+            room = await subscription.wait_room()
             asked_at = anyio.current_time()
             try:
-                received = await self.receive(demand.job_types, room)
+                received = await self.receive(subscription.job_types, room)
             except ClientError as error:
                 if not may_pass(error, answered=answered):
                     LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain
-                    desk.refuse(error)
+                    intake.refuse(error)
                     return
                 pause_s = outage.note(error)
-                desk.set_reachable(False)
+                intake.set_reachable(False)
                 await anyio.sleep(pause_s)
                 continue
             outage.over("the engine answers again")
             answered = True
-            desk.set_reachable(True)
-            demand.accept(received)
+            intake.set_reachable(True)
+            subscription.accept(received)
             if received or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
                 idle.reset()
             else:
@@ -199,7 +199,7 @@ class EngineReports:
         operation = ReleaseJobs(worker_id=self.identity.worker_id, jobs=jobs)
         return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
 
-    def let_go(self, job: JobRef) -> None:
+    def forget(self, job: JobRef) -> None:
         """See ``WorkTransport``: of no interest here."""
 
 
@@ -216,14 +216,14 @@ class LongPoll(EngineReports, PullTransport):
         super().__init__(transport, identity)
         self._wait_s = wait_s
 
-    async def run(self, desk: JobDesk) -> None:
+    async def run(self, intake: JobIntake) -> None:
         """See ``WorkTransport``."""
         async with anyio.create_task_group() as tasks:
             if self._wait_s:
-                tasks.start_soon(self._watch, desk)
-            await super().run(desk)
+                tasks.start_soon(self._watch, intake)
+            await super().run(intake)
 
-    async def _watch(self, desk: JobDesk) -> None:
+    async def _watch(self, intake: JobIntake) -> None:
         """Hear at once of jobs that are cancelled, to the end. Engines that don't tell leave it to the heartbeats."""
         watch = WaitLostJobs(worker_id=self.identity.worker_id, wait_s=self._wait_s)
         backoff = Backoff()
@@ -239,7 +239,7 @@ class LongPoll(EngineReports, PullTransport):
                 return
             for item in lost:
                 reason = StopReason.CANCELLED if item.outcome == "cancelled" else StopReason.LEASE_LOST
-                desk.lost(JobRef(job_id=item.job_id, attempt=item.attempt), reason)
+                intake.lost(JobRef(job_id=item.job_id, attempt=item.attempt), reason)
             if lost or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
                 backoff.reset()
             else:

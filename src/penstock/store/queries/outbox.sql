@@ -170,7 +170,7 @@ SELECT token_id FROM dispatch_outbox WHERE token_id <> ALL ($1::bigint[]) ORDER 
 SELECT id FROM dispatch_outbox WHERE job_type = $1::int AND id >= $2::bigint AND id <> ALL ($3::bigint[])
 ORDER BY id LIMIT 1
 
--- name: lock_leftovers
+-- name: lock_migration
 -- One engine at a time moves what another mode left.
 SELECT pg_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -4)
 

@@ -1,6 +1,6 @@
 """Where transports leave jobs: how many more of which types the worker takes, and what the engine says about held ones.
 
-A session has one desk. The desk counts and wakes; it knows neither handlers nor wires, and never waits for a transport.
+A session has one intake. It counts and wakes; it knows neither handlers nor wires, and never waits for a transport.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from penstock.wire.model import Job, JobRef
 from penstock.worker.held import StopReason
 
 
-class DeskCalls(NamedTuple):
-    """What the session does about what arrives at its desk. None of them waits."""
+class IntakeEvents(NamedTuple):
+    """What the session does about what arrives at its intake. None of them waits."""
 
-    accept: Callable[[Job, Demand], None]
+    accept: Callable[[Job, Subscription], None]
     lost: Callable[[JobRef, StopReason], None]
     renew: Callable[[], None]
     reachable: Callable[[bool], None]
 
 
-class Demand:
+class Subscription:
     """The job types that are asked for together, and how many of their jobs may be held.
 
-    Types without a limit of their own share one demand; each type with one has its own.
+    Types without a limit of their own share one subscription; each type with one has its own.
     """
 
-    def __init__(self, desk: JobDesk, job_types: Sequence[str], limit: int) -> None:
+    def __init__(self, intake: JobIntake, job_types: Sequence[str], limit: int) -> None:
         self.job_types = job_types
-        self._desk = desk
+        self._intake = intake
         self._limit = limit
         self._active = 0
 
     @property
     def room(self) -> int:
         """How many more jobs the worker takes now; 0 while it drains."""
-        return max(0, min(self._desk.room, self._limit - self._active))
+        return max(0, min(self._intake.room, self._limit - self._active))
 
     @property
     def closed(self) -> bool:
         """Whether no job is wanted any more."""
-        return self._desk.draining
+        return self._intake.draining
 
     async def wait_room(self) -> int:
         """Wait until there is room; how much. For ever while the worker drains."""
         while (room := self.room) <= 0:
-            await self._desk.wait_changed()
+            await self._intake.wait_changed()
         return room
 
     def accept(self, jobs: Sequence[Job]) -> None:
         """Hand jobs to the worker. Those beyond the room wait there, with their leases kept."""
         for job in jobs:
-            self._desk.accept(job, self)
+            self._intake.accept(job, self)
 
-    def take_place(self) -> None:
-        """A job of this demand is worked on from now on."""
+    def acquire(self) -> None:
+        """A job of this subscription is worked on from now on."""
         self._active += 1
 
-    def give_place(self) -> None:
+    def release(self) -> None:
         """It is not any more."""
         self._active -= 1
 
 
-class JobDesk:
+class JobIntake:
     """What a session offers its transport.
 
     Args:
@@ -75,7 +75,7 @@ class JobDesk:
         calls: what the session does with what arrives.
     """
 
-    def __init__(self, concurrency: int, is_open: Callable[[], bool], calls: DeskCalls) -> None:
+    def __init__(self, concurrency: int, is_open: Callable[[], bool], calls: IntakeEvents) -> None:
         self._concurrency = concurrency
         self._is_open = is_open
         self._calls = calls
@@ -83,7 +83,7 @@ class JobDesk:
         self._draining = anyio.Event()
         self.active = 0
         """Jobs that are being worked on or wait for their turn."""
-        self.demands: Sequence[Demand] = ()
+        self.subscriptions: Sequence[Subscription] = ()
         self.refusal: ClientError | None = None
         """Why the engine gives this worker no jobs at all, once it said so."""
 
@@ -95,27 +95,27 @@ class JobDesk:
         return self._concurrency - self.active
 
     async def wait_changed(self) -> None:
-        """Wait until the room of some demand may have changed."""
+        """Wait until the room of some subscription may have changed."""
         await self._changed.wait()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake those who wait for a change."""
         self._changed.set()
         self._changed = anyio.Event()
 
     # -- jobs
 
-    def accept(self, job: Job, demand: Demand) -> None:
-        """Take a job on. See ``Demand.accept``."""
+    def accept(self, job: Job, subscription: Subscription) -> None:
+        """Take a job on. See ``Subscription.accept``."""
         self.active += 1
-        demand.take_place()
-        self._calls.accept(job, demand)
+        subscription.acquire()
+        self._calls.accept(job, subscription)
 
-    def done(self, demand: Demand) -> None:
+    def done(self, subscription: Subscription) -> None:
         """A job that was accepted is not worked on any more."""
         self.active -= 1
-        demand.give_place()
-        self.ring()
+        subscription.release()
+        self.notify()
 
     def lost(self, ref: JobRef, reason: StopReason) -> None:
         """The engine says that a job is not this worker's any more: its handler is cancelled. Unknown ones: nothing."""
@@ -150,4 +150,4 @@ class JobDesk:
     def drain(self) -> None:
         """Take on no more jobs."""
         self._draining.set()
-        self.ring()
+        self.notify()

@@ -26,14 +26,14 @@ REFUSED: Final = -1
 log = get_logger(__name__)
 
 
-class Leftovers:
+class DispatchMigration:
     """Moves jobs to where this engine's mode looks for them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.on_moved: Callable[[], None] = lambda: None
         self._moved = 0
-        self._portion: Portion[int] = Portion(engine.aside, "leftovers", BATCH_ROWS)
+        self._portion: Portion[int] = Portion(engine.aside, "dispatch migration", BATCH_ROWS)
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -60,7 +60,7 @@ class Leftovers:
     async def _move(self, connection: TrioConnection, to_outbox: bool) -> int:
         aside = self._portion.waiting()
         try:
-            moved = await store.move_leftovers(connection, self._portion.rows, aside, to_outbox=to_outbox)
+            moved = await store.migrate_dispatch(connection, self._portion.rows, aside, to_outbox=to_outbox)
         except DatabaseError as error:
             if not self._portion.shrink(error):
                 token = await store.first_leftover(connection, aside, to_outbox=to_outbox)

@@ -1,7 +1,7 @@
-"""A second opinion on what workflows do: a token game, written from the rules (docs/guarantees.md), not from `advance`.
+"""A second opinion on what workflows do: the reference model, written from docs/guarantees.md, not from `advance`.
 
 It works on the definition's JSON, keeps no rows, no ids and no positions: only what is open, what each gateway waits
-for, the variables, and what was closed how. The engine and this game play the same moves, and are compared after
+for, the variables, and what was closed how. The engine and this model make the same moves, and are compared after
 each. Expressions are the engine's own, they are not what is tested here. Several tokens that can go on at once take
 turns, step by step, in the order in which they became able to.
 """
@@ -31,13 +31,13 @@ class Block:
     """A gateway that was passed and whose join has not fired."""
 
     gateway: str
-    owner: Mark
+    owner: ModelToken
     under_way: int
     arrived: int = 0
 
 
 @dataclass(eq=False)
-class Mark:
+class ModelToken:
     """A token. ``step`` is where it stands, or where it is about to go."""
 
     block: Block | None = None
@@ -55,8 +55,8 @@ class Stuck(Exception):
     """A step that can't go on: the instance fails with this."""
 
 
-class TokenGame:
-    """One instance. Moves name an open mark by its place in `open_marks`."""
+class ReferenceModel:
+    """One instance. Moves name an open token by its place in `open_tokens`."""
 
     def __init__(
         self,
@@ -74,78 +74,78 @@ class TokenGame:
         self.status = "ACTIVE"
         self.failure: str | None = None
         self.closed: Counter[tuple[str, str]] = Counter()
-        self.marks: list[Mark] = []
+        self.tokens: list[ModelToken] = []
         self.blocks: list[Block] = []
-        self._moving: deque[tuple[Mark, str]] = deque()
+        self._moving: deque[tuple[ModelToken, str]] = deque()
         self._entries = 0
         self._automatic = self._bound = 0
         self._work = self._work_bound = 0
         self.timers_fired = 0
-        self._saved: tuple[list[Mark], list[Block]] | None = None
+        self._saved: tuple[list[ModelToken], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
         self._inside = {
             step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
         }
-        first = Mark()
+        first = ModelToken()
         self._begin()
-        self.marks.append(first)
+        self.tokens.append(first)
         self._go(first, definition["steps"][0]["id"])
         self._settle()
 
     # -- what can be seen
 
     @property
-    def open_marks(self) -> list[Mark]:
-        return sorted((mark for mark in self.marks if mark.open), key=lambda mark: mark.entered)
+    def open_tokens(self) -> list[ModelToken]:
+        return sorted((token for token in self.tokens if token.open), key=lambda token: token.entered)
 
     @property
     def waiting(self) -> bool:
-        return any(kind(self.steps[mark.step]) != "SERVICE_TASK" for mark in self.open_marks)
+        return any(kind(self.steps[token.step]) != "SERVICE_TASK" for token in self.open_tokens)
 
     # -- moves
 
     def complete(self, place: int, output: dict[str, Any]) -> None:
         """The job is done, the user task completed, the wait signalled."""
-        mark = self.open_marks[place]
+        token = self.open_tokens[place]
         self._begin()
-        self._leave_with(mark, output)
+        self._leave_with(token, output)
         self._settle()
 
     def fail(self, place: int, reason: str, *, retryable: bool) -> None:
-        mark = self.open_marks[place]
-        step = self.steps[mark.step]
+        token = self.open_tokens[place]
+        step = self.steps[token.step]
         self._begin()
-        if retryable and mark.failures < int(step.get("retryCount") or 0):
-            mark.failures += 1
-            mark.backing_off = bool(step.get("retryBackoff"))
-            if mark.backing_off:
-                mark.timers.add(-1)
+        if retryable and token.failures < int(step.get("retryCount") or 0):
+            token.failures += 1
+            token.backing_off = bool(step.get("retryBackoff"))
+            if token.backing_off:
+                token.timers.add(-1)
         else:
-            self._fail(mark, reason)
+            self._fail(token, reason)
 
     def fire(self, place: int, index: int) -> None:
-        mark = self.open_marks[place]
-        step = self.steps[mark.step]
+        token = self.open_tokens[place]
+        step = self.steps[token.step]
         self._begin()
-        mark.timers.remove(index)
+        token.timers.remove(index)
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
-            self._take_signal(mark)
+            self._take_signal(token)
         elif index == CONTINUE:
             pass
         elif index == -1:
-            mark.backing_off = False
+            token.backing_off = False
         elif index == -2:
             self.timers_fired += 1
-            self._leave_with(mark, {})
+            self._leave_with(token, {})
         else:
             self.timers_fired += 1
             event = step["boundaryEvents"][index]
             if event.get("interrupting"):
-                self._close(mark, "INTERRUPTED")
-                self._go(mark, event["targetStepId"])
+                self._close(token, "INTERRUPTED")
+                self._go(token, event["targetStepId"])
             else:
-                beside = Mark(side=True)
-                self.marks.append(beside)
+                beside = ModelToken(side=True)
+                self.tokens.append(beside)
                 self._go(beside, event["targetStepId"])
         self._settle()
 
@@ -172,11 +172,11 @@ class TokenGame:
         assert self._saved is not None
         self._begin()
         self.status, self.failure = "ACTIVE", None
-        self.marks, self.blocks = self._saved
-        for mark in sorted(self.marks, key=lambda mark: (mark.entered == 0, mark.entered)):
-            if mark.open:
-                mark.open = False
-                self._go(mark, mark.step)
+        self.tokens, self.blocks = self._saved
+        for token in sorted(self.tokens, key=lambda token: (token.entered == 0, token.entered)):
+            if token.open:
+                token.open = False
+                self._go(token, token.step)
         self._settle()
 
     # -- the rules
@@ -185,65 +185,65 @@ class TokenGame:
         self._automatic, self._bound = 0, self.max_automatic
         self._work, self._work_bound = 0, self.max_work
 
-    def _go(self, mark: Mark, step: str) -> None:
-        self._moving.append((mark, step))
+    def _go(self, token: ModelToken, step: str) -> None:
+        self._moving.append((token, step))
 
     def _settle(self) -> None:
         while self._moving and self.status == "ACTIVE":
-            mark, step = self._moving.popleft()
-            if mark.done:
-                self._leave(mark)
+            token, step = self._moving.popleft()
+            if token.done:
+                self._leave(token)
                 continue
             try:
-                self._step_onto(mark, step)
+                self._step_onto(token, step)
             except Stuck as stuck:
-                self._fail(mark, str(stuck))
+                self._fail(token, str(stuck))
 
-    def _step_onto(self, mark: Mark, name: str) -> None:
+    def _step_onto(self, token: ModelToken, name: str) -> None:
         step = self.steps[name]
-        block = mark.block
+        block = token.block
         if block is not None:
             if name == self.steps[block.gateway]["joinStep"]:
-                self._vanish(mark)
+                self._vanish(token)
                 self._one_less(block, arrived=True)
                 return
             if name not in self._inside[block.gateway] and kind(step) != "END":
-                mark.block = None
+                token.block = None
                 self._one_less(block, arrived=False)
-        if kind(step) == "JOIN_GATEWAY" and mark.side:
-            self._dead_end(mark)
+        if kind(step) == "JOIN_GATEWAY" and token.side:
+            self._dead_end(token)
             return
         self._entries += 1
-        mark.step, mark.entered = name, self._entries
-        mark.failures, mark.backing_off, mark.timers = 0, False, set()
+        token.step, token.entered = name, self._entries
+        token.failures, token.backing_off, token.timers = 0, False, set()
         self._spend(STEP_WORK)
         if kind(step) in TASKS:
-            self._park(mark, step)
+            self._park(token, step)
         else:
-            self._pass(mark, step)
+            self._pass(token, step)
 
-    def _park(self, mark: Mark, step: dict[str, Any]) -> None:
+    def _park(self, token: ModelToken, step: dict[str, Any]) -> None:
         if kind(step) == "WAIT":
             until = step.get("duration") or step.get("until")
             if until:
-                mark.timers.add(-2)
+                token.timers.add(-2)
                 if until.startswith("${"):
                     self._evaluate(until)
-        mark.timers |= set(range(len(step.get("boundaryEvents") or ())))
-        mark.open = True
+        token.timers |= set(range(len(step.get("boundaryEvents") or ())))
+        token.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
             if self._automatic <= self.max_automatic // 2 and self._work <= self.max_work // 2:
-                self._take_signal(mark)
+                self._take_signal(token)
             else:
-                mark.timers.add(CONTINUE)
+                token.timers.add(CONTINUE)
 
-    def _take_signal(self, mark: Mark) -> None:
+    def _take_signal(self, token: ModelToken) -> None:
         self._automatic += 1
         self._bound = self._automatic + self.max_automatic
         self._work_bound = self._work + self.max_work
-        self._leave_with(mark, self._signals[mark.step].pop(0))
+        self._leave_with(token, self._signals[token.step].pop(0))
 
-    def _pass(self, mark: Mark, step: dict[str, Any]) -> None:
+    def _pass(self, token: ModelToken, step: dict[str, Any]) -> None:
         if kind(step) == "JOIN_GATEWAY":
             raise Stuck("JoinWithoutGateway")
         self._count()
@@ -256,19 +256,19 @@ class TokenGame:
             heads = step["parallelNextSteps"]
             self._spend(STEP_WORK * len(heads))
             self.closed[step["id"], "COMPLETED"] += 1
-            block = Block(step["id"], mark, len(heads))
+            block = Block(step["id"], token, len(heads))
             self.blocks.append(block)
             for head in heads:
-                branch = Mark(block=block, side=mark.side)
-                self.marks.append(branch)
+                branch = ModelToken(block=block, side=token.side)
+                self.tokens.append(branch)
                 self._go(branch, head)
             return
         else:
             self.closed[step["id"], "COMPLETED"] += 1
-            self._end("COMPLETED", None, but=mark)
+            self._end("COMPLETED", None, but=token)
             return
         self.closed[step["id"], "COMPLETED"] += 1
-        self._go(mark, target)
+        self._go(token, target)
 
     def _count(self) -> None:
         self._automatic += 1
@@ -280,26 +280,26 @@ class TokenGame:
         if self._work > self._work_bound:
             raise Stuck("steps of work")
 
-    def _leave_with(self, mark: Mark, output: dict[str, Any]) -> None:
+    def _leave_with(self, token: ModelToken, output: dict[str, Any]) -> None:
         self.variables.update(copy.deepcopy(output))
-        self._close(mark, "COMPLETED")
-        self._leave(mark)
+        self._close(token, "COMPLETED")
+        self._leave(token)
 
-    def _leave(self, mark: Mark) -> None:
+    def _leave(self, token: ModelToken) -> None:
         """Of a step that is done."""
-        step = self.steps[mark.step]
-        mark.done = True
+        step = self.steps[token.step]
+        token.done = True
         try:
             target = self._choose(step) if step.get("conditionalNextSteps") else step.get("nextStep")
         except Stuck as stuck:
-            mark.open = True  # for the retry
-            self._end("FAILED", str(stuck), but=mark)
+            token.open = True  # for the retry
+            self._end("FAILED", str(stuck), but=token)
             return
-        mark.done = False
+        token.done = False
         if target:
-            self._go(mark, target)
+            self._go(token, target)
         else:
-            self._dead_end(mark)
+            self._dead_end(token)
 
     def _one_less(self, block: Block, *, arrived: bool) -> None:
         block.under_way -= 1
@@ -317,36 +317,36 @@ class TokenGame:
         self.closed[join, "COMPLETED"] += 1
         self._go(block.owner, self.steps[join]["nextStep"])
 
-    def _dead_end(self, mark: Mark) -> None:
-        block = mark.block
-        self._vanish(mark)
+    def _dead_end(self, token: ModelToken) -> None:
+        block = token.block
+        self._vanish(token)
         if block is not None:
             self._one_less(block, arrived=False)
 
-    def _vanish(self, mark: Mark) -> None:
-        self.marks.remove(mark)
-        mark.open, mark.block = False, None
+    def _vanish(self, token: ModelToken) -> None:
+        self.tokens.remove(token)
+        token.open, token.block = False, None
 
-    def _close(self, mark: Mark, how: str) -> None:
-        self.closed[mark.step, how] += 1
-        mark.open, mark.timers, mark.backing_off = False, set(), False
+    def _close(self, token: ModelToken, how: str) -> None:
+        self.closed[token.step, how] += 1
+        token.open, token.timers, token.backing_off = False, set(), False
 
-    def _fail(self, mark: Mark, reason: str) -> None:
-        self._close(mark, "FAILED")
-        mark.open = True  # for the retry
-        self._end("FAILED", reason, but=mark)
+    def _fail(self, token: ModelToken, reason: str) -> None:
+        self._close(token, "FAILED")
+        token.open = True  # for the retry
+        self._end("FAILED", reason, but=token)
 
-    def _end(self, status: str, failure: str | None, but: Mark | None = None) -> None:
+    def _end(self, status: str, failure: str | None, but: ModelToken | None = None) -> None:
         if status == "FAILED":
-            for mark, step in self._moving:
-                mark.step, mark.open = step, True
+            for token, step in self._moving:
+                token.step, token.open = step, True
             memo: dict[int, Any] = {}
-            self._saved = copy.deepcopy((self.marks, self.blocks), memo)
-        moving = [mark for mark, _ in self._moving]
-        for mark in self.marks:
-            if mark.open and mark is not but and mark not in moving:
-                self.closed[mark.step, "SKIPPED"] += 1
-        self.marks, self.blocks = [], []
+            self._saved = copy.deepcopy((self.tokens, self.blocks), memo)
+        moving = [token for token, _ in self._moving]
+        for token in self.tokens:
+            if token.open and token is not but and token not in moving:
+                self.closed[token.step, "SKIPPED"] += 1
+        self.tokens, self.blocks = [], []
         self._moving.clear()
         self.status, self.failure = status, failure
 
