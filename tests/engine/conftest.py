@@ -15,6 +15,7 @@ from penstock.store.database import Database
 from penstock.store.vault import make_vault
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
+from tests.store.proxy import Proxy
 
 MakeDriver = Callable[..., Driver]
 
@@ -81,3 +82,11 @@ async def _fire_timers(engine: Engine) -> None:
 async def driver(make_driver: MakeDriver) -> Driver:
     """One engine."""
     return make_driver()
+
+
+@pytest.fixture
+async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
+    """In front of the database: what passes can be held, lost or cut."""
+    proxy = Proxy(database_dsn)
+    await nursery.start(proxy.serve)
+    return proxy

@@ -27,13 +27,6 @@ pytestmark = pytest.mark.parametrize("fatal", [True, False], ids=["terminated", 
 
 
 @pytest.fixture
-async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
-    proxy = Proxy(database_dsn)
-    await nursery.start(proxy.serve)
-    return proxy
-
-
-@pytest.fixture
 async def cut_driver(proxy: Proxy, make_driver: MakeDriver, database_dsn: str, nursery: trio.Nursery) -> Driver:
     driver = make_driver(dsn=proxy.dsn)
     driver.dsn = database_dsn

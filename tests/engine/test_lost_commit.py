@@ -29,13 +29,6 @@ pytestmark = pytest.mark.parametrize("committed", [True, False], ids=["committed
 
 
 @pytest.fixture
-async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
-    proxy = Proxy(database_dsn)
-    await nursery.start(proxy.serve)
-    return proxy
-
-
-@pytest.fixture
 async def cut_driver(proxy: Proxy, make_driver: MakeDriver, nursery: trio.Nursery, database_dsn: str) -> Driver:
     """An engine behind the proxy, with the loop that serves parked polls, which outlasts a lost connection."""
     driver = make_driver(dsn=proxy.dsn, outage_wait_seconds=60)

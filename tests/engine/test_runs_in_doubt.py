@@ -23,13 +23,6 @@ Operation = Callable[[Driver, Taken], Awaitable[None]]
 
 
 @pytest.fixture
-async def proxy(database_dsn: str, nursery: trio.Nursery) -> Proxy:
-    proxy = Proxy(database_dsn)
-    await nursery.start(proxy.serve)
-    return proxy
-
-
-@pytest.fixture
 async def cut_driver(proxy: Proxy, make_driver: MakeDriver, database_dsn: str) -> Driver:
     driver = make_driver(dsn=proxy.dsn)
     driver.dsn = database_dsn  # blocking looks must not go through the proxy, which runs in this thread

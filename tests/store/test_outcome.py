@@ -40,13 +40,6 @@ OPERATIONS = [single, implicit, explicit, block]
 
 
 @pytest.fixture
-async def proxy(empty_database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[Proxy]:
-    proxy = Proxy(empty_database_dsn)
-    await nursery.start(proxy.serve)
-    return proxy  # pyright: ignore[reportReturnType] - a fixture
-
-
-@pytest.fixture
 async def eyes(empty_database_dsn: str) -> AsyncGenerator[TrioConnection]:
     async with await TrioConnection.connect(empty_database_dsn) as connection:
         await connection.fetch("CREATE TABLE t (x text, UNIQUE (x) DEFERRABLE INITIALLY DEFERRED)")

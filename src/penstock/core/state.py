@@ -170,7 +170,7 @@ class Token(msgspec.Struct):
     entered_at: datetime
     parent_id: int | None = None  # the gateway's token, while inside its block
     side: bool = False  # started by a non-interrupting timer: outside every gateway's count
-    attempt: int = 0  # grows by one with each claim, hand-off or dispatch; also the fence
+    attempt: int = 0  # grows by one with each claim, direct dispatch or dispatch; the fence
     failures: int = 0
     expiries: int = 0
     pending: int = 0  # FORKED: branches that neither arrived nor left

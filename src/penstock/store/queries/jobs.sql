@@ -258,7 +258,7 @@ SELECT token_id, seq, checkpoint::text FROM job_note WHERE token_id = ANY($1::bi
 
 -- name: fresh_leases
 -- Tokens under their first lease since just these completions ($1 token $2 seq $3 worker $4 attempt, null: any): what a
--- hand-off whose answer was lost looks like. The moment of the completion is that of the entry: one statement did both.
+-- direct dispatch whose answer was lost looks like. The moment of the completion is that of the entry: one statement did both.
 SELECT t.id, t.seq, t.claimed_by, t.entered_at, t.lease_until
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[]) AS k(token, seq, worker, attempt)
 CROSS JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.token AND t.state = 1 /* LOCKED */ AND t.attempt = 1 OFFSET 0) t
