@@ -200,6 +200,28 @@ async def test_edits_of_variables_go_with_their_instances(start_local: StartLoca
     assert engine.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
+async def test_journals_go_also_where_another_run_keeps_the_partition(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "JOURNALS_MAX", 2)
+    engine = await keeping(start_local, retention_days=10)
+    kept = (await engine.start("linear", {"a": 1})).id
+    removed = [await finished(engine) for _ in range(5)]
+    for instance in (kept, *removed):
+        for pos in (1, 2):
+            engine.rows(
+                "INSERT INTO journal (instance_id, pos, at, kind, attempt, path)"
+                f" VALUES ({int(instance, 16)}, {pos}, now(), 1, 1, '/0') RETURNING pos"
+            )
+    engine.clock.advance((2 * WEEK + 11) * DAY_S)
+    retention = Retention(engine.engine)
+    rounds = 0
+    while await retention.run_once():
+        rounds += 1
+        assert rounds < 10
+    assert engine.rows("SELECT DISTINCT instance_id, count(*) OVER () FROM journal") == [(int(kept, 16), 2)]
+
+
 async def test_journals_go_with_their_instances_also_those_in_no_partition(start_local: StartLocal) -> None:
     engine = await keeping(start_local, retention_days=10)
     record = (

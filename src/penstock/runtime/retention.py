@@ -64,6 +64,8 @@ class Retention:
                 for partition in await store.over(connection, "journal", settings.retention_days):
                     if (await store.left(connection, partition)).oldest is None:
                         await self._drop(connection, partition)
+                    else:
+                        busy |= await store.remove_journals(connection, partition)
             if settings.audit_retention_days is not None:
                 for partition in await store.over(connection, "audit", settings.audit_retention_days):
                     await self._drop(connection, partition)

@@ -1,9 +1,9 @@
 """Partitions of `history`, `journal` and `audit`, and the removal of what is older than the retention.
 
-History and journals are dropped by the partition, never deleted by the row. A partition goes when no instance that
-started in its range is left: variables of an open instance are folded from its history, however old. Instances
-themselves are removed row by row, one each, in small transactions. Relies on `retention.sql`; a caller's connection is
-outside a transaction.
+History and journals are dropped by the partition. A partition goes when no instance that started in its range is left:
+variables of an open instance are folded from its history, however old. History is never deleted by the row; journals
+are where a partition has to stay, as a run has many large ones. Instances themselves are removed row by row, one each,
+in small transactions. Relies on `retention.sql`; a caller's connection is outside a transaction.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from penstock.store.statements import SQL
 
 REMOVE_MAX_ROWS: Final = 1_000
 """Instances that one transaction removes: some ten milliseconds."""
+
+JOURNALS_MAX: Final = 100
+"""Runs whose journals one transaction deletes: each may have many records."""
 
 _REMOVALS: Final = ("remove_signals", "remove_signal_ids", "remove_instance_keys", "remove_journals", "remove_edits")
 
@@ -88,6 +91,17 @@ async def remove_instances(connection: TrioConnection, instances: Sequence[int])
         removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
         await connection.roundtrip([(SQL[name], (ints(removed),)) for name in _REMOVALS])
     return removed
+
+
+async def remove_journals(connection: TrioConnection, partition: Partition) -> bool:
+    """Delete journals of the partition whose instances are removed; True when there may be more."""
+    async with connection.transaction():
+        await connection.fetch(SQL["short_locks"])
+        if not await _my_turn(connection):
+            return False
+        params = (partition.since, partition.until, JOURNALS_MAX)
+        rows = await connection.fetch(SQL["remove_orphaned_journals"], params)
+    return cast(int, rows[0][0]) == JOURNALS_MAX
 
 
 async def left(connection: TrioConnection, partition: Partition) -> Left:

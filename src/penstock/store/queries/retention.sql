@@ -56,6 +56,25 @@ DELETE FROM signal_id WHERE instance_id = ANY($1::bigint[])
 -- Of what is in no partition that will be dropped.
 DELETE FROM journal_other WHERE instance_id = ANY($1::bigint[])
 
+-- name: remove_orphaned_journals
+-- The journals of at most $3 instances that started in [$1, $2) and are removed, where others keep the partition. It walks
+-- from instance to instance by the key, so that those that are left cost a step each.
+WITH RECURSIVE walk AS (
+  (SELECT j.instance_id FROM journal j
+   WHERE j.instance_id >= first_instance_id($1::timestamptz) AND j.instance_id < first_instance_id($2::timestamptz)
+   ORDER BY j.instance_id LIMIT 1)
+  UNION ALL
+  SELECT (
+    SELECT j.instance_id FROM journal j
+    WHERE j.instance_id > w.instance_id AND j.instance_id < first_instance_id($2::timestamptz)
+    ORDER BY j.instance_id LIMIT 1)
+  FROM walk w WHERE w.instance_id IS NOT NULL),
+orphaned AS MATERIALIZED (
+  SELECT w.instance_id FROM walk w
+  WHERE w.instance_id IS NOT NULL AND NOT EXISTS (SELECT FROM instance i WHERE i.id = w.instance_id) LIMIT $3::int),
+removed AS (DELETE FROM journal j WHERE j.instance_id = ANY(ARRAY(SELECT instance_id FROM orphaned)))
+SELECT count(*) FROM orphaned
+
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])
 
