@@ -31,6 +31,7 @@ class Row:
     holder: int = -1
     lease_until: float = 0.0
     mail: int = 0
+    expiries: int = 0
     due: float | None = None
     ending: Ending | None = None
     blocked: str | None = None
@@ -120,7 +121,7 @@ class MemoryBackend:
                 found: list[Held] = []
                 for row in self.db.runs.values():
                     if row.state == "held" and row.lease_until <= self.db.now():
-                        row.state = "ready"
+                        row.state, row.expiries = "ready", row.expiries + 1
                     if row.state == "parked" and row.due is not None and row.due <= self.db.now():
                         row.state = "ready"
                     if row.state == "ready" and len(found) < max_runs and not self.is_cut_off:
@@ -129,8 +130,9 @@ class MemoryBackend:
                         fresh = row.attempt == 1 and row.mail == 0
                         name, version, arguments, lease_s = row.workflow, row.version, row.arguments, self.db.lease_s
                         held = Held(
-                            row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh
-                        )
+                            row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh,
+                            row.expiries,
+                        )  # fmt: skip
                         found.append(held)
                 if found:
                     self.db.wake()
@@ -154,6 +156,7 @@ class MemoryBackend:
         await self._reach()
         row = self._row(held)
         stored = [self.db.write(row, record) for record in records]
+        row.expiries = 0
         self.appends.append(len(records))
         return stored if row.mail == mail else None
 
@@ -184,6 +187,10 @@ class MemoryBackend:
     async def give_back(self, held: Held) -> None:
         self._row(held).state = "ready"
         self.db.wake()
+
+    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+        await self._reach()
+        self.db.tell(run_id, message(name, payload))
 
     async def extend(self, held: Held, shown: Shown) -> Beat:
         await self._reach()

@@ -12,8 +12,10 @@ import pytest
 import trio
 
 from penstock.client import Conflict, NotFound
-from penstock.durable import App, Run, RunFailed, receive, set_view, sleep, step, workflow
+from penstock.durable import App, Run, RunFailed, SendRefused, receive, send, set_view, sleep, step, workflow
 from penstock.runtime.supervise import forever
+from penstock.testing import run_workflow
+from penstock.testing.durable import Sent
 from tests.waiting import wait_until
 
 BOUND_S = 60.0
@@ -136,6 +138,36 @@ async def test_the_log_names_the_run_as_its_caller_does(database_dsn: str, caplo
 
 async def sleeps(n: int) -> None:
     await sleep("1 h")
+
+
+@workflow
+async def asks(whom: str) -> str:
+    try:
+        await send(whom, "go on", True)
+    except SendRefused as error:
+        return str(error)
+    return "sent"
+
+
+async def test_a_run_sends_to_another_one_once(database_dsn: str):
+    with trio.fail_after(BOUND_S):
+        async with App(orders, asks, at=database_dsn) as app:
+            run = await app.start(orders, 11, id="o-1")
+            assert await (await app.start(asks, "o-1")).result() == "sent"
+            assert await run.result() == 22
+            told = [record["name"] async for record in run.history() if record["kind"] == "message"]
+            assert told == ["go on"]
+            assert await (await app.start(asks, "o-1")).result() == "run o-1: the run has ended: it is COMPLETED"
+            assert await (await app.start(asks, run.instance_id)).result() == (
+                f"run {run.instance_id}: the run has ended: it is COMPLETED"
+            )
+            assert await (await app.start(asks, "o-2")).result() == "there is no run with the id 'o-2'"
+
+
+def test_what_a_body_sends_is_seen_in_memory():
+    run = run_workflow(asks, "o-1")
+    assert run.result() == "sent"
+    assert run.sent == [Sent("o-1", "go on", True)]
 
 
 async def has_records(run: Run[Any], count: int) -> bool:

@@ -177,7 +177,7 @@ class App:
                 if not self._workflows:
                     yield
                     return
-                backend = LocalBackend(engine, self.name, list(self._workflows.values()), self._runs.names)
+                backend = LocalBackend(engine, self.name, list(self._workflows.values()), self._runs)
                 await backend.register()
                 limits = msgspec.structs.replace(
                     self._limits or ExecutorLimits(), payload_max_bytes=self._runs.payload_max_bytes

@@ -138,6 +138,10 @@ class Backend(Protocol):
         """The run waits for another executor, at once."""
         ...
 
+    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+        """A message to any run; with the same ``dedup`` once. Raises `SendRefused` where it can't be delivered ever."""
+        ...
+
     async def extend(self, held: Held, shown: Shown) -> Beat:
         """A lease of full length from now on. Raises `LeaseLost`, `Away`."""
         ...

@@ -31,6 +31,10 @@ class BadMessage(ValueError):
         self.payload = payload
 
 
+class SendRefused(Exception):
+    """A message to another run can't be delivered: there is no such run, or it has ended."""
+
+
 class StepFailed(Exception):
     """A step failed for good, with an error that is not among its ``raises``.
 

@@ -34,6 +34,10 @@ BEAT_INTERVAL_S = 1.0
 LEAVE_ALONE_S = 300.0
 """A run that this code could not go on with is not tried again by the same process for so long."""
 CLOCK_SAMPLE_S = 10.0
+ALONE_FROM = 3
+"""A run that so many executors have ended with, without a record between, may be what ends them."""
+ALONE_GRACE_S, ALONE_MAX_S = 5.0, 30.0
+"""How long steps of others may take to end before it is activated, and how long nothing else is begun."""
 
 log = logging.getLogger("penstock.durable")
 
@@ -63,6 +67,7 @@ class Executor:
         self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
         self._taking, self._asked = trio.CancelScope(), 0
+        self._suspects, self._alone = 0, trio.Lock()
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -120,7 +125,7 @@ class Executor:
     async def _take_on(self) -> None:
         while True:
             room = min(self.limits.max_in_memory - len(self._runs) - self._asked, TAKE_MAX_RUNS)
-            if room <= 0:
+            if room <= 0 or self._suspects:
                 await self._wait_change()
                 continue
             self._asked += room
@@ -136,7 +141,42 @@ class Executor:
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)
-            self._activate(held, leased_at + held.lease_s)
+            if held.expiries >= ALONE_FROM:
+                self._suspects += 1
+                self.nursery.start_soon(self._activate_alone, held, leased_at + held.lease_s)
+            elif self._suspects:
+                self.nursery.start_soon(self._give_back, held)
+            else:
+                self._activate(held, leased_at + held.lease_s)
+
+    async def _activate_alone(self, held: Held, lease_ends: float) -> None:
+        """If it ends this process, too, nothing goes with it but what could not be put down in time. Others are taken
+        again when it has written a record, or is gone."""
+        try:
+            async with self._alone:
+                log.warning("run %s: %d executors have ended with it; it is activated alone", held, held.expiries)
+                with trio.move_on_after(ALONE_GRACE_S):
+                    while any(run.activation.is_busy for run in self._runs.values()):
+                        await self._wait_change()
+                async with trio.open_nursery() as nursery:
+                    for run in list(self._runs.values()):
+                        if not run.activation.is_busy:
+                            nursery.start_soon(self._let_go, run)
+                if self._taking.cancel_called or trio.current_time() >= lease_ends - held.lease_s / 2:
+                    await self._give_back(held)  # after others like it: it has its turn again
+                    return
+                self._activate(held, lease_ends)
+                suspect = self._runs.get(held.key)
+                with trio.move_on_after(ALONE_MAX_S):
+                    while suspect is not None and not (suspect.is_gone or suspect.has_written):
+                        await self._wait_change()
+        finally:
+            self._suspects -= 1
+            self._note_change()
+
+    async def _give_back(self, held: Held) -> None:
+        with suppress(LeaseLost, Away):
+            await self.backend.give_back(held)
 
     def _activate(self, held: Held, lease_ends: float) -> None:
         if (before := self._runs.get(held.key)) is not None:  # its lease has ended, and nobody else was quicker

@@ -22,6 +22,7 @@ from penstock.durable.backend import Away, Backend, Ending, Held, JournalFull, L
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
+from penstock.durable.step import current_sender
 from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
@@ -85,9 +86,9 @@ class HeldRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends", "mail",
-        "must_read", "outbox", "overflow", "pos", "quiet_since", "records", "replaying", "scopes", "shown_before",
-        "wants_park",
+        "activation", "alarm_at", "has_written", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends",
+        "mail", "must_read", "outbox", "overflow", "pos", "quiet_since", "records", "replaying", "scopes",
+        "shown_before", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
@@ -101,7 +102,7 @@ class HeldRun:
         self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope] = {}
         self.must_read = self.replaying = not held.fresh
-        self.is_started = self.is_pumped = self.is_gone = self.wants_park = False
+        self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
         self.quiet_since: float | None = None
         self.alarm_at = inf
         self.shown_before: tuple[str | None, ...] = (None,)
@@ -222,6 +223,7 @@ class HeldRun:
         except JournalFull as error:
             self.overflow = str(error)
             return
+        self.has_written = True
         if stored is None:
             self.must_read = True
             return
@@ -317,6 +319,7 @@ class HeldRun:
 
     async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
         outcome: Outcome | None = None
+        current_sender.set(self.keeper.backend.send)  # the task is this attempt's own
         began = time.monotonic()
         try:
             with scope:

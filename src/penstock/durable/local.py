@@ -15,9 +15,12 @@ import msgspec
 import structlog
 import trio
 
-from penstock.client.errors import NotFound, error_for
+from penstock.client.errors import BadRequest as BadRequestOfClient
+from penstock.client.errors import Conflict, NotFound, error_for
+from penstock.client.errors import PayloadTooLarge as TooLargeForClient
 from penstock.core.state import InstanceStatus
 from penstock.durable.backend import Away, Beat, Ending, Held, JournalFull, LeaseLost, Page, Refused, Shown, Stored
+from penstock.durable.errors import SendRefused
 from penstock.durable.workflow import Workflow
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
@@ -124,10 +127,10 @@ class LocalBackend:
     """The journals of one app's workflows, for one executor."""
 
     def __init__(
-        self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]], names: Mapping[str, str] | None = None
+        self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]], runs: LocalRuns | None = None
     ) -> None:
-        """``names``: by instance the ids of runs that were started here."""
-        self._engine, self._names = engine, names or {}
+        """``runs``: what the app's caller asks; it knows the ids of those that were started here."""
+        self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
@@ -158,7 +161,7 @@ class LocalBackend:
             fresh=taken.held.attempt == 1 and taken.mail == 0,
             expiries=taken.expiries,
             fence=taken.held,
-            name=taken.key or self._names.get(taken.instance_id, ""),
+            name=taken.key or self._runs.names.get(taken.instance_id, ""),
         )
 
     async def wait_mail(self) -> list[str]:
@@ -212,6 +215,14 @@ class LocalBackend:
         """For others to take."""
         await _asked(self._engine.journal.give_back(_lease(held)))
 
+    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+        """A message to a run of this app's workflows, or of any."""
+        try:
+            instance_id = await self._runs.find(run_id, dict.fromkeys(each.name for each in self._code), or_any=True)
+            await self._runs.send(instance_id, name, payload, dedup, id=run_id)
+        except (NotFound, Conflict, BadRequestOfClient, TooLargeForClient) as error:
+            raise SendRefused(error.reason) from None
+
     async def extend(self, held: Held, shown: Shown) -> Beat:
         """A heartbeat."""
         view, branches = self._kept(shown.view), _bytes(shown.branches)
@@ -225,6 +236,7 @@ class LocalRuns:
     def __init__(self, engine: Engine, app: str) -> None:
         self._engine, self._app = engine, app
         self.payload_max_bytes = engine.settings.payload_max_bytes
+        self.outage_wait_s = engine.settings.outage_wait_seconds
         self.names: dict[str, str] = {}
         """By instance the ids that runs were started with here: the latest, for messages."""
 
@@ -238,14 +250,14 @@ class LocalRuns:
             self.names[view.id] = id
         return view.id
 
-    async def find(self, id: str, workflows: Mapping[str, object]) -> str:
-        """The instance id of the run with this id: of these workflows, or of any if there are none."""
+    async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
+        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
         for name in workflows:
             code = CodeWorkflow(name, 1, self._app)
             found = await told(self._engine.instances.find_by_key(code.definition_id, id))
             if found is not None:
                 return show_instance(found)
-        if not workflows:
+        if or_any or not workflows:
             page = await told(self._engine.instances.list(InstanceFilter(business_key=id), 0, 1))
             if page.items:
                 return page.items[0].id

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import trio
 
-from penstock.client.errors import TimedOut
+from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
 from penstock.durable.workflow import Workflow
@@ -18,6 +18,7 @@ from penstock.wire.fields import json_text
 
 if TYPE_CHECKING:
     from penstock.durable.local import LocalRuns
+    from penstock.wire.model import Instance
 
 R = TypeVar("R")
 
@@ -90,7 +91,8 @@ class Run(Generic[R]):
         return f"<Run {self.id}>"
 
     async def result(self, timeout_s: float | None = None) -> R:
-        """What the body gave, when it has ended. Raises `RunFailed`, `RunCancelled`, TimedOut.
+        """What the body gave, when it has ended. Raises `RunFailed`, `RunCancelled`, TimedOut, and Unavailable when the
+        database is away for longer than ``outage_wait_seconds``.
 
         Raises `RunBlocked` when this process found that its code can't go on with the run.
         """
@@ -105,7 +107,7 @@ class Run(Generic[R]):
             if heard.result is not None:
                 return self._value(heard.result)
             if looks:
-                seen = await self._runs().look(self.instance_id)
+                seen = await self._look_through_outages()
                 if seen.completed_at is not None:
                     return self._result(seen.status, seen.failure_reason or "", json_text(seen.variables))
                 blocked = self._news.blocked.get(self.instance_id)
@@ -115,6 +117,17 @@ class Run(Generic[R]):
             await heard.wait(LOOK_MAX_S if was_held else pause_s)
             pause_s = min(1.5 * pause_s, LOOK_MAX_S)
             looks = was_held or self.instance_id not in held  # taken meanwhile: its end is going to be told
+
+    async def _look_through_outages(self) -> Instance:
+        runs = self._runs()
+        ends = trio.current_time() + runs.outage_wait_s
+        while True:
+            try:
+                return await runs.look(self.instance_id)
+            except Unavailable:
+                if trio.current_time() >= ends:
+                    raise
+            await trio.sleep(LOOK_MAX_S)
 
     def _result(self, status: str, reason: str, variables: bytes) -> R:
         if status == "CANCELLED":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +13,7 @@ import msgspec
 
 from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import NotInWorkflow, Unencodable
+from penstock.durable.errors import NotInWorkflow, SendRefused, Unencodable
 from penstock.durable.signature import Parameters
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
@@ -75,6 +76,10 @@ class StepInfo(msgspec.Struct, frozen=True):
 
 
 current_step: ContextVar[StepInfo] = ContextVar("current_step")
+
+
+current_sender: ContextVar[Callable[[str, str, str, str], Awaitable[None]]] = ContextVar("current_sender")
+"""Delivers a message for a step of `send`: to which run, its name, JSON, and what makes a second one the same one."""
 
 
 def step_info() -> StepInfo:
@@ -259,3 +264,12 @@ def _options(
     if raises is not None:
         given["raises"] = tuple(raises)
     return given
+
+
+async def _send(run_id: str, name: str, payload: str) -> None:
+    key = hashlib.blake2b(step_info().key.encode(), digest_size=24).hexdigest()
+    await current_sender.get()(run_id, name, payload, key)
+
+
+sending = Step[..., None](_send, StepOptions(retries=1_000, raises=(SendRefused,)), "send")
+"""What `send` asks for: a step like others, that delivers once, as its key is the same in all attempts."""

@@ -15,6 +15,7 @@ import msgspec
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, NotInWorkflow
+from penstock.durable.step import sending
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
 from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, open_channel
@@ -84,6 +85,14 @@ async def receive(name: str, type_: type[T]) -> T:
     _check_name(name)
     value: T = await block(Receive(name, _decoder(name, type_)))
     return value
+
+
+async def send(run_id: str, name: str, value: object = None) -> None:
+    """A message to another run, by the id that it was started with, or its instance's; once, whatever happens here.
+    Raises `SendRefused`."""
+    _branch("send", "Run.send of a client")
+    _check_name(name)
+    await sending(run_id, name, encode(value, f"message {name!r}"))
 
 
 async def first(**alternatives: Awaitable[T]) -> Won[T]:

@@ -25,7 +25,7 @@ from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
-from penstock.durable.step import Step, StepCall, StepInfo, current_step
+from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
@@ -70,6 +70,14 @@ class Called(msgspec.Struct, frozen=True):
     after: timedelta
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """A message to another run."""
+
+    run_id: str
+    name: str
+    value: Any
+
+
 class WorkflowRun(msgspec.Struct, Generic[R]):
     """What became of a run. ``journal`` is what an engine would have stored."""
 
@@ -80,6 +88,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     calls: list[Called]
     stopped: list[str]  # paths of steps that were cancelled while they ran
     view: str | None  # JSON
+    sent: list[Sent]  # to other runs
 
     def result(self) -> R:
         """What the body gave; raises what it raised."""
@@ -123,6 +132,7 @@ def run_workflow(
         calls=memory.attempts,
         stopped=memory.stopped,
         view=memory.activation.info.view,
+        sent=memory.sent,
     )
 
 
@@ -147,6 +157,7 @@ class _Memory:
         self.journal: list[Record] = []
         self.attempts: list[Called] = []
         self.stopped: list[str] = []
+        self.sent: list[Sent] = []
         self._written: deque[Record] = deque()
         self._coming: list[tuple[float, int, Record | OpenCall]] = []
         self._running: dict[str, int] = {}  # by path the number of the planned end
@@ -248,15 +259,18 @@ class _Memory:
                 outcome = Outcome(error=error)
         self.activation.attempt_ended(call, outcome)
 
-    @staticmethod
-    def _call(function: Callable[..., Any], call: StepCall, info: StepInfo) -> Any:
+    def _call(self, function: Callable[..., Any], call: StepCall, info: StepInfo) -> Any:
         args, kwargs = call.step.parameters.arguments(call.arguments)
-        token = current_step.set(info)
+        token, sender = current_step.set(info), current_sender.set(self._send)
         try:
             value = function(*args, **kwargs)
             return _waited(value) if inspect.iscoroutine(value) else value
         finally:
             current_step.reset(token)
+            current_sender.reset(sender)
+
+    async def _send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+        self.sent.append(Sent(run_id, name, msgspec.json.decode(payload)))
 
     def _stuck(self) -> NoReturn:
         kernel = self.activation.kernel
