@@ -13,10 +13,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from penstock.durable import isolation, step, workflow
+from penstock.durable import isolation, open_nursery, run_info, sleep, step, workflow
 from penstock.durable.isolation import Watch, body_runs, mute_replayed_logs
 from penstock.kernel.errors import Endless, ForeignAwait
 from penstock.testing import run_workflow
+from tests.durable.memory import Database
+from tests.durable.test_executor import executing
 
 nursery_of_the_test: trio.Nursery
 
@@ -149,3 +151,87 @@ def test_what_is_replayed_is_not_logged_again(caplog: pytest.LogCaptureFixture):
     with body_runs():
         log.info("new")
     assert [record.message for record in caplog.records] == ["of another thread", "new"]
+
+
+def test_bodies_in_two_threads_know_their_own_runs():
+    meet = threading.Barrier(2, timeout=60)
+
+    @workflow
+    async def body() -> list[str]:
+        seen: list[str] = []
+        for _ in range(20):
+            meet.wait()
+            seen.append(run_info().id)
+            meet.wait()
+            await sleep("1 s")
+        return seen
+
+    results: dict[str, list[str]] = {}
+
+    def drive(seed: str) -> None:
+        results[seed] = run_workflow(body, seed=seed).value or []
+
+    # each is replayed by run_workflow, too, so the two meet as often as the other
+    threads = [threading.Thread(target=drive, args=(seed,)) for seed in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {"one": ["one"] * 20, "two": ["two"] * 20}
+
+
+async def test_threads_of_steps_wait_for_no_other_threads(autojump_clock):
+    @step
+    def plain() -> str:
+        return "done"
+
+    @workflow
+    async def body() -> str:
+        return await plain()
+
+    limiter = trio.to_thread.current_default_thread_limiter()
+    others = [object() for _ in range(int(limiter.total_tokens))]
+    for each in others:
+        limiter.acquire_on_behalf_of_nowait(each)
+    try:
+        database = Database()
+        async with executing(database, body):
+            row = database.start(body)
+            await database.wait_state("r", "ended")
+    finally:
+        for each in others:
+            limiter.release_on_behalf_of(each)
+    assert row.ending is not None
+    assert row.ending.result == '"done"'
+
+
+async def test_arguments_are_those_of_the_call(autojump_clock):
+    """What the body changes afterwards, in the same breath, the step does not see, nor the other way round."""
+    items = [1]
+
+    @step
+    async def take(given: list[int]) -> list[int]:
+        given.append(99)
+        return given
+
+    async def change() -> None:
+        items.append(2)
+
+    @workflow
+    async def body() -> list[list[int]]:
+        taken: list[list[int]] = []
+
+        async def ask() -> None:
+            taken.append(await take(items))
+
+        async with open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(change)
+        return [*taken, items]
+
+    database = Database()
+    async with executing(database, body):
+        row = database.start(body)
+        await database.wait_state("r", "ended")
+    assert row.ending is not None
+    assert row.ending.result == "[[1,99],[1,2]]"

@@ -173,7 +173,7 @@ def survives(dsn: str, deaths: int, others: int) -> None:
 
 @pytest.mark.slow
 def test_a_step_that_ends_its_process_spares_its_neighbours(database_dsn: str):
-    survives(database_dsn, deaths=5, others=20)
+    survives(database_dsn, deaths=4, others=10)
 
 
 @pytest.mark.chaos

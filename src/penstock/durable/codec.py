@@ -25,8 +25,10 @@ MAX_DEPTH = 100
 """Of objects and lists inside each other; so many the database keeps, too."""
 MAX_DIGITS = 1_000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
-_LONG_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|([0-9]{%d})' % (MAX_DIGITS + 1))
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 MAX_TRACEBACK_CHARS = 8_000
 
 
@@ -56,7 +58,7 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
         raise Unencodable(f"{what} has a NUL character, which PostgreSQL does not keep")
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise Unencodable(f"{what} has more than {MAX_DEPTH} objects and lists inside each other")
-    if len(text) > MAX_DIGITS and any(number[1] for number in _LONG_NUMBER.finditer(text)):
+    if len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) and _LONG_NUMBER.search(_STRING.sub(b"", text)):
         raise Unencodable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
     if len(text) > max_bytes:
         raise PayloadTooLarge(
@@ -74,14 +76,11 @@ def decode(text: str, type_: Any) -> Any:
 
 
 def _depth(text: bytes) -> int:
-    depth = deepest = 0
-    for found in _BRACKETS.finditer(text):
-        if found[1]:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif found[0][:1] != b'"':
-            depth -= 1
-    return deepest
+    """Of JSON; no further than one beyond what may be."""
+    brackets, depth = _STRING.sub(b"", text).translate(_BRACKETS, _NO_BRACKETS), 0
+    while brackets and depth <= MAX_DEPTH:
+        brackets, depth = brackets.replace(b"[]", b""), depth + 1  # the innermost ones of each
+    return depth
 
 
 def shown(text: str) -> str:
