@@ -114,7 +114,7 @@ def asked(port: int, id: str) -> tuple[int, str]:
     return int(pid), said
 
 
-def test_workers_of_a_fork_share_the_runs_and_one_may_die(directory: Path):
+def test_workers_after_a_fork_share_the_runs(directory: Path):
     program = Program(directory, PREFORK)
     master = program.start()
     try:

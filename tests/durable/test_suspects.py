@@ -79,7 +79,7 @@ async def test_a_suspect_is_activated_when_nothing_else_is(autojump_clock, caplo
     assert row.expiries == 0
 
 
-async def test_a_step_that_takes_long_is_not_ended_for_a_suspect(autojump_clock):
+async def test_a_long_step_is_not_ended_for_a_suspect(autojump_clock):
     ended: list[str] = []
 
     @step

@@ -20,6 +20,7 @@ VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}
 SLEEPS = {
     "tests/durable/programs.py": "polls what users' programs do, which nothing announces",
     "tests/durable/test_crashes.py": "everything there runs on a virtual clock",
+    "tests/durable/films.py": "a step that takes long, while PostgreSQL is restarted",
     "tests/durable/dying_executor.py": "a step that takes a moment",
     "tests/durable/test_kills.py": "polls what processes that are killed have done, which nothing announces",
     "tests/durable/test_over_rest.py": "polls a run over REST, as its user would",
