@@ -14,6 +14,7 @@ from penstock.durable import App
 from penstock.durable.run import Run
 from tests.durable.films import film
 from tests.durable.programs import Program, ended, own_directory, until
+from tests.postgres import REPOSITORY
 
 EXECUTORS, RUNS = 3, 6
 BOUND_S = 100.0
@@ -47,6 +48,8 @@ async def test_no_step_begins_twice_when_postgres_is_restarted(
     begun.touch()
     program = Program(tmp_path, f"import tests.durable.films as films\nfilms.main({dsn!r}, {str(begun)!r})\n")
 
+    program.environment["PYTHONPATH"] = f"{REPOSITORY / 'src'}:{REPOSITORY}"
+
     def all_begun() -> bool:
         return len(begun.read_text().split()) >= RUNS
 
@@ -68,6 +71,7 @@ async def test_no_step_begins_twice_when_postgres_is_restarted(
             finally:
                 for executor in executors:
                     executor.terminate()
-            for executor in executors:
-                assert (await trio.to_thread.run_sync(ended, executor))[0] == 0
+                with trio.CancelScope(shield=True):
+                    left = [await trio.to_thread.run_sync(ended, executor) for executor in executors]
+    assert [code for code, _, _ in left] == [0] * EXECUTORS, left
     assert sorted(begun.read_text().split()) == [str(number) for number in range(RUNS)]

@@ -205,8 +205,8 @@ async def test_journals_go_also_where_another_run_keeps_the_partition(
 ) -> None:
     monkeypatch.setattr(store, "JOURNALS_MAX", 2)
     engine = await keeping(start_local, retention_days=10)
-    kept = (await engine.start("linear", {"a": 1})).id
     removed = [await finished(engine) for _ in range(5)]
+    kept = (await engine.start("linear", {"a": 1})).id
     for instance in (kept, *removed):
         for pos in (1, 2):
             engine.rows(
