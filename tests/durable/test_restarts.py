@@ -59,7 +59,7 @@ async def test_no_step_begins_twice_when_postgres_is_restarted(
     with trio.fail_after(BOUND_S):
         async with App(at=dsn, migrate=True) as client:
             runs: list[Run[int]] = [await client.start(film, number) for number in range(RUNS)]
-            executors = [program.start() for _ in range(EXECUTORS)]
+            executors, left = [program.start() for _ in range(EXECUTORS)], list[tuple[int, str, str]]()
             try:
                 await trio.to_thread.run_sync(until, all_begun, *executors)
                 await server.stop()
@@ -72,6 +72,6 @@ async def test_no_step_begins_twice_when_postgres_is_restarted(
                 for executor in executors:
                     executor.terminate()
                 with trio.CancelScope(shield=True):
-                    left = [await trio.to_thread.run_sync(ended, executor) for executor in executors]
-    assert [code for code, _, _ in left] == [0] * EXECUTORS, left
+                    left += [await trio.to_thread.run_sync(ended, executor) for executor in executors]
+            assert [code for code, _, _ in left] == [0] * EXECUTORS, left
     assert sorted(begun.read_text().split()) == [str(number) for number in range(RUNS)]
