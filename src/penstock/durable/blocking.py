@@ -36,6 +36,9 @@ class BlockingRun(Generic[R]):
         self.id, self.instance_id = run.id, run.instance_id
         self._run, self._call = run, call
 
+    def __repr__(self) -> str:
+        return repr(self._run)
+
     def result(self, timeout_s: float | None = None) -> R:
         """See `Run.result`."""
         value: R = self._call(lambda: self._run.result(timeout_s))
