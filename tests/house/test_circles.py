@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from tests.house.sources import SRC, modules
 
 CIRCLES = {
-    "client.grpc": {"call", "connection"},  # a call and the connection that carries it
     "durable": {"app", "blocking", "console"},  # one `App` with its blocking and its command-line form
     "http": {"connection", "cycle", "direct", "server"},  # a request, in one of two ways, its connection, its server
     "kernel": {"branch", "current", "drive", "nursery", "operation", "scope"},  # one machine in six files
     "rpc": {"call", "inbox", "methods", "server", "transport"},  # a call, its connection, its server
-    "settings": {"access", "model"},  # the rules between settings of a part and all of them
 }
 """Within one package each. Another one is to be cut: hand over what is needed (a function, a Protocol), or move it."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from penstock.core.fencing import Verdict
 from penstock.core.state import HistoryKind, InstanceStatus
 from penstock.engine.views import STATUS_OF_KIND
 from penstock.rest.openapi import openapi_document
-from tests.house.sources import TOP
+from tests.house.sources import TOP, modules, tree
 
 STEP_TYPES = {kind.value for kind in StepType}
 STATUSES = {status.name for status in InstanceStatus} | {"WAITING"}  # ACTIVE with a user task or wait open
@@ -76,3 +79,37 @@ def test_outcomes_of_calls_on_jobs() -> None:
 @pytest.mark.parametrize("table", [FIELDS_BY_TYPE, REQUIRED_BY_TYPE], ids=["allowed", "required"])
 def test_every_step_type_says_which_fields_it_has(table: dict[Enum, frozenset[str]]) -> None:
     assert set(table) == set(StepType)
+
+
+CLOSED: set[str] = {"StepType", "TokenState", "InstanceStatus", "HistoryKind", "Verdict", "CallKind", "Trigger"}
+
+
+def open_matches(path: Path) -> Iterator[str]:
+    """Matches over members of these enums whose last case takes what is left without `assert_never`."""
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Match):
+            continue
+        named = {
+            each.value.id
+            for case in node.cases
+            for each in ast.walk(case.pattern)
+            if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)
+        }
+        last = node.cases[-1]
+        takes_all = isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
+        if named & CLOSED and (not takes_all or "assert_never" not in ast.dump(last)):
+            yield f"{path.name}:{node.lineno}"
+
+
+def test_every_match_over_the_machines_enums_is_closed() -> None:
+    """So a new member fails mypy at each place that needs it."""
+    assert [found for path in modules() for found in open_matches(path)] == []
+
+
+def test_an_open_match_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "open.py"
+    file.write_text("match kind:\n    case StepType.END:\n        pass\n    case _:\n        pass\n")
+    assert list(open_matches(file)) == ["open.py:1"]
+    closed = tmp_path / "closed.py"
+    closed.write_text("match kind:\n    case StepType.END:\n        pass\n    case _:\n        assert_never(kind)\n")
+    assert list(open_matches(closed)) == []

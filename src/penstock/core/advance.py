@@ -236,8 +236,10 @@ class _Run(Recorder):
                 raise _StepFailed(
                     f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
                 )
-            case _:
+            case StepType.DECISION | StepType.TRANSFORMATION | StepType.PARALLEL_GATEWAY | StepType.END:
                 self.automatic(token, step, kind)
+            case _:
+                assert_never(kind)
 
     def automatic(self, token: Token, step: Step, kind: Automatic) -> None:
         self.out.steps_run += 1

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 import msgspec
 
@@ -249,7 +249,8 @@ def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:
 
 
 def _waits_for(about: store.RunAbout, job_type: str) -> str | None:
-    match TokenState(about.state):
+    state = TokenState(about.state)
+    match state:
         case TokenState.READY:
             return f"an executor that has {job_type.removeprefix('code:')}"
         case TokenState.BACKOFF if about.failures:
@@ -260,8 +261,17 @@ def _waits_for(about: store.RunAbout, job_type: str) -> str | None:
             return f"a message, or {about.due_at:%Y-%m-%d %H:%M:%S} UTC"
         case TokenState.PARKED:
             return "a message"
-        case _:
+        case (
+            TokenState.LOCKED
+            | TokenState.FORKED
+            | TokenState.DISPATCHED
+            | TokenState.ENDED
+            | TokenState.CALLED
+            | TokenState.DELAYED
+        ):
             return None
+        case _:
+            assert_never(state)
 
 
 class _Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, assert_never, cast
 
 import psycopg
 
@@ -125,12 +125,16 @@ def _open_step(
             what = f"a job of type {job_type!r} is held by {worker} until {show_time(cast(dt.datetime, lease_until))}"
         case TokenState.BACKOFF:
             what = f"a job of type {job_type!r} failed and is tried again at {show_time(timers[-1])}"
-        case _ if step["type"] == "USER_TASK":
+        case TokenState.PARKED if step["type"] == "USER_TASK":
             what = "a user task is open"
-        case _ if -2 in timers:
+        case TokenState.PARKED if -2 in timers:
             what = f"waits until {show_time(timers[-2])} or a signal"
-        case _:
+        case TokenState.PARKED:
             what = "waits for a signal"
+        case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
+            what = f"is {state.name}"
+        case _:
+            assert_never(state)
     for index, at in timers.items():
         if index >= 0:
             event = step["boundaryEvents"][index]

@@ -6,26 +6,46 @@ reset, which every owner of a call owes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from penstock.client.errors import ClientError, InternalError, PayloadTooLarge
 from penstock.client.grpc.status import error_of
-from penstock.wire.http2 import ErrorCodes, ProtocolError
-
-if TYPE_CHECKING:
-    from penstock.client.grpc.connection import Connection
+from penstock.wire.http2 import ErrorCodes, Http2, ProtocolError
 
 FLUSH_BYTES = 64 * 1024
 _HEAD_BYTES = 5
 
 
-class GrpcCall:
-    """See the module. Made by ``Connection.open_call``."""
+class Carrier(Protocol):
+    """The connection of a call (``connection.Connection``)."""
 
-    def __init__(self, connection: Connection, stream_id: int) -> None:
+    h2: Http2
+
+    async def flush(self) -> None:
+        """Send what h2 has to say."""
+        ...
+
+    async def wait_until(self, ready: Callable[[], bool], call: GrpcCall | None = None) -> None:
+        """Wait for news of ``call`` that make ``ready`` true; it has to be when the connection is dead."""
+        ...
+
+    def forget(self, call: GrpcCall) -> None:
+        """The call's owner has done with it."""
+        ...
+
+    def acknowledge(self, flow_bytes: int, stream_id: int) -> None:
+        """So many bytes of an answer were taken: the engine may send as many again."""
+        ...
+
+
+class GrpcCall:
+    """See the module. Made by ``Connection.open_call``. ``max_message_bytes``: a larger answer fails it."""
+
+    def __init__(self, connection: Carrier, stream_id: int, max_message_bytes: int) -> None:
         self.stream_id = stream_id
         self._connection = connection
+        self._max_message_bytes = max_message_bytes
         self._inbox = bytearray()
         self._held_flow_bytes = 0
         self._headers: dict[bytes, bytes] = {}
@@ -168,7 +188,7 @@ class GrpcCall:
         if len(inbox) < _HEAD_BYTES:
             return None
         size = int.from_bytes(inbox[1:_HEAD_BYTES], "big")
-        limit = self._connection.limits.max_message_bytes
+        limit = self._max_message_bytes
         if size > limit:
             raise PayloadTooLarge(f"the answer has {size} bytes, more than max_message_bytes ({limit})")
         if inbox[0]:

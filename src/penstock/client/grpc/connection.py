@@ -121,7 +121,7 @@ class Connection:
             raise ConnectionFailed("the connection was closed", maybe_applied=False)
         stream_id = self.h2.next_stream_id()
         self.h2.send_headers(stream_id, headers)
-        call = self._calls[stream_id] = GrpcCall(self, stream_id)
+        call = self._calls[stream_id] = GrpcCall(self, stream_id, self.limits.max_message_bytes)
         return call
 
     def forget(self, call: GrpcCall) -> None:
