@@ -176,7 +176,7 @@ async def test_commits_of_an_engine_in_the_old_mode_are_found(make_driver: MakeD
     late = await start(polling)
     woken: list[bool] = []
     mover = DispatchMigration(kafka.engine)
-    mover.on_moved = lambda: woken.append(True)
+    kafka.engine.events.migrated.listen(lambda: woken.append(True))
     assert await mover.run_once() == 1
     assert woken == [True]
     assert await finish_published(kafka) == late

@@ -30,7 +30,7 @@ class Running:
         self.driver: Driver = engine
         self.producer = FakeProducer()
         self.relay = Relay(engine.engine, self.producer, cast("Any", Leading()))
-        engine.membership.on_jobs_elsewhere = self.relay.wake
+        engine.engine.events.queued_elsewhere.listen(self.relay.wake)
 
     async def run(self) -> None:
         while True:

@@ -31,12 +31,12 @@ class LocalEngine(Driver):
     async def serve(self, *, services: bool = True, task_status: trio.TaskStatus[LocalEngine]) -> None:
         with self._scope:
             number = await self.membership.join()
-            engine = Engine(self.database, self.settings, Metrics("test"), number)
+            engine = Engine(self.database, self.settings, Metrics("test"), number, self.membership.events)
             super().__init__(engine, self._dsn)
             self.membership.attach(engine)
             self.sweeper = LeaseSweeper(engine)
-            self.membership.on_lost = self.sweeper.scan_soon
-            self.membership.on_dead = self.sweeper.note_dead
+            engine.events.engine_lost.listen(self.sweeper.scan_soon)
+            engine.events.engines_dead.listen(self.sweeper.note_dead)
 
             async def probe() -> None:
                 await engine.polls.wait_probe()

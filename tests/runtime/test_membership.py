@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -340,13 +339,7 @@ async def test_a_living_engine_without_listener_keeps_its_runs(
     await see_each_other(a, b)
     run = await runs.begin(a, a.engine.code.holder("shop", 1))
     dead: list[str] = []
-    told = b.membership.on_dead
-
-    def note_dead(tags: Sequence[str]) -> None:
-        dead.extend(tags)
-        told(tags)
-
-    b.membership.on_dead = note_dead
+    b.engine.events.engines_dead.listen(dead.extend)
     for _ in range(3):
         pid = listener_of(a)
         with psycopg.connect(database_dsn, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""What happens in an engine and others want to hear of: one object, given to the engine's parts as they are made.
+"""What happens in an engine, or reaches it from others: one object, given to all who tell or listen as they are made.
 
 Listeners are called where the event happens, after the commit, on the loop: they note it and return. Each is a hint;
 nothing depends on its being heard.
@@ -6,7 +6,7 @@ nothing depends on its being heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, ParamSpec
 
 from penstock.engine.journal_items import Mail
@@ -44,3 +44,13 @@ class Events:
         """A run that somebody holds has mail."""
         self.uploaded: Event[[Collection[str]]] = Event()
         """A definition version with these job types was created."""
+        self.migrated: Event[[]] = Event()
+        """Jobs that another dispatch mode left came to where this one looks."""
+        self.queued_elsewhere: Event[[Sequence[str]]] = Event()
+        """Another engine says that it queued jobs of these types; with none: of any."""
+        self.engine_lost: Event[[]] = Event()
+        """Another engine is gone, or can't be seen: its leases have to be looked for."""
+        self.engines_dead: Event[[Sequence[str]]] = Event()
+        """Engines are dead, by the tags in the names of their executors."""
+        self.tokens_changed: Event[[]] = Event()
+        """Somebody made or revoked API tokens, or ended sessions."""

@@ -18,7 +18,6 @@ from penstock.kafka.leadership import Leadership
 from penstock.kafka.producer import KafkaProducer
 from penstock.kafka.relay import Relay
 from penstock.log import get_logger
-from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.membership import Membership
 from penstock.runtime.supervise import Supervisor
 from penstock.store import outbox as store
@@ -52,13 +51,14 @@ class Dispatch:
         await supervisor.start(PRODUCER, self._producer.run)
         await self._check_topics(topics)
 
-    def wire(self, membership: Membership, migration: DispatchMigration) -> None:
+    def wire(self, membership: Membership) -> None:
         """Let everything that writes rows wake the relay: here at once, elsewhere through NOTIFY."""
-        self._engine.events.queued.listen(self._relay.wake_for)
-        self._engine.events.uploaded.listen(self._note_uploaded)
+        events = self._engine.events
+        events.queued.listen(self._relay.wake_for)
+        events.uploaded.listen(self._note_uploaded)
+        events.queued_elsewhere.listen(self._relay.wake)
+        events.migrated.listen(self._relay.wake)
         membership.relays_here = self._leadership.leads
-        membership.on_jobs_elsewhere = self._relay.wake
-        migration.on_moved = self._relay.wake
 
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
         """The services, by name."""

@@ -7,7 +7,6 @@ was not; so it is looked at again from time to time. Several engines take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -31,7 +30,6 @@ class DispatchMigration:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.on_moved: Callable[[], None] = lambda: None
         self._moved = 0
         self._portion: Portion[int] = Portion(engine.aside, "dispatch migration", BATCH_ROWS)
 
@@ -51,7 +49,7 @@ class DispatchMigration:
                     return moved  # go on at once with less
         self._moved += moved
         if moved:
-            self.on_moved()
+            self._engine.events.migrated()
         elif self._moved:
             log.info("jobs of another dispatch mode were moved", jobs=self._moved, to_outbox=to_outbox)
             self._moved = 0

@@ -11,12 +11,13 @@ import math
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.events import Events
 from penstock.engine.journal_items import Mail
 from penstock.engine.losses import Loss
 from penstock.errors import Conflict
@@ -51,18 +52,14 @@ class Superseded(Exception):
 class Membership:
     """One engine's place among the engines on its database."""
 
-    def __init__(self, database: Database, dispatch_mode: str) -> None:
+    def __init__(self, database: Database, dispatch_mode: str, events: Events | None = None) -> None:
         self._database = database
+        self.events = Events() if events is None else events
         self._mode = dispatch_mode
         self.holder = str(uuid.uuid4())
         self._tag = self.holder[:8]
         self.number = 0
         self.others: dict[int, store.OtherEngine] = {}
-        self.on_lost: Callable[[], None] = lambda: None
-        self.on_tokens_changed: Callable[[], None] = lambda: None
-        self.on_dead: Callable[[Sequence[str]], None] = lambda tags: None
-        """Hears of engines that are dead, by the tags in the names of their executors."""
-        self.on_jobs_elsewhere: Callable[[Sequence[str]], None] = lambda job_types: None
         self.relays_here: Callable[[], bool] = lambda: False
         """Whether what is queued here is published here: then nobody else has to know."""
         self._engine: Engine | None = None
@@ -107,10 +104,11 @@ class Membership:
         """Wire the engine's wake-ups."""
         self._engine = engine
         engine.code.tag = self._tag
-        engine.events.queued.listen(self._note_queued)
-        engine.events.armed.listen(self._note_timer)
-        engine.events.lost.listen(self._note_loss)
-        engine.events.mailed.listen(self._note_mail)
+        events = engine.events
+        events.queued.listen(self._note_queued)
+        events.armed.listen(self._note_timer)
+        events.lost.listen(self._note_loss)
+        events.mailed.listen(self._note_mail)
 
     async def leave(self) -> None:
         """Give the number back; best effort."""
@@ -148,12 +146,12 @@ class Membership:
         found = {other.number: other for other in others if other.connected}
         dead = self._deaths.look(others, trio.current_time())
         if dead:
-            self.on_dead(dead)
+            self.events.engines_dead(dead)
         gone = [other.description for number, other in self.others.items() if number not in found]
         self.others = found
         if gone:
             log.info("engines are gone", engines=gone)
-            self.on_lost()
+            self.events.engine_lost()
         await trio.sleep(LOOK_INTERVAL_S)
 
     async def send(self) -> None:
@@ -228,10 +226,10 @@ class Membership:
             return
         if kind == "q":
             engine.polls.hint(text.split("\n"))
-            self.on_jobs_elsewhere(text.split("\n"))
+            self.events.queued_elsewhere(text.split("\n"))
         elif kind == "a":
             engine.polls.hint(engine.polls.waiters.types())
-            self.on_jobs_elsewhere(())
+            self.events.queued_elsewhere(())
         elif kind == "t":
             seconds = float(text)
             if not math.isfinite(seconds):
@@ -243,7 +241,7 @@ class Membership:
             for mail in _read_mail(text):
                 engine.journal.hear(mail)
         elif kind == "k":
-            self.on_tokens_changed()
+            self.events.tokens_changed()
 
     def _note_queued(self, job_type: str) -> None:
         if self.others and not self.relays_here():

@@ -21,6 +21,7 @@ import trio
 from penstock import __version__
 from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
+from penstock.engine.events import Events
 from penstock.http import ListenError, listen
 from penstock.log import get_logger
 from penstock.metrics import Metrics
@@ -147,7 +148,8 @@ class Node:
             if listeners is not None:
                 await listeners.serve_entrance(supervisor)
 
-        membership = Membership(database, self._settings.dispatch_mode.value)
+        events = Events()
+        membership = Membership(database, self._settings.dispatch_mode.value, events)
         start = DatabaseStart(self._settings, database, serve_entrance, migrate=self._migrate)
         number = await start.run(membership.join)
         pool = database.pool
@@ -157,7 +159,7 @@ class Node:
             lambda: pool.statistics().unanswered,
             lambda: pool.statistics().waiting,
         )
-        engine = Engine(database, self._settings, self._metrics, number)
+        engine = Engine(database, self._settings, self._metrics, number, events)
         membership.attach(engine)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
@@ -212,12 +214,12 @@ class Node:
         if not self._works:  # its number has to stay its own, and others hear of what it starts
             return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
-        membership.on_lost = sweeper.scan_soon
-        membership.on_dead = sweeper.note_dead
+        engine.events.engine_lost.listen(sweeper.scan_soon)
+        engine.events.engines_dead.listen(sweeper.note_dead)
         housekeeping = Housekeeping(engine)
         migration = DispatchMigration(engine)
         if dispatch is not None:
-            dispatch.wire(membership, migration)
+            dispatch.wire(membership)
 
         async def probe() -> None:
             await engine.polls.wait_probe()
@@ -259,7 +261,7 @@ class Node:
         if self._gate is None:
             return []
         access = AccessService(self._gate, partial(database.connection, ahead=True))
-        membership.on_tokens_changed = access.hint
+        membership.events.tokens_changed.listen(access.hint)
         if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
             log.warning("nobody can call yet: make a token with `penstock token new`")
         return await self._supervise(supervisor, access.steps())
