@@ -342,7 +342,7 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     lane = driver.engine.fast_path
     nothing: Any = None
     item = FastCompletion(
-        JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing
+        JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing, None
     )
     batch, beside = [item], [item]
     waiter = Waiter("w", ("work",), 1, 30.0)

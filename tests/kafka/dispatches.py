@@ -30,6 +30,9 @@ def event(number: int = 1, job_type: str = "t", **changes: Any) -> JobDispatchEv
         job_payload=b'{"n": %d}' % number,
         created_at=datetime(2026, 11, 21, tzinfo=UTC),
         idempotency_key=f"k{number}",
+        definition_id="d",
+        definition_version=2,
+        business_key=f"b{number}",
     )
     return msgspec.structs.replace(plain, **changes)
 

@@ -28,6 +28,9 @@ def test_a_record_of_the_engine_is_its_job():
             created_at=datetime(2026, 11, 21, tzinfo=UTC),
             attempt=1,
             idempotency_key="k7",
+            definition_id="d",
+            definition_version=2,
+            business_key="b7",
         ),
     )
 

@@ -104,7 +104,7 @@ def test_classes_of_the_model_have_the_names_of_json() -> None:
     job = msgspec.json.encode(model.Job(id="j", job_type="t"))
     assert list(msgspec.json.decode(job)) == [
         "id", "jobType", "instanceId", "stepId", "stepExecutionId", "retriesRemaining", "variables", "status",
-        "idempotencyKey",
+        "idempotencyKey", "definitionId", "definitionVersion",
     ]  # fmt: skip
     failure = msgspec.json.decode(b'{"jobId":null,"retryable":null,"retryAfterSeconds":2}', type=model.Failure)
     assert (failure.job_id, failure.retryable, failure.retry_after_s) == (None, None, 2)

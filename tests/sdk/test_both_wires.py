@@ -209,6 +209,30 @@ def test_a_handler_keeps_its_key_through_retries_of_the_instance(run: Run, wire:
     assert attempts == (1, 2, 1)
 
 
+def test_a_handler_knows_whose_job_it_does(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+    seen: list[tuple[str, str, int, str | None]] = []
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            worker = Worker(client)
+
+            @worker.handler(name)
+            async def work(job: JobContext) -> None:
+                seen.append((job.instance_id, job.definition_id, job.definition_version, job.business_key))
+
+            started = [await client.start_instance(name, {}, business_key=key) for key in ("order-7", None)]
+            async with worker:
+                for instance in started:
+                    await client.wait_until_ended(instance.id, timeout_s=60)
+            assert sorted(seen, key=str) == sorted(
+                [(started[0].id, name, 1, "order-7"), (started[1].id, name, 1, None)], key=str
+            )
+
+    run(main)
+
+
 def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 

@@ -46,6 +46,7 @@ class Delivery(NamedTuple):
     entered_at: datetime
     claimed_at: datetime
     lease_until: datetime
+    business_key: str | None
 
     def job(self, variables: bytes, checkpoint: str | None) -> Job:
         """As workers see it."""
@@ -67,6 +68,9 @@ class Delivery(NamedTuple):
             attempt=self.attempt,
             idempotency_key=id if self.entry == self.seq else ids.show_job(self.instance, self.token, self.entry),
             checkpoint=None if checkpoint is None else raw(checkpoint),
+            definition_id=self.loaded.definition.id,
+            definition_version=self.loaded.version,
+            business_key=self.business_key,
         )
 
 
@@ -112,6 +116,7 @@ class Deliveries:
                 over.loaded,
                 over.waiter.worker,
                 trio.current_time() + left_s,
+                business_key=over.business_key,
             )
         )
         if not self._waiters.deliver(over.waiter, job):

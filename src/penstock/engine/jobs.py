@@ -247,16 +247,17 @@ class Jobs:
             await self._permit(job)
         lease = self._polls.leases.find(job.token, job.seq)
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
-        step = None if lease is None else lease.step
+        step, business_key = (None, None) if lease is None else (lease.step, lease.business_key)
         if loaded is None or step is None:
             known = await self.looks.submit(Lookup(job, call.worker))
             verdict = judge(call, known.execution)
             if verdict is not Verdict.APPLY:
                 return verdict
             loaded, step = await self._load(known)
+            business_key = known.business_key
         plan = loaded.plans[step]
         if plan is not None:
-            item = FastCompletion(job, call, request.variables, loaded, step, plan)
+            item = FastCompletion(job, call, request.variables, loaded, step, plan, business_key)
             verdict = await self._fast_path.submit(item)
             if verdict is not Verdict.APPLY:
                 return verdict
@@ -355,7 +356,7 @@ class Jobs:
         plan = lease.loaded.plans[lease.step]
         if plan is None:
             return None
-        item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan)
+        item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan, lease.business_key)
         self._fast_path.submit_nowait(item)
         return item
 

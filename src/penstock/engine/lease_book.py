@@ -38,6 +38,7 @@ class GrantedLease(msgspec.Struct):
     loaded: LoadedDefinition | None  # None for leases that the scan found
     worker: str
     ends_at: float
+    business_key: str | None = None
     looks: int = 0  # how often the sweep found it neither over nor gone
     records: int = 0  # of a run: how many its journal has, as far as they were read or written under this lease
 

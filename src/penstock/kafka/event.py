@@ -6,9 +6,9 @@ the database or know a producer.
 
 from __future__ import annotations
 
-from penstock.core.definition import Step
 from penstock.core.topic import topic_of
 from penstock.engine import ids
+from penstock.engine.definitions import LoadedDefinition
 from penstock.kafka.record import Record
 from penstock.store.outbox import Outgoing
 from penstock.wire.codec import encode_message
@@ -18,11 +18,12 @@ SCHEMA_VERSION = 1
 CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
 
 
-def record_of(row: Outgoing, step: Step, variables: str) -> Record:
+def record_of(row: Outgoing, loaded: LoadedDefinition, variables: str) -> Record:
     """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
 
     The key is the instance: one partition per instance and type keeps their order.
     """
+    step = loaded.definition.steps[row.step]
     job_id = ids.show_job(row.instance, row.token, row.seq)
     instance_id, job_type, dedup_id = ids.show_instance(row.instance), step.job_type or "", f"{row.id:x}"
     event = JobDispatchEvent(
@@ -38,6 +39,9 @@ def record_of(row: Outgoing, step: Step, variables: str) -> Record:
         attempt=row.attempt,
         step_id=step.id,
         idempotency_key=ids.show_job(row.instance, row.token, row.entry),
+        definition_id=loaded.definition.id,
+        definition_version=loaded.version,
+        business_key=row.business_key or "",
     )
     headers = (("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode()))
     return Record(topic_of(job_type), instance_id.encode(), encode_message(event), headers)

@@ -266,7 +266,7 @@ class Relay:
             return Result(PublishOutcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
         if row.variables is None:
             return Result(PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
-        return record_of(row, step, row.variables)
+        return record_of(row, loaded, row.variables)
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""

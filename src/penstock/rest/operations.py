@@ -119,7 +119,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "ShownExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
     "Job": (
         "id", "jobType", "instanceId", "stepId", "stepExecutionId", "retriesRemaining", "variables", "lockExpiresAt",
-        "status", "workerId", "lockedAt", "createdAt", "attempt", "idempotencyKey",
+        "status", "workerId", "lockedAt", "createdAt", "attempt", "idempotencyKey", "definitionId", "definitionVersion",
     ),
 }  # fmt: skip
 BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {

@@ -35,6 +35,7 @@ class LockedInstance(NamedTuple):
     instance: Instance
     definition: int
     instance_key: str | None
+    business_key: str | None
     tokens: list[Token]
     signals: dict[int, list[tuple[int, bytes]]]
     snapshot: str | None  # of a failed instance: what `retry` reopens, JSON
@@ -107,6 +108,7 @@ async def lock_and_load(
             Instance(id, InstanceStatus(status), failure),
             definition,
             instance_key,
+            business_key,
             tokens.get(id, []),
             kept[id].signals,
             snapshots.get(id),
@@ -116,7 +118,7 @@ async def lock_and_load(
             kept[id].unreadable,
             ended_at,
         )
-        for id, definition, status, failure, instance_key, ended_at in instance_rows
+        for id, definition, status, failure, instance_key, business_key, ended_at in instance_rows
     }
     return LockedBatch(
         now,

@@ -89,6 +89,7 @@ class Claimed(NamedTuple):
     place: int
     entry: int
     definition: int
+    business_key: str | None
     variables: str | None
     checkpoint: str | None
 
@@ -177,6 +178,7 @@ class ExecutionInfo(NamedTuple):
     execution: ExecutionState
     step: int | None
     definition: int | None
+    business_key: str | None
     lease_until: datetime | None
 
 
@@ -334,7 +336,7 @@ async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Seq
 
 def known(row: Sequence[Any]) -> ExecutionInfo:
     """One row of the statement ``facts``."""
-    status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, failed_attempt = row
+    status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, business_key, failed = row
     return ExecutionInfo(
         ExecutionState(
             instance=None if status is None else InstanceStatus(status),
@@ -343,10 +345,11 @@ def known(row: Sequence[Any]) -> ExecutionInfo:
             state=None if state is None else TokenState(state),
             holder=holder,
             attempt=attempt or 0,
-            failed_attempt=failed_attempt,
+            failed_attempt=failed,
         ),
         step,
         definition,
+        business_key,
         lease_until,
     )
 

@@ -43,6 +43,13 @@ class Job(Answer, frozen=True):
         default_factory=str
     )
     checkpoint: Annotated[Any, Proto(8, JSON, "penstock.v1")] = None
+    definition_id: Annotated[str, Proto(11, TEXT, "workflow.v1"), Proto(14, TEXT, "penstock.v1")] = field(
+        default_factory=str
+    )
+    definition_version: Annotated[int, Proto(12, INT32, "workflow.v1"), Proto(15, INT32, "penstock.v1")] = field(
+        default_factory=int
+    )
+    business_key: Annotated[str | None, Proto(13, TEXT, "workflow.v1"), Proto(16, TEXT, "penstock.v1")] = None
 
 
 class Completion(Request, frozen=True):

@@ -104,6 +104,9 @@ class JobDispatchEvent(Struct):
     attempt: Annotated[int, Proto(41)] = 0
     step_id: Annotated[str, Proto(42)] = ""
     idempotency_key: Annotated[str, Proto(43)] = ""
+    definition_id: Annotated[str, Proto(44)] = ""
+    definition_version: Annotated[int, Proto(45)] = 0
+    business_key: Annotated[str, Proto(46)] = ""
 
 
 class UploadDefinitionRequest(Struct):

@@ -40,6 +40,21 @@ class JobContext:
         return self.job.instance_id
 
     @property
+    def definition_id(self) -> str:
+        """The id of the definition that the instance runs; empty from an engine that does not tell, as in version 0."""
+        return self.job.definition_id
+
+    @property
+    def definition_version(self) -> int:
+        """Its version."""
+        return self.job.definition_version
+
+    @property
+    def business_key(self) -> str | None:
+        """The business key with which the instance was started, if any."""
+        return self.job.business_key
+
+    @property
     def step_id(self) -> str:
         """The id of the step in its definition."""
         return self.job.step_id

@@ -77,4 +77,7 @@ def _job_of(event: JobDispatchEvent) -> Job:
         created_at=event.created_at,
         attempt=event.attempt or None,
         idempotency_key=event.idempotency_key,
+        definition_id=event.definition_id,
+        definition_version=event.definition_version,
+        business_key=event.business_key or None,
     )

@@ -187,6 +187,7 @@ class Claims(Lane[ClaimItem]):
                     row.entered_at,
                     row.claimed_at,
                     row.lease_until,
+                    row.business_key,
                 )
             )
             found = self._cache.find(row.token, row.seq) if row.variables is None else row.variables.encode()

@@ -34,10 +34,17 @@ TRIES_MAX = 3
 class FastCompletion(Item[Verdict]):
     """A completion with its plan. The answer APPLY means: not applied here, take the full path."""
 
-    __slots__ = ("call", "job", "loaded", "output", "plan", "step", "tries", "waiter")
+    __slots__ = ("business_key", "call", "job", "loaded", "output", "plan", "step", "tries", "waiter")
 
     def __init__(
-        self, job: JobKey, call: FenceRequest, output: bytes | None, loaded: LoadedDefinition, step: int, plan: FastPlan
+        self,
+        job: JobKey,
+        call: FenceRequest,
+        output: bytes | None,
+        loaded: LoadedDefinition,
+        step: int,
+        plan: FastPlan,
+        business_key: str | None,
     ) -> None:
         super().__init__()
         self.job = job
@@ -46,6 +53,7 @@ class FastCompletion(Item[Verdict]):
         self.loaded = loaded
         self.step = step
         self.plan = plan
+        self.business_key = business_key
         self.tries = 0
         self.waiter: Waiter | None = None
 
@@ -215,4 +223,5 @@ def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datet
         entered_at,
         entered_at,
         lease_until,
+        item.business_key,
     )

@@ -170,7 +170,7 @@ class FullPath(Lane[Command]):
         if values is None and about.needs_variables:
             raise KeyMissing("the instance's variables can't be read: this engine lacks a key (encryption_keys)")
         case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals)
-        change = await transaction.advance(connection, item, case)
+        change = await transaction.advance(connection, item, case, business_key=locked.business_key)
         item.planned = item.after(change.effects, about)
 
     async def _read(self, connection: TrioConnection, loaded: dict[int, LoadedDefinition]) -> dict[int, str]:

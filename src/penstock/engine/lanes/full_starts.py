@@ -124,7 +124,7 @@ class FullStarts:
             started_by=item.actor,
         )
         try:
-            return await transaction.advance(connection, item, case, new)
+            return await transaction.advance(connection, item, case, new, business_key=request.business_key)
         except LongWork:
             self._take_over(item)
         except PenstockError as error:

@@ -172,6 +172,7 @@ class Starts:
                     row.entered_at,
                     row.entered_at,
                     row.lease_until,
+                    request.business_key,
                 )
             )
         else:

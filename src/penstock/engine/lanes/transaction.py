@@ -78,18 +78,25 @@ class Transaction:
         self._sent: InDoubtCommit | None = None
 
     async def advance(
-        self, connection: TrioConnection, item: LongItem[Any], case: Case, created: NewInstance | None = None
+        self,
+        connection: TrioConnection,
+        item: LongItem[Any],
+        case: Case,
+        created: NewInstance | None = None,
+        *,
+        business_key: str | None,
     ) -> Change:
-        """Advance one instance, start what it chains into, and take all that in.
+        """Advance one instance, which has this business key, start what it chains into, and take all that in.
 
         Raises PenstockError for an advance that failed, LongWork for one that takes long; takes nothing then.
         """
         changes = await self._parts.advancer.run(connection, item, case, self._positions, created)
         for change, loaded in changes:
-            self._add(change, loaded)
+            self._add(change, loaded, business_key)
+            business_key = None  # what is chained has none
         return changes[0][0]
 
-    def _add(self, change: Change, loaded: LoadedDefinition) -> None:
+    def _add(self, change: Change, loaded: LoadedDefinition, business_key: str | None) -> None:
         """Take a change in; jobs that somebody waits for are dispatched directly."""
         out = change.effects
         self._changes.append((change, loaded))
@@ -102,10 +109,12 @@ class Transaction:
                 kept.append(job)
                 self._queued.append(job.job_type)
             else:
-                self._lease(placed[job.token_id], waiter, out.instance.id, loaded)
+                self._lease(placed[job.token_id], waiter, out.instance.id, loaded, business_key)
         out.queued = kept
 
-    def _lease(self, token: Token, waiter: Waiter, instance: int, loaded: LoadedDefinition) -> None:
+    def _lease(
+        self, token: Token, waiter: Waiter, instance: int, loaded: LoadedDefinition, business_key: str | None
+    ) -> None:
         move(token, Trigger.CLAIM)
         token.attempt += 1
         token.claimed_by, token.claimed_at = waiter.worker, self.now
@@ -124,6 +133,7 @@ class Transaction:
                 token.entered_at,
                 self.now,
                 token.lease_until,
+                business_key,
             )
         )
 

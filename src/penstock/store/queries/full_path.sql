@@ -32,7 +32,7 @@ SELECT id, instance_id FROM token WHERE instance_id = ANY($2::bigint[]) AND id <
 
 -- name: read_instances
 -- Variables are read by a statement of their own, only for definitions that need them.
-SELECT id, definition, status, failure, instance_key, ended_at FROM instance WHERE id = ANY($1::bigint[])
+SELECT id, definition, status, failure, instance_key, business_key, ended_at FROM instance WHERE id = ANY($1::bigint[])
 
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,

@@ -138,7 +138,7 @@ unqueued AS (
   DELETE FROM ready r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
   WHERE r.ctid = gone.queue_row)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
-  t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition,
+  t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
   CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
       AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
     (i.vars || coalesce(i.overlay, '{}') || coalesce((
@@ -270,7 +270,7 @@ CROSS JOIN LATERAL (
 -- name: facts
 -- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
 -- an execution is the first of its token with a position above the execution's own.
-SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition,
+SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition, i.business_key,
   (SELECT CASE WHEN a.worker = k.worker THEN a.attempt END FROM history a
     WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq AND a.kind = 10 /* ATTEMPT_FAILED */
     ORDER BY a.pos DESC LIMIT 1)

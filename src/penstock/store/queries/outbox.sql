@@ -43,15 +43,15 @@ taken AS (
   RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, coalesce(t.entry, t.seq) AS entry, t.attempt, t.step,
     t.failures, t.entered_at, extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
 SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.entry, t.attempt, t.step, t.failures, t.entered_at,
-  t.age_s, i.definition,
+  t.age_s, i.definition, i.business_key,
   (i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
     WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text
 FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
 UNION ALL
-SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
+SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
 UNION ALL
-SELECT 0, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM void GROUP BY job_type
+SELECT 0, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM void GROUP BY job_type
 
 -- name: delete_published
 -- Rows that the broker has ($1 job type $2 id $3 step), with a record of each when $4. Sent again, it finds nothing.
