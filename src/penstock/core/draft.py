@@ -7,7 +7,7 @@ the draft. What concerns several steps is in validation.py.
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final, assert_never, cast
 
 import msgspec
 
@@ -22,26 +22,34 @@ BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
 BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
 
 _TASK: Final = frozenset({"nextStep", "conditionalNextSteps", "boundaryEvents"})
-FIELDS_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {
-    StepType.SERVICE_TASK: _TASK | {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout"},
-    StepType.USER_TASK: _TASK | {"jobType"},
-    StepType.DECISION: frozenset({"conditionalNextSteps"}),
-    StepType.TRANSFORMATION: frozenset({"transformations", "nextStep"}),
-    StepType.WAIT: _TASK | {"duration", "until", "buffer"},
-    StepType.PARALLEL_GATEWAY: frozenset({"parallelNextSteps", "joinStep"}),
-    StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
-    StepType.END: frozenset(),
-}
-REQUIRED_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {
-    StepType.SERVICE_TASK: frozenset({"jobType"}),
-    StepType.USER_TASK: frozenset(),
-    StepType.DECISION: frozenset({"conditionalNextSteps"}),
-    StepType.TRANSFORMATION: frozenset({"transformations", "nextStep"}),
-    StepType.WAIT: frozenset({"nextStep"}),
-    StepType.PARALLEL_GATEWAY: frozenset({"parallelNextSteps", "joinStep"}),
-    StepType.JOIN_GATEWAY: frozenset({"nextStep"}),
-    StepType.END: frozenset(),
-}
+
+
+def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
+    """What a type uses, and what of that it needs."""
+    match kind:
+        case StepType.SERVICE_TASK:
+            more = {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout"}
+            return _TASK | more, frozenset({"jobType"})
+        case StepType.USER_TASK:
+            return _TASK | {"jobType"}, frozenset()
+        case StepType.DECISION:
+            return frozenset({"conditionalNextSteps"}), frozenset({"conditionalNextSteps"})
+        case StepType.TRANSFORMATION:
+            return frozenset({"transformations", "nextStep"}), frozenset({"transformations", "nextStep"})
+        case StepType.WAIT:
+            return _TASK | {"duration", "until", "buffer"}, frozenset({"nextStep"})
+        case StepType.PARALLEL_GATEWAY:
+            return frozenset({"parallelNextSteps", "joinStep"}), frozenset({"parallelNextSteps", "joinStep"})
+        case StepType.JOIN_GATEWAY:
+            return frozenset({"nextStep"}), frozenset({"nextStep"})
+        case StepType.END:
+            return frozenset(), frozenset()
+        case _:
+            assert_never(kind)
+
+
+FIELDS_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {kind: _fields(kind)[0] for kind in StepType}
+REQUIRED_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {kind: _fields(kind)[1] for kind in StepType}
 # Of a step whose type is unknown: enough to follow its references, so that one wrong type is not told as a wave of
 # unreachable steps.
 FIELDS_OF_UNKNOWN: Final = _TASK | {"parallelNextSteps", "joinStep"}

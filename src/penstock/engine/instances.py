@@ -114,7 +114,7 @@ class Instances:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         current_hold().reserve(COPIES * len(request.variables))
         item = StartItem(request)
-        self._starts.lane_of(item).submit_nowait(item)
+        (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item)
         return item
 
     async def start_batch(self, requests: Sequence[StartRequest]) -> list[StartResult]:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from penstock.core.definition import StepType
 from penstock.rest.operation import VARIABLES, Schema, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
@@ -24,9 +25,7 @@ _STATUS: Final[Mapping[str, list[str]]] = {
 _OUTCOMES: Final = [
     "ok", "already-completed", "lease-lost", "cancelled", "not-found", "invalid", "unavailable",
 ]  # fmt: skip
-_STEP_TYPES: Final = [
-    "SERVICE_TASK", "USER_TASK", "DECISION", "TRANSFORMATION", "WAIT", "PARALLEL_GATEWAY", "JOIN_GATEWAY", "END",
-]  # fmt: skip
+_STEP_TYPES: Final = [kind.value for kind in StepType]
 _FIELDS: Final[Mapping[str, Schema]] = {
     "attempt": {"type": "integer", "description": "Grows by one with each lease of the job (addition)."},
     "attemptNumber": {"type": "integer", "description": "How often the step was entered, up to this entry."},

@@ -67,10 +67,6 @@ class Starts:
         self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
         self._full = FullStarts(definitions, transactions, id_source, self.long.take_over)
 
-    def lane_of(self, item: StartItem) -> Lane[StartItem]:
-        """Where it waits."""
-        return self.keyed if item.keyed else self.lane
-
     def _batch_over(self, items: list[StartItem]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
@@ -213,7 +209,7 @@ class Starts:
 
     async def _apply_long(self, items: list[StartItem]) -> None:
         for item in items:
-            await self.lane_of(item).apply_batch([item])
+            await (self.keyed if item.keyed else self.lane).apply_batch([item])
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])
