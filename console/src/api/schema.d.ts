@@ -1675,6 +1675,11 @@ export interface components {
             idempotencyKey: string;
             /** @description JSON up to 256 kB, handed to the next attempt (addition). */
             checkpoint?: unknown;
+            definitionId: string;
+            /** @description 0, or none in a request: the latest. */
+            definitionVersion: number;
+            /** @description Yours; any number of instances may share it. 256 characters. */
+            businessKey?: string;
         };
         /**
          * JournalSlice
