@@ -57,6 +57,9 @@ def job(id: str = "1f-1-0", **changes: Any) -> Job:
         "created_at": NOON,
         "attempt": 1,
         "idempotency_key": "1f-1-0",
+        "definition_id": "orders",
+        "definition_version": 2,
+        "business_key": "order-7",
     }
     return Job(**{**given, **changes})
 

@@ -37,6 +37,9 @@ async def test_a_poll_is_passed_on_and_its_jobs_are_listed(rest: Rest, engine: S
                 "createdAt": "2026-01-02T12:00:00Z",
                 "attempt": 1,
                 "idempotencyKey": "1f-1-0",
+                "definitionId": "orders",
+                "definitionVersion": 2,
+                "businessKey": "order-7",
             }
         ]
     }
