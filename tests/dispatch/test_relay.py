@@ -37,7 +37,7 @@ def failed(event: JobDispatchEvent, worker: str = "w", **fields: object) -> Fail
 
 async def test_a_started_job_is_published_with_all_a_worker_needs(kafka: KafkaDriver) -> None:
     await kafka.upload(LINE)
-    instance = (await kafka.start(LINE["id"], {"x": 1}, business_key="order-7")).id
+    instance = (await kafka.start("line", {"x": 1}, business_key="order-7")).id
     ((token, seq, _),) = kafka.outbox()
     ((row, created),) = kafka.rows("SELECT o.id, entered_at FROM dispatch_outbox o, token")
     assert kafka.states() == [(READY, 0)]
@@ -65,7 +65,7 @@ async def test_a_started_job_is_published_with_all_a_worker_needs(kafka: KafkaDr
         attempt=1,
         step_id="a",
         idempotency_key=job_id,
-        definition_id=LINE["id"],
+        definition_id="line",
         definition_version=1,
         business_key="order-7",
     )
