@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
 import trio
@@ -210,7 +210,8 @@ def _place(
     """In words what an open execution does. They follow the step's name."""
     own = [timer for timer in timers if timer.token == token.token]
     first = own[0].fire_at if own else None
-    match TokenState(token.state):
+    state = TokenState(token.state)
+    match state:
         case TokenState.READY:
             waited_s = (now - token.entered_at).total_seconds()
             alone = workers is not None and waited_s >= NOBODY_POLLS_S and not workers.get(step.job_type or "")
@@ -224,12 +225,14 @@ def _place(
             retry = next((timer.fire_at for timer in own if timer.timer == RETRY_TIMER), None)
             reason = f": {token.reason}" if token.reason else ""
             return _Place(token, step, "retries", f"will be tried again{reason}", retry)
-        case _:
+        case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
             code, text = _WAITS.get(step.type, ("waits", "waits"))
             due = next((timer.fire_at for timer in own if timer.timer == WAIT_TIMER), None)
             if due is not None:
                 code, text = "waits-for-time", "waits for a signal or its time"
             return _Place(token, step, code, text, due or first)
+        case _:
+            assert_never(state)
 
 
 def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailure | None, steps: Sequence[Step]) -> Why:
