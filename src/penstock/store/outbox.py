@@ -37,6 +37,7 @@ class Outgoing(NamedTuple):
     entered_at: datetime
     age_s: float
     definition: int
+    business_key: str | None
     variables: str | None
     """None: they can't be read for want of a key."""
 
