@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 __all__ = ["proxy"]
 
-ANSWER_S = 3.0
+ANSWER_S = 6.0
 
 
 async def complete(driver: Driver, job: Job) -> None:

@@ -154,7 +154,7 @@ def test_a_stop_does_not_wait_for_the_database(start_engine: StartEngine, gate: 
 def test_a_server_process_that_hangs_holds_up_no_call(start_engine: StartEngine, database_dsn: str) -> None:
     """SIGSTOP: the socket takes what is sent, and nothing comes back."""
     engine = start_engine(
-        dsn=f"{database_dsn} application_name=hung", outage_wait_seconds=5, db_answer_timeout_seconds=5
+        dsn=f"{database_dsn} application_name=hung", outage_wait_seconds=8, db_answer_timeout_seconds=8
     ).wait_ready()
     first, second = jobs_of(engine, 2)
     with stopped_sessions(database_dsn, "hung"):

@@ -27,6 +27,11 @@ class Poller:
         self._epoll = select.epoll()
         self._listeners: dict[int, Listener] = {}
 
+    @property
+    def closed(self) -> bool:
+        """Whether `run` has ended: nobody is told any more."""
+        return self._epoll.closed
+
     def add(self, fd: int, listener: Listener) -> None:
         """Tell ``listener`` from now on, and of what is there already."""
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)

@@ -127,8 +127,10 @@ class HttpServer:
         return self._drain.is_set()
 
     def make_direct(self, connection: Connection, sock: socket.socket) -> Direct | None:
-        """What serves a connection without its task, where that can be."""
-        return None if self._poller is None else Direct(connection, sock, self._poller, self._calls)
+        """What serves a connection without its task, where that can be: not when the server has just ended."""
+        if self._poller is None or self._poller.closed:
+            return None
+        return Direct(connection, sock, self._poller, self._calls)
 
     def _look(self) -> None:
         """Who has closed its side meanwhile gets no job."""
