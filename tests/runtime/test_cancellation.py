@@ -35,6 +35,11 @@ POOL = Holdings(tasks=0, threads=0, files=8)
 ROUNDS = 3
 """Sockets answer at other moments each time: what one round passes over, another one meets."""
 PAUSE = definition(step("pause", "WAIT", duration="PT1H", nextStep="end"), end(), definition_id="pause")
+SIGNALS = 5
+MANY = definition(
+    step("ask", "USER_TASK", nextStep="w"), step("w", "WAIT", nextStep="c"),
+    step("c", "DECISION", conditionalNextSteps={"last": "end", "!last": "w"}), end(), definition_id="many",
+)  # fmt: skip
 SESSIONS = """
 SELECT a.state, l.locktype, a.query FROM pg_stat_activity a LEFT JOIN pg_locks l ON l.pid = a.pid
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND (a.state <> 'idle' OR l.pid IS NOT NULL)
@@ -76,6 +81,30 @@ def timers(engine: LocalEngine) -> Case:
         assert await engine.status(started[-1]) in ("WAITING", "COMPLETED")
         await engine.engine.timers.fire_once()
         assert await engine.path(started[-1]) == [("pause", "COMPLETED"), ("end", "COMPLETED")]
+
+    return Case(prepare, after)
+
+
+def rest_of_signals(engine: LocalEngine) -> Case:
+    """What one advance leaves to the next one, by a timer of its own."""
+    started: list[str] = []
+
+    async def prepare() -> Operation[int]:
+        await engine.upload(MANY)
+        started.append((await engine.start("many")).id)
+        for number in range(SIGNALS):
+            await engine.signal(started[-1], "w", {"last": number == SIGNALS - 1}, buffer=True)
+        await engine.finish_task(started[-1], "ask")
+        assert engine.rows("SELECT count(*) FROM timer WHERE index = -3") == [(1,)]
+        return engine.engine.timers.fire_once
+
+    async def after(attempt: Attempt[int]) -> None:
+        await quiet(engine)
+        for _ in range(SIGNALS):
+            await engine.engine.timers.fire_once()
+        taken = [("w", "COMPLETED"), ("c", "COMPLETED")] * SIGNALS
+        assert await engine.path(started[-1]) == [("ask", "COMPLETED"), *taken, ("end", "COMPLETED")]
+        assert engine.rows("SELECT count(*) FROM buffered_signal") == [(0,)]
 
     return Case(prepare, after)
 
@@ -271,6 +300,7 @@ def reading(call: Callable[[LocalEngine, str], Awaitable[object]]) -> Callable[[
 
 CASES: dict[str, Callable[[LocalEngine], Case]] = {
     "timers": timers,
+    "the rest of kept signals": rest_of_signals,
     "lease sweeper": sweeper,
     "lease sweeper that dead-letters": dead_letter,
     "lease scan": scan,
@@ -286,10 +316,15 @@ CASES: dict[str, Callable[[LocalEngine], Case]] = {
 }
 
 
+SETTINGS = {
+    "lease sweeper that dead-letters": {"lease_expiry_limit": 1},
+    "the rest of kept signals": {"max_automatic_steps": 6},
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 async def test_a_service_cancelled_at_every_point(start_local: StartLocal, name: str) -> None:
-    settings = {"lease_expiry_limit": 1} if name == "lease sweeper that dead-letters" else {}
-    engine = await start_local(services=False, **settings)
+    engine = await start_local(services=False, **SETTINGS.get(name, {}))
     assert engine.clock
     case = CASES[name](engine)
     for _ in range(ROUNDS):
