@@ -13,12 +13,10 @@ from penstock.testing.definitions import fork, linear
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
-from tests.engine.test_lost_commit import MARK, proxy
+from tests.engine.test_lost_commit import MARK
 from tests.sessions import stopped_sessions
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
-
-__all__ = ["proxy"]
 
 ANSWER_S = 6.0
 
