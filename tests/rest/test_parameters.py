@@ -27,11 +27,17 @@ def ignored(engine: ScriptedEngine) -> dict[str, float]:
 
 
 def names_read(handler: Callable[..., Any]) -> set[str]:
-    """The literal names in the source of a handler, and of what it calls in its own class."""
+    """The literal names in the source of a handler, and of what it calls in its own class and module."""
     text = inspect.getsource(handler)
-    room = vars(inspect.getmodule(handler))[handler.__qualname__.partition(".")[0]]
+    room = vars(inspect.getmodule(handler)).get(handler.__qualname__.partition(".")[0])
     helpers = [getattr(room, name) for name in re.findall(r"self\.(_\w+)\(", text) if hasattr(room, name)]
-    found = set(re.findall(r"query_(?:text|number|flag)\(\s*request, \"(\w+)\"", text))
+    module = vars(inspect.getmodule(handler))
+    helpers += [
+        found
+        for name in re.findall(r"(?<![\w.])(_\w+)\(\)", text)
+        if inspect.isfunction(found := module.get(name)) and found is not handler
+    ]
+    found = set(re.findall(r"query_(?:text|number|flag|time)\(\s*request, \"(\w+)\"", text))
     return found.union(OF_SLICE if "query_slice(" in text else (), *map(names_read, helpers))
 
 
