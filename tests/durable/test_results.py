@@ -26,6 +26,8 @@ STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 class Runs:
     """The database's rows, and how often they were looked at."""
 
+    outage_wait_s = 0.0
+
     def __init__(self) -> None:
         self.looks = 0
         self.row = Instance(id="1", definition_id="w", definition_version=1, status="ACTIVE", started_at=STARTED)
