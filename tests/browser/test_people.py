@@ -88,7 +88,7 @@ def test_tasks_are_done_one_after_the_other_with_one_click(visitor: Visitor, eng
     page.get_by_label("Approved amount").fill("90000")
     page.get_by_label("Reason").fill("two statements")
     page.keyboard.press("Control+Enter")
-    page.get_by_label("Task", exact=True).get_by_text("Jan Kowal").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_label("Task", exact=True).get_by_text("Jan Kowal").first.wait_for(timeout=TIMEOUT_MS)
     found = engine.call("GET", f"/v1/instances/{started[0]}")[1]
     assert (found["status"], found["variables"]) == (
         "COMPLETED",

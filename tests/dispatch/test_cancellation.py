@@ -6,10 +6,12 @@ import pytest
 import trio
 
 from penstock.kafka.relay import Relay
+from penstock.runtime.requeue import bring_back
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion
 from tests.dispatch.conftest import KafkaDriver
+from tests.dispatch.test_relay import DISPATCHED, READY
 from tests.runtime.test_cancellation import SESSIONS
 from tests.waiting import wait_until
 
@@ -49,3 +51,39 @@ async def test_relay_rounds_cancelled_at_every_point_lose_no_job(kafka: KafkaDri
     points = await cancel_everywhere(prepare, after, own_task_only=True, may_grow=POOL)
     assert points.cancelled >= 5, points
     assert repeated, "one was cancelled while its record was on its way: what became of it is unknown"
+
+
+@pytest.mark.slow
+async def test_a_requeue_cancelled_at_every_point_loses_no_job(kafka: KafkaDriver) -> None:
+    """It is done or not: whoever runs it again finishes it, and each job is done once."""
+    await kafka.upload(linear(1))
+    started: list[str] = []
+
+    async def requeue() -> int:
+        async with kafka.engine.database.connection() as connection:
+            return await bring_back(connection, [], to_outbox=True, by="cli:ann@host", audit=True)
+
+    async def prepare() -> Operation[int]:
+        started.append((await kafka.start("linear")).id)
+        await kafka.drain()
+        assert kafka.states() == [(DISPATCHED, 1)]
+        return requeue
+
+    async def quiet() -> bool:
+        return kafka.engine.database.pool.statistics().busy == 0 and not kafka.rows(SESSIONS)
+
+    async def after(attempt: Attempt[int]) -> None:
+        await wait_until(quiet)
+        came = kafka.states() == [(READY, 1)]
+        assert came or kafka.states() == [(DISPATCHED, 1)]
+        assert len(kafka.outbox()) == came
+        assert await requeue() == (not came)
+        await kafka.drain()
+        events = [event for event in kafka.producer.log if event.instance_id == started[-1]]
+        assert [event.attempt for event in events] == [1, 2]
+        await kafka.engine.jobs.complete(Completion(job_id=events[-1].job_id, worker_id="w", variables=None, attempt=2))
+        assert await kafka.status(started[-1]) == "COMPLETED"
+        assert kafka.rows("SELECT count(*) FROM audit WHERE kind = 'DISPATCHES_REQUEUED'") == [(len(started),)]
+
+    points = await cancel_everywhere(prepare, after, own_task_only=True, may_grow=POOL)
+    assert points.cancelled >= 2, points

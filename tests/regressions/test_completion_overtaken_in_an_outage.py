@@ -14,9 +14,9 @@ import trio
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
 from penstock.wire.model import Job
-from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.conftest import MakeDriver, make_driver, proxy
 from tests.engine.driver import Driver
-from tests.engine.test_lost_commit import MARK, cut_driver, parked_poll, proxy
+from tests.engine.test_lost_commit import MARK, cut_driver, parked_poll
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 

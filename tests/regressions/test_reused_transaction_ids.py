@@ -13,9 +13,9 @@ import pytest
 
 from penstock.store import in_doubt
 from penstock.testing.definitions import definition, end, fork, linear, service, step
-from tests.engine.conftest import make_driver
+from tests.engine.conftest import make_driver, proxy
 from tests.engine.driver import Driver
-from tests.engine.test_lost_commit import MARK, chosen, cut_driver, losing, proxy
+from tests.engine.test_lost_commit import MARK, chosen, cut_driver, losing
 from tests.store.proxy import Proxy
 
 __all__ = ["cut_driver", "make_driver", "proxy"]

@@ -196,7 +196,7 @@ class Stream:
 def see_streams(client: Client) -> None:
     p = client.p
     client.upload(client.task("a", "s", retry_count=1), id="streamed")
-    first, second = client.start("streamed", {"x": 1}), client.start("streamed")
+    first, second = client.start("streamed", {"x": 1}, business_key="b"), client.start("streamed")
     stream = Stream(client, "s", 2)
     job = stream.until("jobs")
     held = {"job_id": job.id, "attempt": job.attempt}
