@@ -15,7 +15,7 @@ import trio
 
 from penstock.core.definition import Definition
 from penstock.engine.definitions import Definitions
-from penstock.engine.paging import slice_limit
+from penstock.engine.paging import read_numbers, slice_limit
 from penstock.errors import BadRequest, NotFound
 from penstock.offload import run_sized
 from penstock.store import definition_use as store
@@ -107,10 +107,9 @@ class DefinitionUse:
     async def versions(self, id: str, cursor: str | None, limit: int) -> VersionSlice:
         """Newest first. Raises NotFound, BadRequest."""
         limit = slice_limit(limit)
-        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
-            raise BadRequest("cursor: is none that this list gave as its next")
+        below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
         async with self._database.connection() as connection:
-            rows = await store.versions(connection, id, int(cursor) if cursor else 2**31 - 1, limit + 1)
+            rows = await store.versions(connection, id, below, limit + 1)
         if not rows and not cursor:
             raise NotFound(f"definition '{id[:256]}' is unknown")
         items = [VersionView(*row) for row in rows[:limit]]

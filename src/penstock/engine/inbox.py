@@ -6,7 +6,7 @@ open: its row comes and goes with the execution (`store.full_path`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -20,7 +20,7 @@ from penstock.core.expression import ExpressionError, OutOfSteps, parse
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
-from penstock.engine.paging import NAME_MAX_CHARS, slice_limit
+from penstock.engine.paging import NAME_MAX_CHARS, read_numbers, slice_limit
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
 from penstock.offload import run_sized
@@ -101,7 +101,8 @@ class Inbox:
             raise BadRequest("unclaimed: can't be given with `assignee`")
         if definition_id is not None and job_type is None and assignee is None:
             raise BadRequest("definitionId: needs `jobType` or `assignee` beside it")
-        after, limit = _read_cursor(cursor), slice_limit(limit)
+        after = read_numbers(cursor, digits=18)[0] if cursor else 0
+        limit = slice_limit(limit)
         async with self._database.connection() as connection:
             await self._require_whole(connection)
             wanted: list[int] | None = None
@@ -199,27 +200,42 @@ class Inbox:
     async def claim(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
         """Say who means to do a task. Raises NotFound, and Conflict when somebody else has claimed it."""
         assignee = _assignee(by)
-        instance = ids.read_instance(instance_id)
-        async with self._database.connection() as connection:
-            await self._require_whole(connection)
-            key, step = await self._find(connection, instance, step_id)
-            async with connection.transaction():
-                if not await store.claim(connection, key, assignee):
-                    await self._refuse(connection, key, step_id)
-                await self._note(connection, instance, step, "TASK_CLAIMED", assignee)
-            return await self._read(connection, key, step_id)
+        return await self._change(
+            instance_id,
+            step_id,
+            "TASK_CLAIMED",
+            assignee,
+            lambda connection, key: store.claim(connection, key, assignee),
+        )
 
     async def release(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
         """Give a claimed task back. ``by`` None: whoever has it. Raises NotFound, and Conflict when another has it."""
         assignee = None if by is None and _may_operate() else _assignee(by)
+        return await self._change(
+            instance_id,
+            step_id,
+            "TASK_RELEASED",
+            assignee,
+            lambda connection, key: store.release(connection, key, assignee),
+        )
+
+    async def _change(
+        self,
+        instance_id: str,
+        step_id: str,
+        kind: str,
+        assignee: str | None,
+        change: Callable[[TrioConnection, TaskKey], Awaitable[bool]],
+    ) -> UserTask:
+        """Change a claim, with its record in the audit trail; ``change`` says whether it could."""
         instance = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
             await self._require_whole(connection)
             key, step = await self._find(connection, instance, step_id)
             async with connection.transaction():
-                if not await store.release(connection, key, assignee):
+                if not await change(connection, key):
                     await self._refuse(connection, key, step_id)
-                await self._note(connection, instance, step, "TASK_RELEASED", assignee)
+                await self._note(connection, instance, step, kind, assignee)
             return await self._read(connection, key, step_id)
 
     async def _find(self, connection: TrioConnection, instance: int, step_id: str) -> tuple[TaskKey, Step]:
@@ -344,11 +360,3 @@ def _assignee(by: str | None) -> str:
     if not name:
         raise BadRequest("by: says who takes the task; without authentication it is required")
     return name
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if not cursor:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise BadRequest("cursor: is none that this list gave as its next")
-    return int(cursor)

@@ -21,7 +21,7 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS
 from penstock.engine.jobs import Jobs
 from penstock.engine.losses import Loss
-from penstock.engine.paging import slice_limit
+from penstock.engine.paging import read_numbers, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.polls import Polls
 from penstock.errors import BadRequest, Conflict
@@ -139,7 +139,7 @@ class OpenWork:
     ) -> OpenJobSlice:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
-        after = _numbers(cursor, 2) if cursor else (-1, 0)
+        after = read_numbers(cursor, digits=19, count=2) if cursor else (-1, 0)
         if number is None:
             return OpenJobSlice([])
         rows = await store.waiting(connection, number, (after[0], after[1]), limit + 1)
@@ -263,13 +263,6 @@ class OpenWork:
                 await connection.fetch(*audit.add(job.instance, None, "LEASE_ENDED", actor(), detail))
 
 
-def _numbers(cursor: str, count: int) -> tuple[int, ...]:
-    parts = cursor.split("-")
-    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= 19 for part in parts):
-        raise BadRequest("cursor: is none that this list gave as its next")
-    return tuple(map(int, parts))
-
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC) - _EPOCH
 _INDEX_BASE: Final = 32_768
@@ -280,7 +273,7 @@ def _show(key: TimerKey) -> str:
 
 
 def _timer_key(cursor: str) -> TimerKey:
-    micros, token, seq, index = _numbers(cursor, 4)
+    micros, token, seq, index = read_numbers(cursor, digits=19, count=4)
     try:
         return TimerKey(_EPOCH + micros * _MICROSECOND, token, seq, index - _INDEX_BASE)
     except OverflowError:

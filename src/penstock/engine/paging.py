@@ -42,6 +42,17 @@ def read_cursor(cursor: str | None) -> int:
         raise BadRequest("cursor: is none that this list gave as its next") from None
 
 
+def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]:
+    """The numbers of a cursor such as ``7-8``: so many, of at most so many digits, that a bigint holds. Raises
+    BadRequest."""
+    parts = cursor.split("-")
+    if len(parts) == count and all(part.isascii() and part.isdigit() and len(part) <= digits for part in parts):
+        numbers = tuple(map(int, parts))
+        if max(numbers) <= BEYOND_ALL:
+            return numbers
+    raise BadRequest("cursor: is none that this list gave as its next")
+
+
 def show_cursor(last: int | None) -> str | None:
     """What goes on after the instance ``last``; None at the end of the list."""
     return None if last is None else ids.show_instance(last)
