@@ -61,8 +61,13 @@ async def test_what_can_not_be_listed_is_refused(driver: Driver) -> None:
             await listed(driver, "WAITING", "one", cursor=cursor)
         with pytest.raises(BadRequest, match="cursor"):
             await timers(driver, cursor=cursor)
-    with pytest.raises(BadRequest, match="cursor"):
-        await timers(driver, cursor="9999999999999999999-1-1-1")
+    for cursor in ("9999999999999999999-1-1-1", "1-9999999999999999999-1-1", "1-1-1-99999"):
+        with pytest.raises(BadRequest, match="cursor"):
+            await timers(driver, cursor=cursor)
+    await driver.upload(LINE)
+    for cursor in ("40000-1", "1-9999999999999999999"):
+        with pytest.raises(BadRequest, match="cursor"):
+            await listed(driver, "WAITING", "one", cursor=cursor)
     with pytest.raises(BadRequest, match="kind"):
         await timers(driver, "clock")
 

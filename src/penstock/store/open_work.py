@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
-from psycopg.errors import QueryCanceled
+from psycopg.errors import DataError, QueryCanceled
 
-from penstock.errors import Unavailable
+from penstock.errors import BadRequest, Unavailable
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
@@ -100,4 +100,7 @@ async def _read(connection: TrioConnection, statement: Statement, *, walk: bool 
     except QueryCanceled:
         await connection.rollback()
         raise Unavailable("the list takes longer than two seconds now; try again later") from None
+    except DataError:  # a cursor that somebody made up: a column has less room than its numbers
+        await connection.rollback()
+        raise BadRequest("cursor: is none that this list gave as its next") from None
     return cast("list[Any]", rows)
