@@ -5,14 +5,17 @@ Relies on the installed package. With --check it writes nothing and fails when a
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
 
+import typer
 from prometheus_client.metrics import MetricWrapperBase
 
 from penstock.access import table
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
+from penstock.cli.app import app
 from penstock.core.state import (
     BIRTH_STATES,
     ENTERING,
@@ -183,7 +186,45 @@ def metrics() -> str:
     return METRICS_INTRO + "".join(sorted(rows))
 
 
+COMMANDS_INTRO = """\
+# Commands
+
+<!-- Written by `make docs` from src/penstock/cli. -->
+
+`penstock COMMAND --help` says the same. Commands that touch the engines' database take `--config FILE` and read the
+[settings](configuration.md) as `penstock serve` does. `--json` prints JSON for programs. Exit codes: 0 done, 1 failed
+or found something wrong, 2 wrong use or wrong settings.
+"""
+
+
+def commands() -> str:
+    """Each command with its arguments and options; hidden ones are for the engine itself."""
+    parts = [COMMANDS_INTRO]
+    pending: list[tuple[str, Any]] = [("penstock", typer.main.get_command(app))]
+    while pending:
+        name, command = pending.pop(0)
+        if command.hidden:
+            continue
+        if subcommands := getattr(command, "commands", None):
+            pending[:0] = [(f"{name} {each}", subcommand) for each, subcommand in subcommands.items()]
+            continue
+        context = typer.Context(command, info_name=name)
+        usage = " ".join([name, *command.collect_usage_pieces(context)])
+        parts.append(f"\n## {name}\n\n`{usage}`\n\n{inspect.cleandoc(command.help)}\n")
+        rows = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
+        rows = [(option, text) for option, text in rows if "--help" not in option]
+        if rows:
+            parts.append("\n| | |\n|---|---|\n")
+            parts += (f"| `{option}` | {_cell(text)} |\n" for option, text in rows)
+    return "".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("${ }", "`${ }`")
+
+
 PAGES = {
+    "docs/commands.md": commands,
     "docs/configuration.md": configuration,
     "docs/metrics.md": metrics,
     "docs/security.md": security,

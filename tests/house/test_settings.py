@@ -350,7 +350,7 @@ def test_a_data_directory_is_made_absolute(monkeypatch):
 def test_misspelt_variables_are_found():
     assert unknown_environment(
         {"WE_REST_PROT": "1", "WE_REST_PORT": "1", "WE_POSTGRES_DSN_FILE": "x", "HOME": "/"}
-    ) == ["WE_REST_PROT"]
+    ) == {"WE_REST_PROT": "WE_REST_PORT"}
 
 
 def test_every_setting_is_described_and_bounded():

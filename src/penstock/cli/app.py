@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli import sessions, tokens
+from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption
 
 app = typer.Typer(
     name="penstock",
@@ -27,20 +29,7 @@ app = typer.Typer(
 
 app.add_typer(tokens.app)
 app.add_typer(sessions.app)
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(help="YAML file with settings. [default: /etc/workflow/engine.yaml if it exists]", metavar="FILE"),
-]
-DataDirOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Directory of the embedded PostgreSQL. [default: ~/.local/share/penstock/postgres, for root "
-        "/var/lib/penstock/postgres]",
-        metavar="DIR",
-    ),
-]
-LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
+app.add_typer(config_commands)
 
 
 @app.command()
@@ -172,8 +161,8 @@ def bench(context: typer.Context) -> None:
 
 @app.command()
 def lint(
-    paths: Annotated[list[Path], typer.Argument(help="Files, or directories of them.", metavar="PATH…")],
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list of path, line, rule and text.")] = False,
+    paths: Annotated[list[Path], typer.Argument(help="Files, or directories of them.", metavar="PATH")],
+    as_json: JsonOption = False,
 ) -> None:
     """Find what would make a run of a durable function come out differently at replay: clocks, random numbers, I/O …
 
@@ -183,6 +172,52 @@ def lint(
     from penstock.cli.lint import run_lint
 
     raise typer.Exit(run_lint(paths, as_json=as_json))
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Definitions as JSON; - is standard input.", metavar="FILE")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check definitions as an upload would, with every problem and its place; no engine is needed.
+
+    Exit code 1 when one is not valid, 2 when one can't be read. `--json`: `{"valid", "problems": [{"file", "path",
+    "reason"}]}`.
+    """
+    settings = read_settings(config)
+    from penstock.cli.definitions import run_validate
+    from penstock.core.definition import DefinitionLimits
+
+    limits = DefinitionLimits(steps_max_count=settings.definition_max_steps)
+    raise typer.Exit(run_validate(files, limits, as_json=as_json))
+
+
+@app.command()
+def draw(
+    file: Annotated[Path, typer.Argument(help="A definition as JSON; - is standard input.", metavar="FILE")],
+) -> None:
+    """Print a definition's picture as Mermaid text, which code hosts and editors draw."""
+    from penstock.cli.definitions import run_draw
+
+    raise typer.Exit(run_draw(file))
+
+
+@app.command()
+def expr(
+    expression: Annotated[str, typer.Argument(help="As in a condition, with or without ${ }.", metavar="EXPRESSION")],
+    variables: Annotated[str, typer.Argument(help="The variables, a JSON object.", metavar="JSON")] = "{}",
+    file: Annotated[
+        Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Try an expression against variables and print the result as JSON.
+
+    Exit code 1 when it can't be parsed or fails, with the place; 2 when the variables are no JSON object.
+    """
+    from penstock.cli.definitions import run_expression
+
+    raise typer.Exit(run_expression(expression, variables, file))
 
 
 @app.command()

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 def read_settings(config: Path | None, **options: object) -> Settings:
     """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
     from penstock.log import configure_logging, get_logger
-    from penstock.settings import SettingsError, load_settings, unknown_environment
+    from penstock.settings import SettingsError, did_you_mean, load_settings, unknown_environment
 
     try:
         settings = load_settings(config_path=config, options=options)
     except SettingsError as error:
         refuse(error.problems)
     configure_logging(settings.log_level, settings.log_format)
-    unknown = unknown_environment()
+    unknown = [f"{name}{did_you_mean(nearest)}" for name, nearest in unknown_environment().items()]
     if unknown:
         get_logger(__name__).warning("environment variables that mean nothing to the engine", names=unknown)
     return settings

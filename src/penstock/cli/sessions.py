@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.tokens import ConfigOption, DataDirOption, run, settings_of
+from penstock.cli.options import ConfigOption, DataDirOption
+from penstock.cli.tokens import run, settings_of
 
 app = typer.Typer(
     name="session",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli.options import ConfigOption, DataDirOption
+
 if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.store.api_tokens import ListedToken
@@ -20,9 +22,6 @@ app = typer.Typer(
     help="API tokens: make, list, revoke. They count on this database, for engines with `authentication`.",
     no_args_is_help=True,
 )
-
-ConfigOption = Annotated[Path | None, typer.Option(help="YAML file with settings.", metavar="FILE")]
-DataDirOption = Annotated[str | None, typer.Option(help="Directory of the embedded PostgreSQL.", metavar="DIR")]
 
 
 @app.command()

@@ -9,7 +9,14 @@ the wire contract has them).
 from __future__ import annotations
 
 from penstock.settings.access import is_loopback
-from penstock.settings.load import DEFAULT_CONFIG_PATH, SettingsError, load_settings, unknown_environment
+from penstock.settings.load import (
+    DEFAULT_CONFIG_PATH,
+    SettingsError,
+    did_you_mean,
+    load_settings,
+    load_with_sources,
+    unknown_environment,
+)
 from penstock.settings.model import (
     SETTINGS,
     DispatchMode,
@@ -36,7 +43,9 @@ __all__ = [
     "SettingInfo",
     "Settings",
     "SettingsError",
+    "did_you_mean",
     "is_loopback",
     "load_settings",
+    "load_with_sources",
     "unknown_environment",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,7 +20,14 @@ from penstock.settings.access_rules import access_problems
 from penstock.settings.model import CHECKED_TYPES, SETTINGS, DispatchMode, KafkaTransport, SettingInfo, Settings
 from penstock.settings.secret import Secret, dsn_has_password
 
-__all__ = ["DEFAULT_CONFIG_PATH", "SettingsError", "load_settings", "unknown_environment"]
+__all__ = [
+    "DEFAULT_CONFIG_PATH",
+    "SettingsError",
+    "did_you_mean",
+    "load_settings",
+    "load_with_sources",
+    "unknown_environment",
+]
 
 DEFAULT_CONFIG_PATH: Final = Path("/etc/workflow/engine.yaml")
 SECRET_FILE_MAX_BYTES: Final = 64 * 1024
@@ -93,6 +100,19 @@ def load_settings(
 
     Raises SettingsError with every problem at once. Reads files (configuration, mounted secrets); changes nothing.
     """
+    return load_with_sources(
+        config_path=config_path, environ=environ, options=options, default_config_path=default_config_path
+    )[0]
+
+
+def load_with_sources(
+    *,
+    config_path: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, object] | None = None,
+    default_config_path: Path = DEFAULT_CONFIG_PATH,
+) -> tuple[Settings, Mapping[str, str]]:
+    """As ``load_settings``, with where each value that was given comes from: ``WE_REST_PORT``, ``FILE:LINE: KEY``."""
     environ = os.environ if environ is None else environ
     reader = _Reader()
     if config_path is not None:
@@ -106,13 +126,17 @@ def load_settings(
     _check_together(reader)
     if reader.problems:
         raise SettingsError(reader.problems)
-    return Settings(**cast("Any", reader.values))
+    return Settings(**cast("Any", reader.values)), reader.sources
 
 
-def unknown_environment(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Variables that start with ``WE_`` and mean nothing here: worth a warning, since a misspelt one is silent."""
+def unknown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Variables that start with ``WE_`` and mean nothing here, each with the name that was perhaps meant.
+
+    Worth a warning, since a misspelt one is silent.
+    """
     known = {info.env for info in SETTINGS.values()} | {f"WE_{name.upper()}" for name in SECRET_FILES}
-    return sorted(name for name in (environ or os.environ) if name.startswith("WE_") and name not in known)
+    unknown = sorted(name for name in (environ or os.environ) if name.startswith("WE_") and name not in known)
+    return {name: _nearest(name, known) for name in unknown}
 
 
 def _read_environment(environ: Mapping[str, str], reader: _Reader) -> None:
@@ -192,7 +216,7 @@ def _take_from_file(key: str, value: object, source: str, reader: _Reader) -> No
     if key in SECRET_FILES:
         _read_secret_file(SECRET_FILES[key], str(value), source, reader)
     elif info is None:
-        reader.problems.append(f"{source}: unknown setting{_nearest(key)}")
+        reader.problems.append(f"{source}: unknown setting{did_you_mean(_nearest(key, SETTINGS))}")
     elif info.secret and not (info.name == "postgres_dsn" and isinstance(value, str) and not dsn_has_password(value)):
         reader.problems.append(f"{source}: a secret; set {info.env}, {info.env}_FILE or {info.name}_file instead")
     elif info.is_list and isinstance(value, str):
@@ -201,11 +225,15 @@ def _take_from_file(key: str, value: object, source: str, reader: _Reader) -> No
         reader.take(info, value, source, text=False)
 
 
-def _nearest(key: str) -> str:
+def did_you_mean(nearest: str | None) -> str:
+    """The end of a sentence on a name that does not exist."""
+    return f" (did you mean {nearest}?)" if nearest else ""
+
+
+def _nearest(name: str, names: Iterable[str]) -> str | None:
     import difflib
 
-    close = difflib.get_close_matches(key, SETTINGS, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def _check_together(reader: _Reader) -> None:

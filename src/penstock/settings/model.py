@@ -418,16 +418,18 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
 
     def redacted(self) -> dict[str, object]:
         """For the start-up log: what differs from the defaults, and which database, without secrets."""
-        return {
-            info.name: _shown(info, value)
-            for info in SETTINGS.values()
-            if (value := cast(object, getattr(self, info.name))) != info.default
-        }
+        return {name: shown for name, shown in self.shown().items() if getattr(self, name) != SETTINGS[name].default}
+
+    def shown(self) -> dict[str, object]:
+        """Every setting with its value, in the order of the documentation, without secrets."""
+        return {info.name: _shown(info, getattr(self, info.name)) for info in SETTINGS.values()}
 
 
 def _shown(info: SettingInfo, value: object) -> object:
     if isinstance(value, Secret):
         return redact_dsn(value.reveal()) if info.name == "postgres_dsn" else "***"
+    if value is None:
+        return None
     if isinstance(value, tuple):
         return mask_text(",".join(cast("tuple[str, ...]", value)))
     return value if isinstance(value, (int, float)) else mask_text(str(value))

@@ -1,0 +1,74 @@
+"""Pictures of a definition as text: Mermaid, which code hosts and editors draw.
+
+Relies on nothing but the definition. Each type of step has the shape that BPMN gives it as near as Mermaid can: tasks
+are boxes, gateways diamonds, waits rounded, ends circles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, assert_never
+
+from penstock.core.definition import Definition, Step, StepType
+
+LABEL_MAX_CHARS = 60
+
+
+class Edge(NamedTuple):
+    """A way from one step to another."""
+
+    target: int
+    label: str
+    boundary: bool
+    """Taken by a boundary event: drawn dotted."""
+
+
+def mermaid(definition: Definition) -> str:
+    """A `flowchart TD` with a node per step, in their order; an edge's label is its condition or its event."""
+    lines = ["flowchart TD"]
+    lines += [f"  s{step.index}{_shape(step)}" for step in definition.steps]
+    for step in definition.steps:
+        for edge in edges(step):
+            arrow = "-.->" if edge.boundary else "-->"
+            label = f'|"{_label(edge.label)}"|' if edge.label else ""
+            lines.append(f"  s{step.index} {arrow}{label} s{edge.target}")
+    return "\n".join(lines)
+
+
+def edges(step: Step) -> Iterator[Edge]:
+    """The ways out of a step, in the order in which they are tried. A gateway's join is none."""
+    for condition, target in step.conditions:
+        yield Edge(target, condition.source, boundary=False)
+    for head in step.branches:
+        yield Edge(head, "", boundary=False)
+    if step.next is not None:
+        yield Edge(step.next, "otherwise" if step.conditions else "", boundary=False)
+    for event in step.boundaries:
+        after = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
+        yield Edge(event.target, after, boundary=True)
+
+
+def _shape(step: Step) -> str:
+    name = _label(step.name if step.name == step.id else f"{step.name}\n{step.id}")
+    match step.type:
+        case StepType.SERVICE_TASK:
+            return f'["{name}"]'
+        case StepType.USER_TASK:
+            return f'[/"{name}"/]'
+        case StepType.TRANSFORMATION:
+            return f'[["{name}"]]'
+        case StepType.WAIT:
+            return f'("{name}")'
+        case StepType.DECISION | StepType.PARALLEL_GATEWAY | StepType.JOIN_GATEWAY:
+            return f'{{"{name}"}}'
+        case StepType.END:
+            return f'(("{name}"))'
+        case _:
+            assert_never(step.type)
+
+
+def _label(text: str) -> str:
+    """Text between quotes in Mermaid: what it would read as its own is written as an entity."""
+    lines = [line if len(line) <= LABEL_MAX_CHARS else f"{line[: LABEL_MAX_CHARS - 1]}…" for line in text.split("\n")]
+    marks = {ord(character): f"#{ord(character)};" for character in '"#&<>`\\|[]{}()'}
+    return "<br>".join(line.translate(marks) for line in lines)

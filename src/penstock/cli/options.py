@@ -1,0 +1,38 @@
+"""Options that several commands share, and what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="YAML file with settings. [default: /etc/workflow/engine.yaml if it exists]", metavar="FILE"),
+]
+DataDirOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Directory of the embedded PostgreSQL. [default: ~/.local/share/penstock/postgres, for root "
+        "/var/lib/penstock/postgres]",
+        metavar="DIR",
+    ),
+]
+LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+
+
+def print_json(value: object) -> None:
+    """Indented, on standard output."""
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need to be, one row a line whatever the terminal: so that grep and cut work."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

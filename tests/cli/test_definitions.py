@@ -1,0 +1,127 @@
+"""`penstock validate`, `draw` and `expr`: what they print, and what their exit codes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WRONG = {
+    "id": "orders",
+    "name": "Orders",
+    "steps": [
+        {"id": "pay", "name": "Pay", "type": "SERVICE_TASK", "nextStep": "gone"},
+        {"id": "end", "name": "End", "type": "END"},
+    ],
+}
+
+
+def penstock(*arguments: object, given: str | None = None):
+    return CliRunner().invoke(app, [str(each) for each in arguments], input=given)
+
+
+@pytest.fixture
+def wrong(tmp_path):
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(WRONG))
+    return file
+
+
+def test_valid_definitions_say_nothing():
+    result = penstock("validate", *sorted(EXAMPLES.glob("*.json")))
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_every_problem_is_told_with_its_file_and_place(wrong):
+    result = penstock("validate", EXAMPLES / "loan-process.json", wrong)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{wrong}: steps[0].jobType: required",
+        f'{wrong}: steps[0].nextStep: unknown step "gone"',
+        f'{wrong}: steps[1]: step "end" cannot be reached from the first step',
+        f"{wrong}: steps: no END step can be reached from the first step",
+    ]
+
+
+def test_the_verdict_as_json(wrong):
+    found = json.loads(penstock("validate", "--json", wrong).stdout)
+    assert found["valid"] is False
+    assert found["problems"][0] == {
+        "path": "steps[0].jobType",
+        "reason": "required",
+        "file": str(wrong),
+    }
+    assert json.loads(penstock("validate", "--json", EXAMPLES / "loan-process.json").stdout) == {
+        "valid": True,
+        "problems": [],
+    }
+
+
+def test_a_definition_may_come_from_standard_input(wrong):
+    assert penstock("validate", "-", given=json.dumps(WRONG)).stdout.startswith("-: steps[0].jobType")
+
+
+@pytest.mark.parametrize("command", ["validate", "draw"])
+def test_an_unread_file_has_an_exit_code_of_its_own(command, tmp_path):
+    result = penstock(command, tmp_path / "none.json")
+    assert (result.exit_code, result.stderr) == (2, f"{tmp_path / 'none.json'}: No such file or directory\n")
+
+
+def test_the_limit_of_the_settings_holds(monkeypatch):
+    monkeypatch.setenv("WE_DEFINITION_MAX_STEPS", "2")
+    result = penstock("validate", EXAMPLES / "loan-process.json")
+    assert (result.exit_code, "more than 2" in result.stdout) == (1, True)
+
+
+def test_a_picture_has_every_step_and_every_way():
+    lines = penstock("draw", EXAMPLES / "loan-process.json").stdout.splitlines()
+    assert lines[0] == "flowchart TD"
+    assert '  s18(("Application finished<br>finished"))' in lines
+    assert '  s9 -->|"score #62;= 700 #38;#38; not isLarge"| s15' in lines
+    assert '  s3 -.->|"after PT2H, beside"| s5' in lines
+    steps = json.loads((EXAMPLES / "loan-process.json").read_text())["steps"]
+    drawn = [line for line in lines[1:] if "->" not in line]
+    assert [step["id"] in line for step, line in zip(steps, drawn, strict=True)] == [True] * len(steps)
+
+
+def test_what_is_not_valid_is_not_drawn(wrong):
+    result = penstock("draw", wrong)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "steps[0].jobType" in result.stderr
+
+
+@pytest.mark.parametrize("expression", ["sum(lines, .price) > 3", "${sum(lines, .price) > 3}"])
+def test_an_expression_is_tried_against_variables(expression):
+    result = penstock("expr", expression, '{"lines": [{"price": 2}, {"price": 3}]}')
+    assert (result.exit_code, result.stdout) == (0, "true\n")
+
+
+def test_variables_may_come_from_a_file(tmp_path):
+    (tmp_path / "order.json").write_text('{"price": 10}')
+    assert penstock("expr", "price * 2", "--file", tmp_path / "order.json").stdout == "20\n"
+    assert penstock("expr", "price * 2", "--file", "-", given='{"price": 4}').stdout == "8\n"
+
+
+def test_an_expression_that_fails_tells_the_place():
+    result = penstock("expr", "price * 2", "{}")
+    assert result.exit_code == 1
+    assert result.stderr == "price is not defined (line 1, column 1 of `price * 2`)\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ("[1]", "variables: must be a JSON object\n"),
+        ("{", "variables: not JSON: Expecting property name"),
+        ('{"a": 1, "a": 2}', 'variables: the key "a" stands here more than once\n'),
+    ],
+)
+def test_variables_must_be_an_object(variables, told):
+    result = penstock("expr", "a", variables)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(told)
