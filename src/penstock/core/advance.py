@@ -26,6 +26,7 @@ from msgspec import structs
 
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import AuditRow, Chain, Effects, Timer
+from penstock.core.evaluation import Evaluator, StepFailed
 from penstock.core.event import (
     CancelRequested,
     Event,
@@ -38,8 +39,7 @@ from penstock.core.event import (
     TaskCompleted,
     TimerFired,
 )
-from penstock.core.expression import Expression, ExpressionError
-from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX, Inputs, PositionsExhausted, Recorder
+from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX, Inputs, PositionsExhausted
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
     CONTINUE_TIMER,
@@ -56,18 +56,13 @@ from penstock.core.state import (
     move,
 )
 from penstock.core.wait import WaitError, wait_ends_at
-from penstock.core.work import BYTES_PER_STEP, STEP_WORK, TooMuchWork
+from penstock.core.work import STEP_WORK, TooMuchWork
 
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
 
 
 Automatic = Literal[StepType.DECISION, StepType.TRANSFORMATION, StepType.PARALLEL_GATEWAY, StepType.END]
 """Steps that need nobody."""
-
-
-class _StepFailed(Exception):
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
 
 
 def advance(
@@ -87,7 +82,7 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Recorder):
+class _Run(Evaluator):
     # -- events
 
     def apply(self, event: Event) -> Effects:
@@ -199,7 +194,7 @@ class _Run(Recorder):
                 continue
             try:
                 self.enter(token, index)
-            except _StepFailed as failed:
+            except StepFailed as failed:
                 self.fail(token, failed.reason)
             except TooMuchWork as error:
                 self.fail(token, f"step '{self.definition.steps[token.step].id}': {error}")
@@ -233,7 +228,7 @@ class _Run(Recorder):
             case StepType.WAIT:
                 self.wait(token, step)
             case StepType.JOIN_GATEWAY:
-                raise _StepFailed(
+                raise StepFailed(
                     f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
                 )
             case StepType.DECISION | StepType.TRANSFORMATION | StepType.PARALLEL_GATEWAY | StepType.END:
@@ -244,7 +239,7 @@ class _Run(Recorder):
     def automatic(self, token: Token, step: Step, kind: Automatic) -> None:
         self.out.steps_run += 1
         if self.out.steps_run > self.steps_max:
-            raise _StepFailed(
+            raise StepFailed(
                 f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
             )
         match kind:
@@ -275,7 +270,7 @@ class _Run(Recorder):
         try:
             ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
         except WaitError as error:
-            raise _StepFailed(f"step '{step.id}': {error}") from None
+            raise StepFailed(f"step '{step.id}': {error}") from None
         move(token, Trigger.ENTER_PARKED)
         kept = self.kept_signal(step)
         if kept is not None and self.may_take_signals():
@@ -328,7 +323,7 @@ class _Run(Recorder):
         token.leaving = True
         try:
             target = self.decide(step) if step.conditions else step.next
-        except _StepFailed as failed:
+        except StepFailed as failed:
             self.end_instance(InstanceStatus.FAILED, failed.reason, culprit=token)
             return
         token.leaving = False
@@ -377,46 +372,6 @@ class _Run(Recorder):
             self.remove(token)
         if parent_id is not None:
             self.branch_gone(self.tokens[parent_id], arrived=0)
-
-    # -- expressions
-
-    def decide(self, step: Step) -> int:
-        scope = self.scope()
-        for condition, target in step.conditions:
-            result = self.evaluate(step, condition, scope)
-            if not isinstance(result, bool):
-                raise _StepFailed(
-                    f"step '{step.id}': condition `{condition.source}` gave {_shown(result)}, not true or false"
-                )
-            if result:
-                return target
-        raise _StepFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
-
-    def transform(self, step: Step) -> bytes:
-        scope = self.scope()
-        delta: dict[str, object] = {}
-        for name, value in step.transformations:
-            delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
-            scope[name] = delta[name]  # later entries see earlier ones
-            # one by one: a thousand of the largest results would take the engine's memory before they are added up
-            size = len(msgspec.json.encode(delta[name]))
-            self.work.spend(size // BYTES_PER_STEP)
-            self.written_bytes += size
-            if self.written_bytes > self.inputs.max_written_bytes:
-                raise _StepFailed(
-                    f"step '{step.id}': more than {self.inputs.max_written_bytes} bytes of variables in one advance"
-                )
-        return msgspec.json.encode(delta)
-
-    def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:
-        try:
-            return self.work.evaluate(expression, scope, self.inputs.now)
-        except (ExpressionError, TooMuchWork) as error:
-            raise _StepFailed(f"step '{step.id}': {error}") from None
-
-    def scope(self) -> dict[str, object]:
-        assert self.variables is not None, "the definition needs variables that were not read"
-        return self.variables
 
     # -- ends
 
@@ -477,7 +432,3 @@ class _Run(Recorder):
         if culprit or entering is not None or token.is_open:
             kept.state = TokenState.READY
         return kept
-
-
-def _shown(value: object) -> str:
-    return msgspec.json.encode(value)[:100].decode(errors="replace")

@@ -12,8 +12,9 @@ from typing import Final, assert_never, cast
 import msgspec
 
 from penstock.core.definition import Backoff, DefinitionLimits, StepType
+from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
-from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
 
@@ -98,11 +99,7 @@ class StepReader:
     def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:
         self._limits = limits
         self._problems = problems
-        # Steps tend to ask the same questions, "true" first of all.
-        self._compiled: dict[str, Expression | str] = {}
-        self._compiled_chars = 0
-        self.nodes = 0
-        self.pattern_steps = 0
+        self.compiler = Compiler(limits, problems)
 
     def read(self, value: object, index: int) -> StepDraft:
         """The draft of ``steps[index]``."""
@@ -196,10 +193,10 @@ class StepReader:
             reader.refuse("until", "a wait has either duration or until, not both")
         if duration is not None:
             path = reader.at("duration")
-            is_expression = _is_expression(duration)
-            draft.duration = self._compile(duration, path) if is_expression else self._seconds(duration, path)
-        if until is not None and _is_expression(until):
-            draft.until = self._compile(until, reader.at("until"))
+            compiled = is_expression(duration)
+            draft.duration = self.compiler.compile(duration, path) if compiled else self._seconds(duration, path)
+        if until is not None and is_expression(until):
+            draft.until = self.compiler.compile(until, reader.at("until"))
         elif until is not None:
             draft.until = until
             try:
@@ -235,7 +232,7 @@ class StepReader:
         for source, target in fields.items():
             path = join_path(reader.at(name), source)
             step_id = self._step_id(target, path, required=checked)
-            expression = self._compile(source, path) if checked else None
+            expression = self.compiler.compile(source, path) if checked else None
             conditions.append((source, expression, step_id))
         if _uses(draft, name):
             draft.conditions = conditions
@@ -256,8 +253,8 @@ class StepReader:
             path = join_path(reader.at(name), variable)
             if len(variable) > limits.id_max_chars:
                 self._problems.add(path, f"the name is longer than {limits.id_max_chars} characters")
-            if isinstance(value, str) and _is_expression(value):
-                transformations.append((variable, self._compile(value, path)))
+            if isinstance(value, str) and is_expression(value):
+                transformations.append((variable, self.compiler.compile(value, path)))
             else:
                 transformations.append((variable, value))
         draft.transformations = transformations
@@ -333,58 +330,6 @@ class StepReader:
         except DurationError as error:
             self._problems.add(path, str(error))
             return None
-
-    def _compile(self, source: str, path: str) -> Expression | None:
-        if len(source) > self._limits.expression_max_chars:
-            self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
-            return None
-        compiled = self._compiled.get(source)
-        if compiled is None:
-            self._compiled_chars += len(source)
-            if self._compiled_chars > self._limits.expressions_max_chars:
-                limit = self._limits.expressions_max_chars
-                self._problems.add("steps", f"the expressions are longer than {limit} characters together")
-                return None
-            if self._is_costly():
-                return None
-            compiled = self._compiled[source] = _parse(source)
-            if isinstance(compiled, Expression):
-                self.nodes += compiled.nodes
-                self.pattern_steps += compiled.pattern_steps
-            else:
-                self.nodes += len(source) // 2  # it was parsed to where it is wrong
-            if self._is_costly():
-                return None
-        if isinstance(compiled, str):
-            self._problems.add(path, compiled)
-            return None
-        return compiled
-
-    def _is_costly(self) -> bool:
-        """Whether the expressions cost too much together, which is a problem then."""
-        limits = self._limits
-        if self.nodes > limits.expression_nodes_max_count:
-            limit = limits.expression_nodes_max_count
-            self._problems.add(
-                "steps", f"the expressions have more than {limit} names, literals and operators together"
-            )
-            return True
-        if self.pattern_steps > limits.patterns_max_steps:
-            self._problems.add("steps", "the regular expressions are too large together")
-            return True
-        return False
-
-
-def _parse(source: str) -> Expression | str:
-    """The compiled expression, or why there is none."""
-    try:
-        return parse(source)
-    except ExpressionError as error:
-        return str(error)
-
-
-def _is_expression(text: str) -> bool:
-    return text.startswith("${") and text.endswith("}")
 
 
 def _uses(draft: StepDraft, field: str) -> bool:

@@ -140,8 +140,8 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         content=content,
         single_token=_has_single_token(steps),
         memory_bytes=_CONTENT_WEIGHT * len(content)
-        + _NODE_BYTES * header.steps.nodes
-        + _PATTERN_STEP_BYTES * header.steps.pattern_steps,
+        + _NODE_BYTES * header.steps.compiler.nodes
+        + _PATTERN_STEP_BYTES * header.steps.compiler.pattern_steps,
     )
 
 

@@ -1,0 +1,74 @@
+"""Compiles the expressions of one upload, each different one once, and keeps count of what they cost together."""
+
+from __future__ import annotations
+
+from penstock.core.definition import DefinitionLimits
+from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.field_reader import Problems
+
+
+class Compiler:
+    """Against one set of limits, into one list of problems. ``nodes`` and ``pattern_steps`` are of all together."""
+
+    def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:
+        self._limits = limits
+        self._problems = problems
+        # Steps tend to ask the same questions, "true" first of all.
+        self._compiled: dict[str, Expression | str] = {}
+        self._compiled_chars = 0
+        self.nodes = 0
+        self.pattern_steps = 0
+
+    def compile(self, source: str, path: str) -> Expression | None:
+        """The expression, None with a problem at ``path``."""
+        if len(source) > self._limits.expression_max_chars:
+            self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
+            return None
+        compiled = self._compiled.get(source)
+        if compiled is None:
+            self._compiled_chars += len(source)
+            if self._compiled_chars > self._limits.expressions_max_chars:
+                limit = self._limits.expressions_max_chars
+                self._problems.add("steps", f"the expressions are longer than {limit} characters together")
+                return None
+            if self._is_costly():
+                return None
+            compiled = self._compiled[source] = _parse(source)
+            if isinstance(compiled, Expression):
+                self.nodes += compiled.nodes
+                self.pattern_steps += compiled.pattern_steps
+            else:
+                self.nodes += len(source) // 2  # it was parsed to where it is wrong
+            if self._is_costly():
+                return None
+        if isinstance(compiled, str):
+            self._problems.add(path, compiled)
+            return None
+        return compiled
+
+    def _is_costly(self) -> bool:
+        """Whether the expressions cost too much together, which is a problem then."""
+        limits = self._limits
+        if self.nodes > limits.expression_nodes_max_count:
+            limit = limits.expression_nodes_max_count
+            self._problems.add(
+                "steps", f"the expressions have more than {limit} names, literals and operators together"
+            )
+            return True
+        if self.pattern_steps > limits.patterns_max_steps:
+            self._problems.add("steps", "the regular expressions are too large together")
+            return True
+        return False
+
+
+def _parse(source: str) -> Expression | str:
+    """The compiled expression, or why there is none."""
+    try:
+        return parse(source)
+    except ExpressionError as error:
+        return str(error)
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text is to be evaluated: ``${…}``."""
+    return text.startswith("${") and text.endswith("}")

@@ -1,0 +1,69 @@
+"""The expressions of steps within one advance: conditions and assignments, and what they cost.
+
+Pure; `advance.py` says when. What fails is told as `StepFailed`, with the step and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.core.definition import Step
+from penstock.core.expression import Expression, ExpressionError
+from penstock.core.recorder import Recorder
+from penstock.core.work import BYTES_PER_STEP, TooMuchWork
+
+
+class StepFailed(Exception):
+    """The step can't go on, and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Evaluator(Recorder):
+    """Evaluates on the instance's variables."""
+
+    def decide(self, step: Step) -> int:
+        scope = self.scope()
+        for condition, target in step.conditions:
+            result = self.evaluate(step, condition, scope)
+            if not isinstance(result, bool):
+                raise StepFailed(
+                    f"step '{step.id}': condition `{condition.source}` gave {_shown(result)}, not true or false"
+                )
+            if result:
+                return target
+        raise StepFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
+
+    def transform(self, step: Step) -> bytes:
+        scope = self.scope()
+        delta: dict[str, object] = {}
+        for name, value in step.transformations:
+            delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
+            scope[name] = delta[name]  # later entries see earlier ones
+            # one by one: a thousand of the largest results would take the engine's memory before they are added up
+            size = len(msgspec.json.encode(delta[name]))
+            self.work.spend(size // BYTES_PER_STEP)
+            self.written_bytes += size
+            if self.written_bytes > self.inputs.max_written_bytes:
+                raise StepFailed(
+                    f"step '{step.id}': more than {self.inputs.max_written_bytes} bytes of variables in one advance"
+                )
+        return msgspec.json.encode(delta)
+
+    def evaluate(self, step: Step, expression: Expression, scope: Mapping[str, object]) -> object:
+        try:
+            return self.work.evaluate(expression, scope, self.inputs.now)
+        except (ExpressionError, TooMuchWork) as error:
+            raise StepFailed(f"step '{step.id}': {error}") from None
+
+    def scope(self) -> dict[str, object]:
+        assert self.variables is not None, "the definition needs variables that were not read"
+        return self.variables
+
+
+def _shown(value: object) -> str:
+    return msgspec.json.encode(value)[:100].decode(errors="replace")
