@@ -1,8 +1,7 @@
 // The shell: rail, top bar, search, and which page stands at which address.
-import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
-import { EngineError, engine } from "./api/client";
+import { EngineError } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
@@ -13,6 +12,7 @@ import { Icon, type IconName } from "./parts/icons";
 import { Empty, Skeleton } from "./parts/states";
 import { Account, NoRole, SignIn, useMe, useSignedOut } from "./session";
 import { chooseTheme, currentTheme } from "./theme";
+import { useReadiness } from "./watch/watch";
 
 // Pages with a picture load it when they are opened.
 const InstancePage = lazy(() => import("./pages/instance").then((page) => ({ default: page.InstancePage })));
@@ -33,8 +33,6 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
   { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
 ];
-const LIVE_MS = 2_000;
-
 export function Console() {
   const [, go] = useLocation();
   const search = useRef<HTMLInputElement>(null);
@@ -168,9 +166,9 @@ function Search({ input }: { input: React.RefObject<HTMLInputElement | null> }) 
 
 /** Whether the engine answers, in a word. */
 function Live() {
-  const ready = useQuery({ queryKey: ["ready"], queryFn: ({ signal }) => engine.ready(signal), refetchInterval: LIVE_MS, retry: false });
+  const ready = useReadiness();
   const away = ready.error ? "Engine away" : ready.data?.degraded?.length ? `Without ${ready.data.degraded.join(", ")}` : undefined;
-  const title = ready.error instanceof Error ? ready.error.message : "The engine answers and its database does, too";
+  const title = ready.error ? ready.error.message : "The engine answers and its database does, too";
   return (
     <span className={away ? "live away" : "live"} title={title} role="status">
       <i />

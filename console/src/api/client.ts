@@ -16,6 +16,7 @@ export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
 export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
+export type Readiness = Schemas["Readiness"];
 export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
@@ -133,7 +134,7 @@ export const engine = {
   signIn: (token: string) => post<Me>("/v1/sessions", { body: { token: token.trim() } }),
   beginSignIn: (place: string) => post<Schemas["SignInBegun"]>("/v1/sessions/oidc", { body: { place } }),
   signOut: () => post<void>("/v1/sessions/end", {}),
-  ready: (signal?: AbortSignal) => get<Schemas["Readiness"]>("/readyz", s(signal)),
+  ready: (signal?: AbortSignal) => get<Readiness>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
   workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerSlice"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
@@ -142,7 +143,7 @@ export const engine = {
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** Nothing when nothing changed within its time. */
-  watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined }, signal: AbortSignal) =>
+  watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number }, signal: AbortSignal) =>
     get<Schemas["Changes"] | undefined>("/v1/watch", { query: wanted, signal }),
   variablesAfter: (id: string, after: string, signal?: AbortSignal) =>
     get<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),
@@ -192,6 +193,11 @@ export const engine = {
   completeTask: (id: string, stepId: string, variables: Variables) =>
     post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables } }),
 };
+
+/** One per form, so that a button pressed twice acts once. `crypto.randomUUID` is not there over plain HTTP. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 function s(signal: AbortSignal | undefined): { signal?: AbortSignal } {
   return signal === undefined ? {} : { signal };

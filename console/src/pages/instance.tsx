@@ -2,11 +2,12 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { type Definition, engine, type Execution, type HistorySlice, type Instance, type InstanceState, type InstanceSummary, type Why } from "../api/client";
+import { type Definition, engine, type Execution, type HistorySlice, type Instance, type InstanceState, type InstanceSummary, newKey, type Why } from "../api/client";
 import { statesOf, takenOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { timelineOf } from "../graph/timeline";
 import { useShortcuts } from "../keyboard";
+import { CopyButton } from "../parts/copy";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
 import { Icon } from "../parts/icons";
 import { More } from "../parts/list";
@@ -14,7 +15,7 @@ import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
 import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
-import { useWatch } from "../watch";
+import { useWatch } from "../watch/watch";
 import { EditDialog } from "./edit";
 import { Journal, RunTreeView } from "./run";
 import { StartDialog } from "./start";
@@ -258,7 +259,7 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
 }
 
 function SignalDialog({ id, steps, close, done }: { id: string; steps: Definition["steps"]; close: () => void; done: () => Promise<void> }) {
-  const [key] = useState(() => crypto.randomUUID());
+  const [key] = useState(newKey);
   return (
     <Dialog title="Send a signal" verb="Send" close={close} act={(form) => engine.signal(id, String(form.get("step")), variablesOf(String(form.get("variables"))), key).then(done)}>
       <StepField steps={steps} />
@@ -349,10 +350,7 @@ function WhyLine({ why }: { why: Why }) {
         )}
       </div>
       {why.code === "failed" && (
-        <button type="button" className="btn sm" onClick={() => navigator.clipboard.writeText(why.text)}>
-          <Icon name="copy" />
-          Copy error
-        </button>
+        <CopyButton text={() => why.text}>Copy error</CopyButton>
       )}
     </div>
   );
@@ -443,10 +441,7 @@ function Variables({ variables, changed = [] }: { variables: Record<string, unkn
     <>
       <div className="vtools">
         <input aria-label="Search variables" placeholder="Search variables" className="in" value={word} onChange={(event) => setWord(event.target.value)} />
-        <button type="button" className="btn sm" onClick={() => navigator.clipboard.writeText(JSON.stringify(variables, null, 2))}>
-          <Icon name="copy" />
-          Copy all
-        </button>
+        <CopyButton text={() => JSON.stringify(variables, null, 2)}>Copy all</CopyButton>
       </div>
       <dl className="vars">
         {shown.map(([name, text]) => (

@@ -4,13 +4,14 @@ import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
 import { type BulkAction, engine, type InstanceFilter, type InstanceSummary, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
+import { CopyButton } from "../parts/copy";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
 import { BulkPane, type Chosen, Running } from "./bulk";
 import { useCan } from "../session";
-import { useWatch } from "../watch";
+import { useWatch } from "../watch/watch";
 import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
@@ -83,10 +84,9 @@ export function InstancesPage() {
       <div className="head">
         <h1>Instances</h1>
         <div className="act">
-          <button type="button" className="btn" onClick={() => navigator.clipboard.writeText(location.href)}>
-            <Icon name="copy" />
+          <CopyButton small={false} text={() => location.href}>
             Copy link to this view
-          </button>
+          </CopyButton>
           {operates && (
             <button type="button" className="btn pri" onClick={() => setStarting(true)}>
               <Icon name="play" />

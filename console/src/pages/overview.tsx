@@ -1,13 +1,12 @@
-import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { type Attention, engine, type Overview, type QueueRow } from "../api/client";
+import { type Attention, type Overview, type QueueRow } from "../api/client";
 import { RateChart, Spark } from "../parts/chart";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Ago, bothZones, duration } from "../parts/time";
+import { useOverview, useReadiness } from "../watch/watch";
 
-const REFRESH_MS = 2_000;
 const RANGES = [
   ["15m", "15 minutes"],
   ["1h", "1 hour"],
@@ -20,7 +19,7 @@ const OLD_WARNING_S = 30;
 export function OverviewPage() {
   const [params, change] = useAddress();
   const range = RANGES.find(([name]) => name === params.get("range"))?.[0] ?? "15m";
-  const found = useQuery({ queryKey: ["overview", range], queryFn: ({ signal }) => engine.overview(range, signal), refetchInterval: REFRESH_MS });
+  const found = useOverview(range);
   const words = RANGES.find(([name]) => name === range)![1];
   return (
     <>
@@ -39,7 +38,7 @@ export function OverviewPage() {
       </div>
       <EngineState />
       {found.error && !found.data ? (
-        <Problem error={found.error} retry={() => found.refetch()} />
+        <Problem error={found.error} />
       ) : !found.data ? (
         <Skeleton />
       ) : (
@@ -58,8 +57,8 @@ export function OverviewPage() {
 
 /** What is wrong with the engine itself, in words; nothing when all is well. */
 function EngineState() {
-  const ready = useQuery({ queryKey: ["ready"], queryFn: ({ signal }) => engine.ready(signal), refetchInterval: REFRESH_MS, retry: false });
-  if (ready.error) return <Problem error={ready.error} retry={() => ready.refetch()} />;
+  const ready = useReadiness();
+  if (ready.error) return <Problem error={ready.error} />;
   const { degraded = [], insecure = false } = ready.data ?? {};
   return (
     <>

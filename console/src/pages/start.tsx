@@ -1,12 +1,12 @@
 import { useState } from "react";
 import { useLocation } from "wouter";
-import { engine } from "../api/client";
+import { engine, newKey } from "../api/client";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
 
 export function StartDialog({ definitionId, variables, close }: { definitionId: string; variables?: unknown; close: () => void }) {
   const [, go] = useLocation();
   // One key per form: pressing the button twice starts one instance.
-  const [key] = useState(() => crypto.randomUUID());
+  const [key] = useState(newKey);
   return (
     <Dialog
       title="Start an instance"

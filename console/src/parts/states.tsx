@@ -17,15 +17,20 @@ export function Skeleton({ rows = 8 }: { rows?: number }) {
   );
 }
 
-export function Problem({ error, retry }: { error: unknown; retry: () => void }) {
+/** Without a `retry` it is asked again by itself. */
+export function Problem({ error, retry }: { error: unknown; retry?: () => void }) {
   const known = error instanceof EngineError;
   return (
     <div className="problem" role="alert">
       <b>{known && error.status === 404 ? "There is no such thing" : "The engine did not answer this"}</b>
       <p>{known ? error.message : String(error)}</p>
-      <button type="button" className="btn sm" onClick={retry}>
-        Try again
-      </button>
+      {retry ? (
+        <button type="button" className="btn sm" onClick={retry}>
+          Try again
+        </button>
+      ) : (
+        <p className="mute">It is asked again every two seconds.</p>
+      )}
     </div>
   );
 }
