@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import sessions, tokens
+from penstock.cli import definitions, instances, jobs, sessions, tokens
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
 from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption
@@ -27,8 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(tokens.app)
-app.add_typer(sessions.app)
+for group in (definitions, instances, jobs, tokens, sessions):
+    app.add_typer(group.app)
 app.add_typer(config_commands)
 
 
@@ -186,7 +186,7 @@ def validate(
     "reason"}]}`.
     """
     settings = read_settings(config)
-    from penstock.cli.definitions import run_validate
+    from penstock.cli.offline import run_validate
     from penstock.core.definition import DefinitionLimits
 
     limits = DefinitionLimits(steps_max_count=settings.definition_max_steps)
@@ -198,7 +198,7 @@ def draw(
     file: Annotated[Path, typer.Argument(help="A definition as JSON; - is standard input.", metavar="FILE")],
 ) -> None:
     """Print a definition's picture as Mermaid text, which code hosts and editors draw."""
-    from penstock.cli.definitions import run_draw
+    from penstock.cli.offline import run_draw
 
     raise typer.Exit(run_draw(file))
 
@@ -215,7 +215,7 @@ def expr(
 
     Exit code 1 when it can't be parsed or fails, with the place; 2 when the variables are no JSON object.
     """
-    from penstock.cli.definitions import run_expression
+    from penstock.cli.offline import run_expression
 
     raise typer.Exit(run_expression(expression, variables, file))
 

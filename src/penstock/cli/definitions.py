@@ -1,103 +1,65 @@
-"""`penstock validate`, `draw` and `expr`: what the engine would say of a definition or an expression, without one."""
+"""`penstock definition …`: the definitions of a running engine."""
 
 from __future__ import annotations
 
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Annotated
 
-import msgspec
+import typer
 
-from penstock.cli.drawing import mermaid
-from penstock.cli.options import print_json
-from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
-from penstock.core.expression import ExpressionError, parse
-from penstock.core.parsing import parse_definition
-from penstock.core.strict_json import BadJson, find_flaws, read_json
-from penstock.errors import PenstockError
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
 
-INVALID, NOT_READ = 1, 2
-VARIABLES_MAX_BYTES = 64 * 1024 * 1024
+app = typer.Typer(name="definition", help="Definitions of a running engine: upload, list, show.", no_args_is_help=True)
 
 
-class FileProblem(Problem, frozen=True):
-    """What is wrong with the definition in a file."""
+@app.command()
+def upload(
+    files: Annotated[list[Path], typer.Argument(help="Definitions as JSON.", metavar="FILE")],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload definitions, one after another; the first that is refused ends it, with every problem told.
 
-    file: str
+    A content that the engine has already gives the version that exists.
+    """
+    with connected(url, token_file) as client:
+        for file in files:
+            made = client.upload_definition(file)
+            if as_json:
+                print_json(made)
+            else:
+                typer.echo(f"{made.id} version {made.version}")
 
 
-def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) -> int:
-    """Tells every problem of every file. 0: all are valid; 1: one is not; 2: one can't be read."""
-    problems: list[FileProblem] = []
-    unread = False
-    for file in files:
-        try:
-            _read(file, limits)
-        except OSError as error:
-            print(f"{file}: {error.strerror}", file=sys.stderr)
-            unread = True
-        except InvalidDefinition as error:
-            problems += [FileProblem(each.path, each.reason, str(file)) for each in error.problems]
-        except PenstockError as error:
-            problems.append(FileProblem("", error.reason, str(file)))
+@app.command(name="list")
+def list_definitions(
+    keyword: Annotated[str | None, typer.Option(help="Part of the id or name.")] = None,
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the latest version of each definition, in order of id."""
+    with connected(url, token_file) as client:
+        page = client.list_definitions(keyword=keyword, limit=limit)
     if as_json:
-        print_json({"valid": not problems and not unread, "problems": problems})
-    else:
-        for each in problems:
-            print(f"{each.file}: {each}")
-    if unread:
-        return NOT_READ
-    return INVALID if problems else 0
+        print_json(page.items)
+        return
+    rows = [(each.id, str(each.version), shown_time(each.uploaded_at), each.name) for each in page.items]
+    print_table(("id", "version", "uploaded", "name"), rows)
+    if page.next is not None:
+        typer.echo(f"there are more than {limit}: --limit, --keyword", err=True)
 
 
-def run_draw(file: Path) -> int:
-    """Prints the picture as Mermaid text. 1: the definition is not valid; 2: it can't be read."""
-    try:
-        print(mermaid(_read(file, DefinitionLimits())))
-    except OSError as error:
-        print(f"{file}: {error.strerror}", file=sys.stderr)
-        return NOT_READ
-    except PenstockError as error:
-        print(f"{file}: {error.reason}", file=sys.stderr)
-        return INVALID
-    return 0
-
-
-def _read(file: Path, limits: DefinitionLimits) -> Definition:
-    """`-` is standard input. Raises OSError, InvalidDefinition and PayloadTooLarge."""
-    return parse_definition(_body(file, limits.body_max_bytes), limits=limits)
-
-
-def _body(file: Path, max_bytes: int) -> bytes:
-    """One byte more than the limit at most, so that what is over it is refused, not read."""
-    if file == Path("-"):
-        return sys.stdin.buffer.read(max_bytes + 1)
-    with file.open("rb") as stream:
-        return stream.read(max_bytes + 1)
-
-
-def run_expression(source: str, variables: str, file: Path | None) -> int:
-    """Prints the result as JSON. 1: the expression fails, with the place; 2: the variables are no JSON object."""
-    try:
-        body = variables.encode() if file is None else _body(file, VARIABLES_MAX_BYTES)
-        tree = read_json(body)
-    except (OSError, BadJson) as error:
-        print(f"variables: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-        return NOT_READ
-    if not isinstance(tree, dict):
-        print("variables: must be a JSON object", file=sys.stderr)
-        return NOT_READ
-    known = cast("dict[str, object]", tree)
-    limits = DefinitionLimits()
-    flaws = find_flaws(known, nesting_max_levels=limits.nesting_max_levels, number_max_digits=limits.number_max_digits)
-    if flaw := next(flaws, None):
-        print(f"variables: {Problem(*flaw)}", file=sys.stderr)
-        return NOT_READ
-    try:
-        result = parse(source).evaluate(known, datetime.now(UTC))
-    except ExpressionError as error:
-        print(error, file=sys.stderr)
-        return INVALID
-    print(msgspec.json.encode(result).decode())
-    return 0
+@app.command()
+def show(
+    id: Annotated[str, typer.Argument(help="The definition's id.")],
+    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Print a definition as JSON, as it was uploaded; `penstock draw -` draws it."""
+    with connected(url, token_file) as client:
+        print_json(client.get_definition(id, version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ DataDirOption = Annotated[
     ),
 ]
 LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
+LimitOption = Annotated[int, typer.Option(help="How many at most.", min=1, max=200)]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
 
@@ -36,3 +38,8 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def shown_time(at: datetime | None) -> str:
+    """UTC to the second."""
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,216 @@
+"""`penstock instance …`: start instances on a running engine, look at them, act on them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+
+if TYPE_CHECKING:
+    from penstock.client import Instance, StepExecution
+
+app = typer.Typer(
+    name="instance", help="Instances of a running engine: start, list, show, watch, act on them.", no_args_is_help=True
+)
+
+NOT_COMPLETED = 1
+IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
+StepArgument = Annotated[str, typer.Argument(help="The step's id.", metavar="STEP")]
+VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
+FileOption = Annotated[
+    Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
+]
+
+
+@app.command()
+def start(
+    definition: Annotated[str, typer.Argument(help="The definition's id.")],
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
+    business_key: Annotated[str | None, typer.Option(help="What people find it by.")] = None,
+    instance_key: Annotated[
+        str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, as `watch` does.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start an instance and print its id."""
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        made = client.start_instance(
+            definition, given, version=version, business_key=business_key, instance_key=instance_key
+        )
+        if wait:
+            typer.echo(made.id, err=True)
+            made = client.wait_until_ended(made.id)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(_line(made) if wait else made.id)
+    if wait and made.status != "COMPLETED":
+        raise typer.Exit(NOT_COMPLETED)
+
+
+@app.command(name="list")
+def list_instances(
+    definition: Annotated[str | None, typer.Option(help="Of this definition.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS")
+    ] = None,
+    business_key: Annotated[str | None, typer.Option(help="With this business key.")] = None,
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List instances, newest first."""
+    with connected(url, token_file) as client:
+        page = client.list_instances(
+            definition_id=definition,
+            status=None if status is None else status.upper(),
+            business_key=business_key,
+            limit=limit,
+        )
+    if as_json:
+        print_json(page.items)
+        return
+    print_table(
+        ("id", "status", "definition", "started", "business key", "at"),
+        [
+            (
+                each.id,
+                each.status,
+                f"{each.definition_id}:{each.definition_version}",
+                shown_time(each.started_at),
+                each.business_key or "",
+                each.failure_reason or ", ".join(each.current_step_ids),
+            )
+            for each in page.items
+        ],
+    )
+    if page.next is not None:
+        typer.echo(f"there are more than {limit}: --limit, or a narrower filter", err=True)
+
+
+@app.command()
+def show(
+    id: IdArgument,
+    variables: Annotated[bool, typer.Option("--variables", help="Also its variables.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print an instance and its timeline: each entry into a step, how long it took, its retries and why it failed."""
+    with connected(url, token_file) as client:
+        instance = client.get_instance(id)
+        history = client.get_history(id)
+    if as_json:
+        print_json({"instance": instance, "history": history})
+        return
+    typer.echo(_line(instance))
+    if instance.business_key:
+        typer.echo(f"business key {instance.business_key}")
+    print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
+    if variables:
+        print_json(instance.variables)
+
+
+@app.command()
+def watch(
+    id: IdArgument,
+    timeout: Annotated[float | None, typer.Option(help="Seconds. [default: for ever]", min=0)] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Print a line for every change of an instance until it has ended.
+
+    Exit code 0 when it completed, 1 when it failed, was cancelled or has not ended within the time.
+    """
+    with connected(url, token_file) as client:
+        ended = client.wait_until_ended(id, timeout_s=timeout, on_change=lambda now: typer.echo(_line(now)))
+    if ended.status != "COMPLETED":
+        raise typer.Exit(NOT_COMPLETED)
+
+
+@app.command()
+def cancel(
+    ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
+    reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Cancel instances, one after another; the first that can't be ends it."""
+    with connected(url, token_file) as client:
+        for each in ids:
+            typer.echo(_line(client.cancel_instance(each, reason=reason)))
+
+
+@app.command()
+def retry(
+    ids: Annotated[list[str], typer.Argument(help="Failed instances.", metavar="ID")],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Retry the failed step of instances, one after another; the first that can't be ends it."""
+    with connected(url, token_file) as client:
+        for each in ids:
+            typer.echo(_line(client.retry_instance(each)))
+
+
+@app.command()
+def signal(
+    id: IdArgument,
+    step: StepArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep it when the wait is not open yet.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Signal a wait, with variables."""
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        client.signal(id, step, given, buffer=keep)
+
+
+@app.command()
+def complete(
+    id: IdArgument,
+    step: StepArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    by: Annotated[str | None, typer.Option(help="Who did it, for the audit trail.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Complete a user task, with variables."""
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        client.complete_user_task(id, step, given, completed_by=by)
+
+
+def _line(instance: Instance) -> str:
+    where = instance.failure_reason or (f"at {', '.join(instance.current_step_ids)}" if not instance.ended else "")
+    about = f"{instance.id}  {instance.status}  {instance.definition_id}:{instance.definition_version}"
+    return f"{about}  {where}".rstrip()
+
+
+def _row(execution: StepExecution) -> tuple[str, ...]:
+    begun, ended = execution.started_at, execution.ended_at
+    took = "" if begun is None else f"{((ended or datetime.now(UTC)) - begun).total_seconds():.3f} s"
+    return (
+        execution.step_id,
+        execution.status,
+        shown_time(begun),
+        took,
+        str(len(execution.attempts) or ""),
+        execution.failure_reason or next((each.reason for each in reversed(execution.attempts) if each.reason), ""),
+    )

@@ -1,0 +1,95 @@
+"""`penstock validate`, `draw` and `expr`: what the engine would say of a definition or an expression, without one."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from penstock.cli.drawing import mermaid
+from penstock.cli.engine import JSON_MAX_BYTES, read_bytes
+from penstock.cli.options import print_json
+from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
+from penstock.core.expression import ExpressionError, parse
+from penstock.core.parsing import parse_definition
+from penstock.core.strict_json import BadJson, find_flaws, read_json
+from penstock.errors import PenstockError
+
+INVALID, NOT_READ = 1, 2
+
+
+class FileProblem(Problem, frozen=True):
+    """What is wrong with the definition in a file."""
+
+    file: str
+
+
+def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) -> int:
+    """Tells every problem of every file. 0: all are valid; 1: one is not; 2: one can't be read."""
+    problems: list[FileProblem] = []
+    unread = False
+    for file in files:
+        try:
+            _read(file, limits)
+        except OSError as error:
+            print(f"{file}: {error.strerror}", file=sys.stderr)
+            unread = True
+        except InvalidDefinition as error:
+            problems += [FileProblem(each.path, each.reason, str(file)) for each in error.problems]
+        except PenstockError as error:
+            problems.append(FileProblem("", error.reason, str(file)))
+    if as_json:
+        print_json({"valid": not problems and not unread, "problems": problems})
+    else:
+        for each in problems:
+            print(f"{each.file}: {each}")
+    if unread:
+        return NOT_READ
+    return INVALID if problems else 0
+
+
+def run_draw(file: Path) -> int:
+    """Prints the picture as Mermaid text. 1: the definition is not valid; 2: it can't be read."""
+    try:
+        print(mermaid(_read(file, DefinitionLimits())))
+    except OSError as error:
+        print(f"{file}: {error.strerror}", file=sys.stderr)
+        return NOT_READ
+    except PenstockError as error:
+        print(f"{file}: {error.reason}", file=sys.stderr)
+        return INVALID
+    return 0
+
+
+def _read(file: Path, limits: DefinitionLimits) -> Definition:
+    """`-` is standard input. Raises OSError, InvalidDefinition and PayloadTooLarge."""
+    return parse_definition(read_bytes(file, limits.body_max_bytes), limits=limits)
+
+
+def run_expression(source: str, variables: str, file: Path | None) -> int:
+    """Prints the result as JSON. 1: the expression fails, with the place; 2: the variables are no JSON object."""
+    try:
+        body = variables.encode() if file is None else read_bytes(file, JSON_MAX_BYTES)
+        tree = read_json(body)
+    except (OSError, BadJson) as error:
+        print(f"variables: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return NOT_READ
+    if not isinstance(tree, dict):
+        print("variables: must be a JSON object", file=sys.stderr)
+        return NOT_READ
+    known = cast("dict[str, object]", tree)
+    limits = DefinitionLimits()
+    flaws = find_flaws(known, nesting_max_levels=limits.nesting_max_levels, number_max_digits=limits.number_max_digits)
+    if flaw := next(flaws, None):
+        print(f"variables: {Problem(*flaw)}", file=sys.stderr)
+        return NOT_READ
+    try:
+        result = parse(source).evaluate(known, datetime.now(UTC))
+    except ExpressionError as error:
+        print(error, file=sys.stderr)
+        return INVALID
+    print(msgspec.json.encode(result).decode())
+    return 0

@@ -1,0 +1,154 @@
+"""`penstock definition`, `instance` and `job` against an engine that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.client import SyncClient
+from penstock.testing.postgres import Server, apply_schema
+from tests.sdk.running_engine import RunningEngine
+
+pytestmark = pytest.mark.slow
+
+CLAIM = {
+    "id": "claim",
+    "name": "Claim",
+    "steps": [
+        {"id": "check", "name": "Check", "type": "SERVICE_TASK", "jobType": "claim.check", "nextStep": "approve"},
+        {"id": "approve", "name": "Approve", "type": "USER_TASK", "nextStep": "paid"},
+        {"id": "paid", "name": "Paid", "type": "WAIT", "nextStep": "end"},
+        {"id": "end", "name": "End", "type": "END"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    with postgres_server.database(apply_schema) as dsn:
+        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "log")
+        try:
+            running.start()
+            with SyncClient(running.url) as client:
+                client.upload_definition(CLAIM)
+            yield running
+        finally:
+            running.close()
+
+
+class Shell:
+    """Runs commands against the engine."""
+
+    def __init__(self, engine: RunningEngine) -> None:
+        self._environment = {"PENSTOCK_URL": engine.url}
+
+    def run(self, *arguments: object, given: str | None = None) -> Result:
+        return CliRunner().invoke(app, [str(each) for each in arguments], input=given, env=self._environment)
+
+    def out(self, *arguments: object, given: str | None = None) -> str:
+        result = self.run(*arguments, given=given)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def start(self, *more: object) -> str:
+        return self.out("instance", "start", "claim", *more).strip()
+
+
+@pytest.fixture
+def shell(engine: RunningEngine) -> Shell:
+    return Shell(engine)
+
+
+def check(engine: RunningEngine, instance: str, *, fails: str | None = None) -> None:
+    """Do the job of the first step of the instance, or fail it; jobs of other instances come back by themselves."""
+    with SyncClient(engine.url) as client:
+        found = {job.instance_id: job for job in client.poll_jobs("w", ["claim.check"], max_jobs=100, wait_s=20)}
+        job = found.pop(instance)
+        if fails is None:
+            client.complete_job(job.id, "w", attempt=job.attempt)
+        else:
+            client.fail_job(job.id, "w", fails, attempt=job.attempt, retryable=False)
+
+
+def test_definitions_are_uploaded_listed_and_shown(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "refund.json"
+    file.write_text(json.dumps({**CLAIM, "id": "refund"}))
+    assert shell.out("definition", "upload", file) == "refund version 1\n"
+    assert shell.out("definition", "upload", file) == "refund version 1\n"
+    listed = shell.out("definition", "list", "--keyword", "refund").splitlines()
+    assert [line.split()[:2] for line in listed] == [["id", "version"], ["refund", "1"]]
+    assert json.loads(shell.out("definition", "show", "refund"))["steps"] == CLAIM["steps"]
+
+
+def test_a_refused_upload_tells_every_problem(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps({**CLAIM, "steps": CLAIM["steps"][:1]}))
+    result = shell.run("definition", "upload", file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert 'penstock: steps[0].nextStep: unknown step "approve"' in result.stderr.splitlines()
+
+
+def test_an_instance_is_brought_to_its_end(shell: Shell, engine: RunningEngine) -> None:
+    id = shell.start('{"amount": 3}', "--business-key", "C-1")
+    check(engine, id)
+    shell.out("instance", "complete", id, "approve", '{"approved": true}', "--by", "ann")
+    shell.out("instance", "signal", id, "paid", "--file", "-", given='{"paid": 3}')
+    assert shell.out("instance", "watch", id, "--timeout", "60").splitlines()[-1] == f"{id}  COMPLETED  claim:1"
+    shown = json.loads(shell.out("instance", "show", id, "--json"))
+    assert shown["instance"]["variables"] == {"amount": 3, "approved": True, "paid": 3}
+    assert [each["stepId"] for each in shown["history"]] == ["check", "approve", "paid", "end"]
+    told = shell.out("instance", "show", id, "--variables").splitlines()
+    assert told[1] == "business key C-1"
+    assert [line.split()[:2] for line in told[3:7]] == [
+        [step, "COMPLETED"] for step in ("check", "approve", "paid", "end")
+    ]
+    assert '"approved": true' in "".join(told[7:])
+
+
+def test_a_failed_instance_is_found_and_retried(shell: Shell, engine: RunningEngine) -> None:
+    id = shell.start("--business-key", "C-2")
+    check(engine, id, fails="the register is closed")
+    [found] = json.loads(shell.out("instance", "list", "--status", "failed", "--business-key", "C-2", "--json"))
+    assert (found["id"], "the register is closed" in found["failureReason"]) == (id, True)
+    assert "the register is closed" in shell.out("job", "failed", "--job-type", "claim.check")
+    watched = shell.run("instance", "watch", id)
+    assert (watched.exit_code, watched.stdout.split()[:2]) == (1, [id, "FAILED"])
+    assert shell.out("instance", "retry", id).split()[:2] == [id, "ACTIVE"]
+    check(engine, id)
+
+
+def test_instances_are_cancelled_with_a_reason(shell: Shell) -> None:
+    ids = [shell.start("--instance-key", f"k{n}") for n in range(2)]
+    assert shell.start("--instance-key", "k1") == ids[1]
+    lines = shell.out("instance", "cancel", *ids, "--reason", "a mistake").splitlines()
+    assert [line.split()[:2] for line in lines] == [[id, "CANCELLED"] for id in ids]
+    again = shell.run("instance", "cancel", ids[0])
+    assert (again.exit_code, again.stderr.startswith("penstock: conflict:")) == (1, True)
+
+
+def test_a_list_says_when_there_are_more(shell: Shell) -> None:
+    for _ in range(2):
+        shell.start("--business-key", "many")
+    result = shell.run("instance", "list", "--business-key", "many", "--limit", "1")
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr == "there are more than 1: --limit, or a narrower filter\n"
+
+
+def test_wrong_use_changes_nothing(shell: Shell, tmp_path: Path) -> None:
+    for wrong in (["[1]"], ["{"], ["{}", "--file", "x.json"], ["--file", tmp_path / "none.json"]):
+        result = shell.run("instance", "start", "claim", *wrong, "--business-key", "wrong")
+        assert (result.exit_code, result.stdout) == (2, ""), wrong
+    assert json.loads(shell.out("instance", "list", "--business-key", "wrong", "--json")) == []
+
+
+def test_an_engine_that_is_away_is_told_in_a_line() -> None:
+    result = CliRunner().invoke(app, ["definition", "show", "x", "--url", "http://127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("penstock: connection-failed:")
+    assert "127.0.0.1:1" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
