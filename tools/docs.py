@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from dashboard import dashboard
 from prometheus_client.metrics import MetricWrapperBase
 
 from penstock.access import table
@@ -224,6 +225,7 @@ def _cell(text: str) -> str:
 
 
 PAGES = {
+    "deploy/grafana/penstock.json": dashboard,
     "docs/commands.md": commands,
     "docs/configuration.md": configuration,
     "docs/metrics.md": metrics,
