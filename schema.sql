@@ -87,7 +87,8 @@ CREATE TABLE instance (
   CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);
-CREATE INDEX instance_business_key ON instance (business_key, id) WHERE business_key IS NOT NULL;
+CREATE INDEX instance_key_prefix ON instance (business_key COLLATE "C", id) WHERE business_key IS NOT NULL;
+CREATE INDEX instance_parent ON instance (parent_id, id) WHERE parent_id IS NOT NULL;
 
 -- What failures of one cause have in common: the reason without its numbers and quoted parts. engine/overview.py does the same.
 CREATE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -401,4 +402,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (12);
+INSERT INTO penstock_schema (version) VALUES (13);

@@ -73,6 +73,24 @@ async def test_slices_hold_what_pages_hold(driver: Driver) -> None:
     assert seen > 20
 
 
+KEYS = ("a", "A", "ab", "a%b", "a_b", "a\\b", "á", "ä", "b", "Zebra", "zebra", "\U0010ffff", "\U0010ffffz", "ß", "a b")
+
+
+async def test_business_keys_are_found_by_how_they_begin(driver: Driver) -> None:
+    """Byte by byte, whatever the collation of the database; `%` and `_` are letters like others."""
+    await driver.upload(definition(user("u", "end"), end(), definition_id="a"))
+    for key in KEYS:
+        await driver.start("a", business_key=key)
+    for prefix in (*KEYS, "a\\", "Z", "%", "c"):
+        for status in (None, "WAITING"):
+            wanted = InstanceFilter(business_key_prefix=prefix, status=status)
+            found = (await driver.engine.instances.list_slice(wanted, None, 200)).items
+            assert [item.business_key for item in found] == [key for key in KEYS[::-1] if key.startswith(prefix)]
+            assert (await driver.engine.instances.count(wanted)).count == len(found)
+    with pytest.raises(BadRequest, match="businessKeyPrefix: not together"):
+        await driver.engine.instances.count(InstanceFilter(business_key="a", business_key_prefix="a"))
+
+
 async def test_a_walk_meets_everything_that_stays_and_nothing_twice(driver: Driver) -> None:
     await many(driver)
     source = random.Random(1)

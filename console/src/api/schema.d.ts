@@ -2544,6 +2544,8 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description The whole key. */
                 businessKey?: string;
+                /** @description How the key begins (addition). */
+                businessKeyPrefix?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */
@@ -5395,6 +5397,8 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description The whole key. */
                 businessKey?: string;
+                /** @description How the key begins (addition). */
+                businessKeyPrefix?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */

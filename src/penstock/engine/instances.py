@@ -381,7 +381,10 @@ def _check_filter(wanted: InstanceFilter) -> None:
     for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
         if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
             raise BadRequest(f"{name}: needs a definitionId")
-    more = wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before
+    if wanted.business_key is not None and wanted.business_key_prefix is not None:
+        raise BadRequest("businessKeyPrefix: not together with businessKey")
+    more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
+            wanted.business_key_prefix)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
@@ -396,4 +399,6 @@ async def _listed(connection: TrioConnection, wanted: InstanceFilter) -> store.L
             return None
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
-    return store.Listed(keys, wanted.status, wanted.business_key, since, until, wanted.cause, wanted.step_id)
+    return store.Listed(
+        keys, wanted.status, wanted.business_key, since, until, wanted.cause, wanted.step_id, wanted.business_key_prefix
+    )

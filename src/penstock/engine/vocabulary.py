@@ -46,8 +46,9 @@ class StoredDefinition(Answer, frozen=True, kw_only=True):
 
 class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` and
-    ``definition_version`` need the ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
-    and ``step_id`` need the status FAILED, the latter a ``definition_id`` as well."""
+    ``definition_version`` need the ``definition_id``. Of a business key the whole is given, or how it begins.
+    ``cause`` (a reason, whose numbers and quoted parts may differ) and ``step_id`` need the status FAILED, the latter a
+    ``definition_id`` as well."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -58,6 +59,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str | None = None
     started_after: datetime | None = None
     started_before: datetime | None = None
+    business_key_prefix: str | None = None
 
 
 class InstanceCount(Answer, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ FILTER: Final = (
         {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
     ),
     Parameter("businessKey", "query", "The whole key."),
+    Parameter("businessKeyPrefix", "query", "How the key begins (addition)."),
     Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
     Parameter("definitionVersion", "query", "Of the definition id (addition).", INTEGER),
     Parameter("cause", "query", "Failures for such a reason: numbers and quoted parts may differ (addition)."),
@@ -154,6 +155,7 @@ def _filter() -> InstanceFilter:
         step_id=query_text(request, "stepId"),
         started_after=query_time(request, "startedAfter"),
         started_before=query_time(request, "startedBefore"),
+        business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
     )
 
 

@@ -156,8 +156,8 @@ async def exists(connection: TrioConnection, id: int) -> bool:
 
 class Listed(NamedTuple):
     """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's, with a business
-    key; None for any. ``since`` and ``until`` are ids. ``cause`` and ``step`` are of failures; the latter needs
-    definitions."""
+    key, or with one that begins so; None for any. ``since`` and ``until`` are ids. ``cause`` and ``step`` are of
+    failures; the latter needs definitions."""
 
     definitions: Sequence[int] | None = None
     status: str | None = None
@@ -166,6 +166,7 @@ class Listed(NamedTuple):
     until: int = BEYOND_ALL
     cause: str | None = None
     step: str | None = None
+    key_prefix: str | None = None
 
 
 class IdPage(NamedTuple):
@@ -197,12 +198,14 @@ async def find_ids(
             name = "list_completed"
         case "ACTIVE":
             name = "list_active"
-        case "WAITING" if listed.definitions is None and listed.business_key is None:
+        case "WAITING" if listed.definitions is None and listed.business_key is None and listed.key_prefix is None:
             name, params = "list_waiting", (limit, offset, before, listed.since)
         case "WAITING":
             name = "list_waiting_of"
         case _:
             name, params = "list_ended", (*params, int(InstanceStatus[listed.status]))
+    if name != "list_waiting":
+        params = (*params, listed.key_prefix)
     settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
     try:
         *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
@@ -221,7 +224,8 @@ async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: 
     before = min(before, listed.until)
     deadline = trio.current_time() + WALK_S
     while True:
-        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since)
+        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since,
+                  listed.key_prefix)  # fmt: skip
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])

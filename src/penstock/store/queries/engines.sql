@@ -101,6 +101,19 @@ SELECT pg_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', t
 -- name: unlock_schema
 SELECT pg_advisory_unlock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -1)
 
+-- name: try_lock_builds
+-- Not waited for in a statement: a build of an index waits for the statements of others.
+SELECT pg_try_advisory_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -5)
+
+-- name: unlock_builds
+SELECT pg_advisory_unlock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -5)
+
+-- name: wait_for_builds
+SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false)
+
+-- name: index_exists
+SELECT to_regclass($1::text) IS NOT NULL
+
 -- name: allow_sequential_scan
 SET LOCAL enable_seqscan = on
 

@@ -65,22 +65,26 @@ SELECT 1 FROM instance WHERE id = $1::bigint
 SET LOCAL plan_cache_mode = force_custom_plan
 
 -- name: list_all
--- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below $6 none below that
+-- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below $6 none below that;
+-- last, also of those that follow: how the business key begins (null: any)
 SELECT i.id FROM instance i
-WHERE i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+WHERE i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_completed
 SELECT i.id FROM instance i
 WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
-  AND ($2::text IS NULL OR i.business_key = $2)
+  AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
 -- FAILED or CANCELLED ($7): they have rows of their own.
 SELECT i.id FROM abnormal_end e JOIN instance i ON i.id = e.instance_id
 WHERE e.status = $7::smallint AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
-  AND ($2::text IS NULL OR i.business_key = $2)
+  AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_caused
@@ -88,14 +92,16 @@ ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 SELECT e.instance_id FROM abnormal_end e
 WHERE e.cause = failure_cause($7::text) AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint
   AND ($1::int[] IS NULL OR e.definition = ANY($1)) AND ($8::text IS NULL OR e.step = $8)
-  AND ($2::text IS NULL OR EXISTS (SELECT FROM instance i WHERE i.id = e.instance_id AND i.business_key = $2))
+  AND ($2::text IS NULL AND $9::text IS NULL OR EXISTS (
+    SELECT FROM instance i WHERE i.id = e.instance_id AND ($2::text IS NULL OR i.business_key = $2) AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9)))
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_failed_at
 -- Failures at the step $7 of the definitions $1.
 SELECT e.instance_id FROM abnormal_end e
 WHERE e.definition = ANY($1::int[]) AND e.step = $7::text AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint
-  AND ($2::text IS NULL OR EXISTS (SELECT FROM instance i WHERE i.id = e.instance_id AND i.business_key = $2))
+  AND ($2::text IS NULL AND $8::text IS NULL OR EXISTS (
+    SELECT FROM instance i WHERE i.id = e.instance_id AND ($2::text IS NULL OR i.business_key = $2) AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)))
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: newest_failures
@@ -133,14 +139,16 @@ ORDER BY p.instance_id DESC LIMIT $1::int OFFSET $2::int
 -- name: list_waiting_of
 SELECT i.id FROM instance i
 WHERE i.id < $5::bigint AND i.id >= $6::bigint AND EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id)
-  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_active
 -- Open instances are those with a root token. A LEFT JOIN, because it is left out when nothing asks for it.
 SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
 WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = r.id)
-  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: give_up_soon
@@ -167,7 +175,8 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
   SELECT l.id FROM looked l LEFT JOIN instance i ON i.id = l.id
   WHERE ($4::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1 /* COMPLETED */)
     AND ($4::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
-    AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key = $2)
+    AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
   ORDER BY l.id DESC LIMIT $3::int)
 
 -- name: estimate_instances
