@@ -110,8 +110,10 @@ class Connection:
         except _GONE:
             pass
         finally:
+            self.broken = True
             if self._direct is not None:
                 self._direct.close()
+                self._direct = None  # each knows the other: thousands that end would wait for one long collection
             self.parser.close()
             try:
                 await self._server.wait_to_close()

@@ -52,7 +52,9 @@ class Direct:
         self._found: Cycle | Exception | None = None
         self._call: EagerCall | None = None
         self._cycle: Cycle | None = None  # of the call
-        self._unread = False  # there may be something in the socket that will not be told again
+        # There may be something in the socket that will not be told again. At first there mostly is, and the word of it
+        # stands behind those of others.
+        self._unread = True
         self.hung_up = False
         """The client has closed its side, or all of it, as far as was told."""
         poller.add(self._fd, self._heard)
@@ -66,7 +68,10 @@ class Direct:
             if isinstance(found, _Expectation):
                 await self._connection.send(CONTINUE)
             elif isinstance(found, Exception):
-                raise found
+                try:
+                    raise found
+                finally:
+                    del found  # a frame that keeps what was raised in it goes only with a collection of all garbage
             elif self._call is None:
                 return found
             else:
@@ -125,6 +130,10 @@ class Direct:
         self.hung_up |= hung_up
         if not self._open or self._call is not None:
             self._unread = True
+            return
+        if hung_up:
+            self._unread = True
+            self._queue.add_last(self._go_on)
             return
         try:
             self._receive()
@@ -185,9 +194,10 @@ class Direct:
     def _ended(self, error: Exception | None) -> None:
         cycle, self._call, self._cycle = self._cycle, None, None
         assert cycle is not None
+        if error is not None:
+            self._give(error)
+            return
         try:
-            if error is not None:
-                raise error
             self._connection.end(cycle)
         except Exception as reason:
             self._give(reason)

@@ -14,10 +14,13 @@ import trio
 
 HAVE_EPOLL: Final = hasattr(select, "epoll")
 EVENTS_PER_LOOK: Final = 64
-"""Sockets that are dealt with in one turn of the loop."""
+"""Sockets that are read in one turn of the loop."""
+LOOKS_PER_TURN: Final = 16
+"""As long as most of what a look finds are clients that left: 1,000 of them in 2 ms. Who asks stands behind them."""
 
 Listener = Callable[[bool], None]
-"""Something came, or (True) the client has closed its side at least."""
+"""Something came, or (True) the client has closed its side at least: thousands may hear that in one turn, so what it
+leads to has to wait."""
 
 
 class Poller:
@@ -57,7 +60,14 @@ class Poller:
         """Tell what is known now. Does not wait."""
         if self._epoll.closed:
             return
-        for fd, events in self._epoll.poll(0, EVENTS_PER_LOOK):
-            listener = self._listeners.get(fd)
-            if listener is not None:
-                listener(events & ~select.EPOLLIN != 0)
+        left = EVENTS_PER_LOOK
+        for _ in range(LOOKS_PER_TURN):
+            found = self._epoll.poll(0, EVENTS_PER_LOOK)
+            for fd, events in found:
+                hung_up = events & ~select.EPOLLIN != 0
+                left -= not hung_up
+                listener = self._listeners.get(fd)
+                if listener is not None:
+                    listener(hung_up)
+            if len(found) < EVENTS_PER_LOOK or left <= EVENTS_PER_LOOK // 2:
+                return

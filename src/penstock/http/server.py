@@ -203,13 +203,16 @@ class HttpServer:
     async def _enforce_deadlines(self) -> None:
         while True:
             await trio.sleep(self.limits.deadline_tick_seconds)
-            now = trio.current_time()
-            late = [c for c in self._connections if c.expires_at <= now]
-            for count, connection in enumerate(late, 1):
-                if connection.expires_at <= now:
-                    await connection.expire()
-                if count % EXPIRED_PER_TURN == 0:  # each has a refusal to write then: others have their turn between
-                    await trio.lowlevel.checkpoint()
+            await self._expire_late()
+
+    async def _expire_late(self) -> None:
+        now = trio.current_time()
+        late = [c for c in self._connections if c.expires_at <= now]
+        for count, connection in enumerate(late, 1):
+            if connection.expires_at <= now:
+                await connection.expire()
+            if count % EXPIRED_PER_TURN == 0:  # each has a refusal to write then: others have their turn between
+                await trio.lowlevel.checkpoint()
 
 
 def _address(name: tuple[str, int]) -> tuple[str, int]:

@@ -6,7 +6,6 @@ second signal cut the stop short, 2 for settings that can't be served.
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -23,6 +22,7 @@ from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
 from penstock.runtime.access import AccessService, ListenerTls, make_gate, tell_access
+from penstock.runtime.garbage import Collector
 from penstock.runtime.membership import Superseded
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.node import Node, address, bind, close_sockets
@@ -41,9 +41,6 @@ EXPECTED = (PenstockError, ListenError, CertificateError, DatabaseError, Superse
 
 PURPOSES = ("gRPC", "REST", "metrics")
 """The listeners, in the order in which their ports are taken."""
-
-FULL_COLLECTION_EVERY = 50
-"""Middle collections: then no more than some 350,000 objects can be garbage that nobody has seen. Python has 10."""
 
 log = get_logger(__name__)
 
@@ -82,7 +79,8 @@ def run_child() -> int:
 
 def _run(main: Callable[[], Awaitable[int]]) -> int:
     raise_file_limit()
-    _spare_loop_garbage_collection()
+    collector = Collector()
+    collector.start()
     try:
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
@@ -93,16 +91,9 @@ def _run(main: Callable[[], Awaitable[int]]) -> int:
             log.error("the engine could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     except EXPECTED as error:
         log.error("the engine could not start", error=first_line(error))  # noqa: TRY400 - for operators, no trace
+    finally:
+        collector.stop()
     return 1
-
-
-def _spare_loop_garbage_collection() -> None:
-    """A full collection walks over all there is, on the loop: 40 ms for what was imported and stays to the end, which
-    is left out from now on; 25 ms for a thousand connections, which it does less often."""
-    gc.collect()
-    gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, FULL_COLLECTION_EVERY)
 
 
 def raise_file_limit() -> None:

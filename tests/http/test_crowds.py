@@ -1,0 +1,138 @@
+"""Many connections that come and go at once: what they leave behind, and who waits for them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import trio
+
+from penstock.http import HttpServer, Limits
+from penstock.http.connection import Connection
+from penstock.http.poller import HAVE_EPOLL
+from tests.http.conftest import Running, running
+from tests.http.raw import RawClient, get, post
+from tests.http.test_direct import Batches, until
+
+LEAVING = 640
+"""Clients that leave at once: as many as are read in ten turns of the loop."""
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def leaves(client: RawClient, app: Batches) -> None:
+    assert (await client.ask(post("/now"))).status == 200
+
+
+async def leaves_framework(client: RawClient, app: Batches) -> None:
+    assert (await client.ask(post("/other"))).status == 200
+
+
+async def leaves_batch(client: RawClient, app: Batches) -> None:
+    await client.send(post("/wait"))
+    await until(lambda: "wait" in app.waiting)
+    app.answer("wait")
+    assert (await client.read()).status == 204
+
+
+async def leaves_before_answer(client: RawClient, app: Batches) -> None:
+    await client.send(post("/wait"))
+    await until(lambda: "wait" in app.waiting)
+    await client.stream.aclose()
+    app.answer("wait")
+
+
+async def leaves_in_a_head(client: RawClient, app: Batches) -> None:
+    await client.send(b"POST /now HTTP/1.1\r\nHo")
+
+
+async def is_closed(client: RawClient, app: Batches) -> None:
+    assert (await client.ask(get("/now", "Connection: close"))).status == 200
+    assert await client.reads_end()
+
+
+async def is_refused(client: RawClient, app: Batches) -> None:
+    assert (await client.ask(b"NONSENSE\r\n\r\n")).status == 400
+
+
+async def is_out_of_time(client: RawClient, app: Batches) -> None:
+    await client.send(b"POST /now HTTP/1.1\r\nHo")
+    assert (await client.read()).status == 408
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        leaves, leaves_framework, leaves_batch, leaves_before_answer, leaves_in_a_head, is_closed, is_refused,
+        is_out_of_time,
+    ],
+)  # fmt: skip
+async def test_an_ended_connection_is_no_garbage(
+    end: Callable[[RawClient, Batches], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands that end together would else be freed by one collection, in one turn of the loop."""
+    made: list[weakref.ref[Connection]] = []
+    begin = Connection.__init__
+
+    def remember(self: Connection, *args: Any) -> None:
+        begin(self, *args)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Connection, "__init__", remember)
+    app = Batches()
+    limits = Limits(header_timeout_seconds=0.2, deadline_tick_seconds=0.02, linger_timeout_seconds=0.1)
+    gc.disable()
+    try:
+        async with running(HttpServer(limits), app) as http:
+            async with http.client() as client:
+                await end(client, app)
+            await http.until(lambda now: now.connections == 0)
+            await until(lambda: made[0]() is None)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
+@pytest.mark.parametrize("new", [False, True], ids=["known", "new"])
+async def test_who_asks_does_not_wait_for_all_who_left(new: bool) -> None:
+    async with running(HttpServer(), Batches()) as http, AsyncExitStack() as stack:
+        crowd = await enter(http, stack)
+        known = await stack.enter_async_context(http.client())
+        assert (await known.ask(post("/now"))).status == 200
+        assert isinstance(known.stream, trio.SocketStream)
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        for each in crowd:
+            each.close()
+        with socket.create_connection(("127.0.0.1", http.port)) as newcomer:
+            asking = newcomer if new else known.stream.socket
+            with socket.socket(fileno=os.dup(asking.fileno())) as sock:
+                sock.send(post("/now"))
+                client = RawClient(trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
+                assert (await client.read()).status == 200
+        trio.lowlevel.remove_instrument(turns)
+        assert turns.count < 8
+
+
+async def enter(http: Running, stack: AsyncExitStack) -> list[socket.socket]:
+    """Clients that were answered once, and stay."""
+    crowd: list[socket.socket] = []
+    for _ in range(LEAVING):
+        client = await stack.enter_async_context(http.client())
+        assert (await client.ask(post("/now"))).status == 200
+        assert isinstance(client.stream, trio.SocketStream)
+        crowd.append(socket.socket(fileno=client.stream.socket.detach()))
+    return crowd
