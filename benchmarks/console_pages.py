@@ -27,7 +27,7 @@ from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.bulk import BulkFilter, BulkRequest
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection

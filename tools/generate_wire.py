@@ -63,6 +63,9 @@ NOUNS = {
     "LostJob": (),
     "Lease": (),
     "DefinitionSummary": (),
+    "JournalRecord": (),
+    "Branch": (),
+    "RunTree": (),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OTHER_NAMES = {
@@ -76,8 +79,14 @@ REQUESTS = {
     "Completion", "Failure", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion", "Signal",
 }  # fmt: skip
 """What the engine is told; it says the others."""
-LEFT_OUT_EMPTY = {"Instance.progress", "StepExecution.attempts"}
-"""Not in the JSON when empty; other lists and objects always are."""
+LEFT_OUT_EMPTY = {
+    "Instance.progress",
+    "StepExecution.attempts",
+    "JournalRecord.path",
+    "Branch.children",
+    "RunTree.mail",
+}
+"""Not in the JSON when empty; other fields of what only REST says always are."""
 METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
 EXTENDS = {"HeartbeatOutcome": "JobOutcome"}
@@ -346,6 +355,8 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
         return ("Any", "None") if name == "Value" else ("Variables", "field(default_factory=dict[str, Any])")
     if field.proto3_optional:
         return "Seconds" if plain == "float" else f"{plain} | None", "None"
+    if f"{message.name}.{field.name}" in LEFT_OUT_EMPTY:
+        return plain, _ZEROS[plain]
     if answer:
         return plain, f"field(default_factory={plain})"
     return {"int": ("Whole", "0"), "bool": ("Flag", "False"), "str": ("Text", '""')}[plain]

@@ -12,12 +12,12 @@ import random
 import pytest
 import trio
 
-from penstock.engine.vocabulary import raw
 from penstock.kafka.record import Record, Result
 from penstock.kafka.relay import Relay
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
 from penstock.wire.model import Job
+from penstock.wire.noun import raw
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from tests.dispatch.conftest import Leading, MakeKafka
 from tests.dispatch.fake_producer import ACKED, TOO_LARGE, UNKNOWN, FakeProducer, event_of

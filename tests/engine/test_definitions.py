@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from penstock.core.parsing import parse_definition
-from penstock.engine.vocabulary import InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.store import definitions as store
 from penstock.testing.definitions import Json, definition, end, service, step
 from tests.engine.conftest import MakeDriver

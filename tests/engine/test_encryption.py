@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import trio
 
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes.releases import UNREADABLE_PAUSE_S
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import Unavailable
 from penstock.offload import INLINE_MAX_BYTES
 from penstock.settings import Secret

@@ -11,11 +11,12 @@ import trio
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import read_grant
-from penstock.engine.inbox import TaskSlice
+from penstock.engine.inbox import UserTask
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
 from penstock.store import inbox as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
+from penstock.wire.page import Page
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 
@@ -29,7 +30,7 @@ ASKED = definition(
 ALONE = definition(user("alone", jobType="bosses"), end(), id="alone")
 
 
-async def look(driver: Driver, job_type: str | None = None, **fields: Any) -> TaskSlice:
+async def look(driver: Driver, job_type: str | None = None, **fields: Any) -> Page[UserTask]:
     wanted: dict[str, Any] = {"definition_id": None, "assignee": None, "unclaimed": False, "cursor": None, "limit": 50}
     return await driver.engine.inbox.list_open(job_type, **{**wanted, **fields})
 

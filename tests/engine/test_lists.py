@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from penstock.engine.ids import read_instance
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection

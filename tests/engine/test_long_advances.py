@@ -14,8 +14,8 @@ import trio
 
 from penstock.engine.advancer import Ahead, Case
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes import long_path
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store.connection import TrioConnection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.vocabulary import InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, retention
 from penstock.testing.definitions import definition, end

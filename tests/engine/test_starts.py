@@ -11,7 +11,7 @@ import trio
 from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
 from penstock.engine import advancer
-from penstock.engine.vocabulary import InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Instance, StartRequest

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "core/effect.py: JobRef": "a job by its numbers, where the core knows no ids of the wire",
     "core/state.py: Instance": "the row that the machine moves",
     "durable/codec.py: Failure": "how an error of a step stands in the journal",
+    "kernel/branch.py: Branch": "the branch itself, of which the noun is what is shown",
     "store/jobs.py: FailedJob": "a row, before ids are made of its numbers",
     "store/jobs.py: Lease": "what names a lease in the database",
     "testing/cancellation.py: Attempt": "of a cancellation at one point",
@@ -67,6 +68,22 @@ def test_a_noun_of_the_wire_has_one_class() -> None:
     nouns = {noun for noun, kind in vars(model).items() if isinstance(kind, type) and kind.__module__ == model.__name__}
     found = {f"{path}: {kind}" for path, kind in classes() if kind in nouns and not path.startswith("wire/")}
     assert found == set(ELSEWHERE)
+
+
+def test_a_page_of_a_list_has_one_class() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}: {node.name}"
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        and {"items", "next"}
+        <= {
+            each.target.id
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        }
+    ]
+    assert found == ["wire/page.py: Page"]
 
 
 def test_outcome_and_call_alone_have_one_meaning_each() -> None:

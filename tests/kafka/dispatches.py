@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.model import Job, JobRef
 from penstock.core.topic import topic_of
 from penstock.kafka.event import CONTENT_TYPE
 from penstock.kafka.record import Record
 from penstock.wire.codec import encode_message
+from penstock.wire.model import Job, JobRef
 from penstock.wire.workflow_v1 import JobDispatchEvent
 from penstock.worker.kafka_event import Dispatch
 

@@ -12,9 +12,9 @@ import psycopg
 import trio
 
 from penstock.client import Client
-from penstock.client.model import StartRequest
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import find_broken
+from penstock.wire.model import StartRequest
 from penstock.worker import JobContext, Worker
 from penstock.worker.kafka import KafkaWork
 from tests.runtime.conftest import StartEngine

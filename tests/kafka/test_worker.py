@@ -10,7 +10,7 @@ import anyio
 import pytest
 import trio
 
-from penstock.client.model import Job
+from penstock.wire.model import Job
 from penstock.worker import JobContext, Worker
 from penstock.worker import kafka as kafka_module
 from penstock.worker.kafka import KafkaWork

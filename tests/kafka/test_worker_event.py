@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.client.model import Job
+from penstock.wire.model import Job
 from penstock.worker.kafka_event import Poison, dispatch_of
 from tests.kafka.dispatches import event, record
 

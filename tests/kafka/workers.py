@@ -13,9 +13,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from penstock.client.errors import Unavailable
-from penstock.client.model import JobOutcome
 from penstock.client.operation import CompleteJobs, FailJobs, HeartbeatJobs, ReleaseJobs
 from penstock.kafka.record import Record
+from penstock.wire.model import JobOutcome
 from penstock.worker import Worker
 from penstock.worker.kafka import KafkaWork
 from tests.kafka.topics import Topics, in_thread

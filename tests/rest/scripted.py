@@ -18,12 +18,12 @@ import trio
 from penstock.core.definition import Definition
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
-from penstock.engine.instances import FoundInstances
 from penstock.engine.payload import PayloadLimits
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.settings import Settings
 from penstock.wire.model import Instance, Job
+from penstock.wire.page import Page
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 
@@ -119,7 +119,9 @@ class ScriptedEngine:
                 await trio.lowlevel.checkpoint()
                 yield list(piece)
 
-        self.on("instances.find", FoundInstances(list(range(sum(map(len, pieces)))), total, estimate))
+        self.on(
+            "instances.find", Page(items=list(range(sum(map(len, pieces)))), total=total, total_is_estimate=estimate)
+        )
         setattr(self.instances, "read", read)  # noqa: B010 - no coroutine, as its neighbours are
 
     def one(self, operation: str) -> Any:

@@ -10,18 +10,12 @@ import trio
 import trio.testing
 
 from penstock.core.parsing import parse_definition
-from penstock.engine.instances import FoundInstances, FoundSlice
-from penstock.engine.open_work import OpenJobSlice, OpenJobView
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.open_work import OpenJobView
 from penstock.engine.views import LEFT_OUT
-from penstock.engine.vocabulary import (
-    AuditSlice,
-    DeadJobPage,
-    DefinitionPage,
-    DefinitionSlice,
-    InstanceFilter,
-    StoredDefinition,
-)
 from penstock.errors import NotFound, Unavailable
+from penstock.store.definitions import DefinitionRow
 from penstock.wire.model import (
     Attempt,
     AuditRecord,
@@ -33,6 +27,7 @@ from penstock.wire.model import (
     StepExecution,
     UserTaskCompletion,
 )
+from penstock.wire.page import Page
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
 DEFINITION = {
@@ -97,7 +92,8 @@ async def test_a_definition_comes_back_as_it_was_with_its_version(
     rest: Rest, engine: ScriptedEngine, target: str
 ) -> None:
     definition = parse_definition(msgspec.json.encode(DEFINITION))
-    engine.on("definitions.get", StoredDefinition(definition=definition, version=7, uploaded_at=NOON))
+    row = DefinitionRow(1, definition.id, 7, definition.name, None, definition.content, NOON)
+    engine.on("definitions.get", LoadedDefinition(row, definition, {"check": 1}))
     answer = await rest.get(target)
     assert answer.status == 200
     assert answer.json == {**DEFINITION, "version": 7}
@@ -125,7 +121,7 @@ async def test_a_version_that_can_not_be_is_404(rest: Rest, engine: ScriptedEngi
 async def test_definitions_are_listed_by_page(
     rest: Rest, engine: ScriptedEngine, query: str, asked: tuple[Any, ...]
 ) -> None:
-    engine.on("definitions.list", DefinitionPage(items=[], page=0, page_size=20, total=0))
+    engine.on("definitions.list", Page(items=[], page=0, page_size=20, total=0))
     answer = await rest.get(f"/v1/definitions{query}")
     assert (answer.status, answer.json) == (200, {"items": [], "page": 0, "pageSize": 20, "total": 0})
     assert engine.one("definitions.list") == asked
@@ -166,12 +162,11 @@ async def test_lists_are_read_by_key_too(
     rest: Rest, engine: ScriptedEngine, path: str, query: str, called: str, asked: tuple[Any, ...]
 ) -> None:
     engine.on_list(total=0)
-    of_instances = called == "instances.find_slice"
-    engine.on(called, FoundSlice([], "1e") if of_instances else DefinitionSlice(items=[], next="1e"))
+    engine.on(called, Page(items=[], next="1e"))
     answer = await rest.get(f"{path}?{query}")
     assert (answer.status, answer.json) == (200, {"items": [], "next": "1e"})
     assert engine.one(called) == asked
-    engine.on(called, FoundSlice([], None) if of_instances else DefinitionSlice(items=[]))
+    engine.on(called, Page(items=[]))
     assert (await rest.get(f"{path}?{query}")).json == {"items": []}
     for given in ("page=0", "pageSize=5"):
         name = given.partition("=")[0]
@@ -252,7 +247,7 @@ async def test_a_list_read_in_pieces_is_one_answer(rest: Rest, engine: ScriptedE
 
 
 async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("instances.find", FoundInstances([1], 1, total_is_estimate=False))
+    engine.on("instances.find", Page(items=[1], total=1))
     engine.on("instances.summarize", [Instance(**INSTANCE_SUMMARY, variables=LEFT_OUT)])
     (item,) = (await rest.get("/v1/instances?view=summary")).json["items"]
     assert "variables" not in item
@@ -273,7 +268,7 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
         attempts=[Attempt(attempt=1, status="FAILED", started_at=NOON, ended_at=NOON, worker="w", reason="x")],
     )
     engine.on("instances.history", [item])
-    engine.on("instances.audit", AuditSlice(items=[AuditRecord(at=NOON, kind="STARTED")]))
+    engine.on("instances.audit", Page(items=[AuditRecord(at=NOON, kind="STARTED")]))
     assert (await rest.get("/v1/instances/1f/history")).json["items"] == [
         {
             "id": "1f-1-0",
@@ -297,7 +292,7 @@ async def test_history_and_audit_are_lists_in_an_object(rest: Rest, engine: Scri
     ]
     assert (await rest.get("/v1/instances/1f/audit?limit=5")).json == {"items": [{"at": NOON_TEXT, "kind": "STARTED"}]}
     assert engine.one("instances.audit") == ("1f", 5, 0, None)
-    engine.on("instances.audit", AuditSlice(items=[], next="1-2-3"))
+    engine.on("instances.audit", Page(items=[], next="1-2-3"))
     assert (await rest.get("/v1/instances/1f/audit?cursor=1-1-1")).json == {"items": [], "next": "1-2-3"}
     assert engine.calls["instances.audit"][-1] == ("1f", 1000, 0, "1-1-1")
     engine.on("instances.history", [])
@@ -424,7 +419,7 @@ async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> No
 
 async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
     dead = FailedJob(id="1f-1-0", job_type="charge", instance_id="1f", step_id="pay", failed_at=NOON, reason="boom")
-    engine.on("jobs.failed", DeadJobPage(items=[dead], page=1, page_size=5, total=6))
+    engine.on("jobs.failed", Page(items=[dead], page=1, page_size=5, total=6))
     answer = await rest.get("/v1/jobs?status=FAILED&page=1&pageSize=5&jobType=a%2Fb")
     assert engine.one("jobs.failed") == (1, 5, "a/b")
     assert answer.json == {
@@ -449,7 +444,7 @@ async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> Non
 
 async def test_open_jobs_are_listed_by_state(rest: Rest, engine: ScriptedEngine) -> None:
     job = OpenJobView("1f-1-0", "charge", "1f", "pay", "shop", 2, NOON)
-    engine.on("open_work.jobs", OpenJobSlice([job], "7-8"))
+    engine.on("open_work.jobs", Page(items=[job], next="7-8"))
     answer = await rest.get("/v1/jobs?status=WAITING&jobType=charge&limit=5&cursor=1-2")
     assert engine.one("open_work.jobs") == ("WAITING", "charge", "1-2", 5)
     assert answer.json == {

@@ -7,15 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
 from penstock.errors import Conflict, NotFound, TooManyRequests
+from penstock.wire.model import Branch, JournalRecord, RunTree
+from penstock.wire.page import Page
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 
-RECORD = RecordView(pos="7", at=NOON, kind="done", path="/0", name="charge", attempt=2, payload=msgspec.Raw(b'{"a":1}'))
+RECORD = JournalRecord(
+    pos="7", at=NOON, kind="done", path="/0", name="charge", attempt=2, payload=msgspec.Raw(b'{"a":1}')
+)
 
 
 async def test_a_journal_is_read_in_slices(rest: Rest, engine: ScriptedEngine) -> None:
-    engine.on("runs.journal", JournalSlice(items=[RECORD], next="7"))
+    engine.on("runs.journal", Page(items=[RECORD], next="7"))
     answer = await rest.get("/v1/instances/1f/journal?limit=1&cursor=6")
     assert (answer.status, answer.json["next"]) == (200, "7")
     assert answer.json["items"][0] == {
@@ -27,7 +30,7 @@ async def test_a_journal_is_read_in_slices(rest: Rest, engine: ScriptedEngine) -
 
 @pytest.mark.parametrize(("query", "limit"), [("", 1000), ("?limit=0", 1), ("?limit=-3", 1), ("?limit=99999", 1000)])
 async def test_a_slice_is_bounded(rest: Rest, engine: ScriptedEngine, query: str, limit: int) -> None:
-    engine.on("runs.journal", JournalSlice(items=[]))
+    engine.on("runs.journal", Page(items=[]))
     assert (await rest.get(f"/v1/instances/1f/journal{query}")).json == {"items": []}
     assert engine.one("runs.journal") == ("1f", None, limit)
 
@@ -39,7 +42,7 @@ async def test_a_limit_that_is_no_number_is_refused(rest: Rest, engine: Scripted
 
 
 async def test_a_tree_shows_what_is_open(rest: Rest, engine: ScriptedEngine) -> None:
-    branch = BranchView(path="/0", status="waiting", name="approval", kind="receive", where="order.py:41")
+    branch = Branch(path="/0", status="waiting", name="approval", kind="receive", where="order.py:41")
     engine.on("runs.tree", RunTree(id="1f", status="WAITING", workflow="order", version=1, branches=[branch]))
     answer = await rest.get("/v1/instances/1f/tree")
     assert answer.status == 200

@@ -241,7 +241,7 @@ async def test_large_answers_are_made_beside_the_loop_and_counted(
     await grpc.call("PollJobs", PollRequest("w", ["work"]), m.PollJobsResponse)
     assert here == {
         "UploadDefinitionResponse": True,
-        "StoredDefinition": False,
+        "LoadedDefinition": False,
         "GetDefinitionResponse": False,
         "ListDefinitionsResponse": False,
         "StartInstanceResponse": False,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.engine.vocabulary import raw
 from penstock.rpc.work_stream import MESSAGE_MAX_BYTES, WorkStream, _Pending
 from penstock.wire.model import Job, JobOutcome
+from penstock.wire.noun import raw
 
 NOW = datetime.now(UTC)
 

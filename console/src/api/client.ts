@@ -5,10 +5,10 @@ type Schemas = components["schemas"];
 /** As one is read. Lists with `view=summary` come without variables. */
 export type Instance = InstanceSummary & { variables: Record<string, unknown> };
 export type InstanceSummary = Schemas["Instance"];
-export type InstanceSlice = Schemas["InstanceSlice"];
+export type InstancePage = Schemas["InstancePage"];
 export type Execution = Schemas["StepExecution"];
 export type InstanceState = Schemas["InstanceState"];
-export type HistorySlice = Schemas["HistorySlice"];
+export type HistoryPage = Schemas["ShownExecutionPage"];
 export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
@@ -21,7 +21,7 @@ export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
 export type TimerView = Schemas["TimerView"];
-export type Branch = Schemas["BranchView"];
+export type Branch = Schemas["Branch"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
 export type BulkPreview = Schemas["BulkPreview"];
@@ -136,10 +136,10 @@ export const engine = {
   signOut: () => post<void>("/v1/sessions/end", {}),
   ready: (signal?: AbortSignal) => get<Readiness>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
-  workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerSlice"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
-  engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
+  workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  engines: (signal?: AbortSignal) => get<{ items: Schemas["EngineView"][] }>("/v1/engines", s(signal)),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
-    get<InstanceSlice>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
+    get<InstancePage>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** Nothing when nothing changed within its time. */
@@ -150,33 +150,33 @@ export const engine = {
   state: (id: string, signal?: AbortSignal) => get<InstanceState>("/v1/instances/{id}/state", { path: { id }, ...s(signal) }),
   /** Newest first; those that are open come with the first slice. */
   history: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["HistorySlice"]>("/v1/instances/{id}/history", { path: { id }, query: { order: "newest", limit: HISTORY_ITEMS, cursor }, ...s(signal) }),
+    get<Schemas["ShownExecutionPage"]>("/v1/instances/{id}/history", { path: { id }, query: { order: "newest", limit: HISTORY_ITEMS, cursor }, ...s(signal) }),
   audit: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["AuditSlice"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+    get<Schemas["AuditRecordPage"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
   journal: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["JournalSlice"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+    get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   definitions: (keyword: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["DefinitionSlice"]>("/v1/definitions", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+    get<Schemas["DefinitionSummaryPage"]>("/v1/definitions", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   definition: (id: string, version: number | undefined, signal?: AbortSignal) =>
     version === undefined
       ? get<Definition>("/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   versions: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["VersionSlice"]>("/v1/definitions/{id}/versions", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+    get<Schemas["VersionViewPage"]>("/v1/definitions/{id}/versions", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   tokens: (id: string, version: number, signal?: AbortSignal) => get<Schemas["TokensView"]>("/v1/definitions/{id}/tokens", { path: { id }, query: { version }, ...s(signal) }),
   failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["DeadJobSlice"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+    get<Schemas["FailedJobPage"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   openJobs: (status: "WAITING" | "LOCKED" | "BACKOFF", jobType: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["OpenJobSlice"]>("/v1/jobs", { query: { status, jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+    get<Schemas["OpenJobViewPage"]>("/v1/jobs", { query: { status, jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   jobTypes: (signal?: AbortSignal) => get<{ items: QueueRow[] }>("/v1/job-types", s(signal)),
   unlock: (id: string, note: string) => post<unknown>("/v1/jobs/{id}/unlock", { path: { id }, body: note ? { note } : {} }),
-  timers: (kind: string, cursor: string, signal?: AbortSignal) => get<Schemas["TimerSlice"]>("/v1/timers", { query: { kind, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
-  settings: (signal?: AbortSignal) => get<Schemas["SettingList"]>("/v1/settings", s(signal)),
+  timers: (kind: string, cursor: string, signal?: AbortSignal) => get<Schemas["TimerViewPage"]>("/v1/timers", { query: { kind, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  settings: (signal?: AbortSignal) => get<{ items: Schemas["SettingView"][] }>("/v1/settings", s(signal)),
   previewBulk: (request: BulkRequest, signal?: AbortSignal) => post<BulkPreview>("/v1/instances/bulk", { body: { ...request, dryRun: true }, ...s(signal) }),
   startBulk: (request: BulkRequest) => post<{ id: string }>("/v1/instances/bulk", { body: request }),
   bulk: (id: string, signal?: AbortSignal) => get<BulkView>("/v1/bulk/{id}", { path: { id }, ...s(signal) }),
-  bulks: (cursor: string, signal?: AbortSignal) => get<Schemas["BulkSlice"]>("/v1/bulk", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  bulks: (cursor: string, signal?: AbortSignal) => get<Schemas["BulkViewPage"]>("/v1/bulk", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   stopBulk: (id: string) => post<BulkView>("/v1/bulk/{id}/stop", { path: { id } }),
   start: (definitionId: string, variables: Variables, businessKey: string, key: string) =>
     post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
@@ -185,7 +185,7 @@ export const engine = {
   editVariables: (id: string, set: Variables, remove: string[], note: string) =>
     post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),
   tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["TaskSlice"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+    get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   claimTask: (id: string, stepId: string, by: string | undefined) => post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id, stepId }, body: by === undefined ? {} : { by } }),
   releaseTask: (id: string, stepId: string) => post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id, stepId }, body: {} }),
   signal: (id: string, stepId: string, variables: Variables, key: string) =>

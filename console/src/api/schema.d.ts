@@ -240,7 +240,7 @@ export interface paths {
         };
         /**
          * Read the tree of a run's branches (addition)
-         * @description What has ended is as the journal says, what is open as the executor said last (`asOf`).
+         * @description What has ended is as the journal says, what is open as the executor said last.
          */
         get: operations["getTree"];
         put?: never;
@@ -451,7 +451,7 @@ export interface paths {
         };
         /**
          * List jobs by state (addition)
-         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. These three take `cursor` and `limit` only, and answer `OpenJobSlice`.
+         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. These three take `cursor` and `limit` only, and answer `OpenJobViewPage`.
          */
         get: operations["listJobs"];
         put?: never;
@@ -1160,11 +1160,20 @@ export interface components {
             detail?: string;
         };
         /**
-         * AuditSlice
-         * @description Some records, oldest first. `next` is the cursor of those after them; the last slice has none.
+         * AuditRecordPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
          */
-        AuditSlice: {
+        AuditRecordPage: {
             items: components["schemas"]["AuditRecord"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
             next?: string;
         };
         /**
@@ -1180,12 +1189,12 @@ export interface components {
             lockExpiresAt?: string;
         };
         /**
-         * BranchView
-         * @description An operation or branch of a run, by path, and what is below it.
-         *
-         *         `status`: done, failed, stopped, running (a step), waiting (a sleep, a message), open (a nursery or branch).
+         * Branch
+         * @description An operation or branch of a run of code, by path, and what is below it. `status`: done, failed, stopped, running
+         *         (a step), waiting (a sleep, a message), open (a nursery or branch). `where` is a file and line of the user's
+         *         code, `progress` what a step said of itself last.
          */
-        BranchView: {
+        Branch: {
             path: string;
             status: string;
             name?: string;
@@ -1201,7 +1210,7 @@ export interface components {
             where?: string;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
-            children?: components["schemas"]["BranchView"][];
+            children?: components["schemas"]["Branch"][];
         };
         /**
          * BulkCause
@@ -1251,14 +1260,6 @@ export interface components {
             dryRun?: boolean;
         };
         /**
-         * BulkSlice
-         * @description Some operations, newest first. `next` is the cursor of those after them.
-         */
-        BulkSlice: {
-            items: components["schemas"]["BulkView"][];
-            next?: string;
-        };
-        /**
          * BulkStarted
          * @description It is done in the background.
          */
@@ -1296,6 +1297,23 @@ export interface components {
             perSecond?: number;
             note?: string;
             actor?: string;
+        };
+        /**
+         * BulkViewPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        BulkViewPage: {
+            items: components["schemas"]["BulkView"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * CancelBody
@@ -1354,26 +1372,6 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /**
-         * DeadJobPage
-         * @description One page of failed jobs, newest first. `total` is exact up to 10,000.
-         */
-        DeadJobPage: {
-            items: components["schemas"]["FailedJob"][];
-            page: number;
-            pageSize: number;
-            total: number;
-            /** @description Beyond 10,000 (addition). */
-            totalIsEstimate?: boolean;
-        };
-        /**
-         * DeadJobSlice
-         * @description Some failed jobs, newest first. `next` is the cursor of those after them; the last slice has none.
-         */
-        DeadJobSlice: {
-            items: components["schemas"]["FailedJob"][];
-            next?: string;
-        };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
         Definition: {
             id: string;
@@ -1391,24 +1389,6 @@ export interface components {
             };
         };
         /**
-         * DefinitionPage
-         * @description One page of the latest versions.
-         */
-        DefinitionPage: {
-            items: components["schemas"]["DefinitionSummary"][];
-            page: number;
-            pageSize: number;
-            total: number;
-        };
-        /**
-         * DefinitionSlice
-         * @description Some of the latest versions. `next` is the cursor of those after them; the last slice has none.
-         */
-        DefinitionSlice: {
-            items: components["schemas"]["DefinitionSummary"][];
-            next?: string;
-        };
-        /**
          * DefinitionSummary
          * @description One version of a definition, without its steps.
          */
@@ -1421,11 +1401,21 @@ export interface components {
             description?: string;
         };
         /**
-         * EngineList
-         * @description All engines on the database.
+         * DefinitionSummaryPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
          */
-        EngineList: {
-            items: components["schemas"]["EngineView"][];
+        DefinitionSummaryPage: {
+            items: components["schemas"]["DefinitionSummary"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * EngineView
@@ -1464,6 +1454,23 @@ export interface components {
             failedAt: string;
             reason?: string;
             workerId?: string;
+        };
+        /**
+         * FailedJobPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        FailedJobPage: {
+            items: components["schemas"]["FailedJob"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * FailureBody
@@ -1548,15 +1555,6 @@ export interface components {
             progress?: unknown;
         };
         /**
-         * HistorySlice
-         * @description Some executions, those that are open and then those that closed last first. `next` is the cursor of those
-         *         before them.
-         */
-        HistorySlice: {
-            items: components["schemas"]["ShownExecution"][];
-            next?: string;
-        };
-        /**
          * ImpactView
          * @description Whom a new version would not fit. `exact` false: estimated from a sample.
          */
@@ -1608,20 +1606,19 @@ export interface components {
         };
         /**
          * InstancePage
-         * @description One page, newest first. `total` is exact up to 10,000.
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
          */
         InstancePage: {
             items: components["schemas"]["Instance"][];
-            total: number;
+            page?: number;
+            pageSize?: number;
+            total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
-        };
-        /**
-         * InstanceSlice
-         * @description Some instances, newest first; maybe fewer than asked for. `next` is the cursor of those after them.
-         */
-        InstanceSlice: {
-            items: components["schemas"]["Instance"][];
             next?: string;
         };
         /**
@@ -1682,11 +1679,39 @@ export interface components {
             businessKey?: string;
         };
         /**
-         * JournalSlice
-         * @description Some records, oldest first. `next` is the cursor of those after them; the last slice has none.
+         * JournalRecord
+         * @description One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
+         *         failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
+         *         the payload is no JSON, but base64 text.
          */
-        JournalSlice: {
-            items: components["schemas"]["RecordView"][];
+        JournalRecord: {
+            pos: string;
+            /** Format: date-time */
+            at: string;
+            kind: string;
+            path?: string;
+            name?: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            tookMs?: number;
+            payload?: unknown;
+            codec?: string;
+        };
+        /**
+         * JournalRecordPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        JournalRecordPage: {
+            items: components["schemas"]["JournalRecord"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
             next?: string;
         };
         /**
@@ -1750,14 +1775,6 @@ export interface components {
             exact: boolean;
         };
         /**
-         * OpenJobSlice
-         * @description Some open jobs. `next` is the cursor of those after them.
-         */
-        OpenJobSlice: {
-            items: components["schemas"]["OpenJobView"][];
-            next?: string;
-        };
-        /**
          * OpenJobView
          * @description An open job: `since` when it waits, is under way, or backs off.
          */
@@ -1776,6 +1793,23 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+        };
+        /**
+         * OpenJobViewPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        OpenJobViewPage: {
+            items: components["schemas"]["OpenJobView"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * OpenStep
@@ -1883,23 +1917,6 @@ export interface components {
             insecure?: boolean;
         };
         /**
-         * RecordView
-         * @description One record of a journal as clients see it. `kind` is a word: done, failed, clock, message …
-         */
-        RecordView: {
-            pos: string;
-            /** Format: date-time */
-            at: string;
-            kind: string;
-            path?: string;
-            name?: string;
-            /** @description Grows by one with each lease of the job (addition). */
-            attempt?: number;
-            tookMs?: number;
-            payload?: unknown;
-            codec?: string;
-        };
-        /**
          * ReleaseItem
          * @description A job by its id and, for exact fencing, the attempt that is meant.
          */
@@ -1910,19 +1927,17 @@ export interface components {
         };
         /**
          * RunTree
-         * @description A run and its branches. `waits_for`: what the whole run waits for, in words; `view` is what `set_view` set.
-         *
-         *         What is open is so as the executor last wrote it down: when it parked the run, and with heartbeats.
+         * @description A run of code and its branches. `view` is what its body showed last, `waits_for` what it waits for, in words.
+         *         What is open is so as its executor last wrote it down: when it parked the run, and with heartbeats.
          */
         RunTree: {
             id: string;
             status: string;
             workflow: string;
             version: number;
-            branches: components["schemas"]["BranchView"][];
+            branches: components["schemas"]["Branch"][];
             view?: unknown;
             waitsFor?: string;
-            asOf?: string;
             mail?: number;
         };
         /**
@@ -1935,13 +1950,6 @@ export interface components {
             started: number[];
             completed: number[];
             failed: number[];
-        };
-        /**
-         * SettingList
-         * @description All settings of the engine that answers.
-         */
-        SettingList: {
-            items: components["schemas"]["SettingView"][];
         };
         /**
          * SettingView
@@ -1979,6 +1987,23 @@ export interface components {
             attempts?: components["schemas"]["Attempt"][];
             output?: unknown;
             outputBytes?: number;
+        };
+        /**
+         * ShownExecutionPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        ShownExecutionPage: {
+            items: components["schemas"]["ShownExecution"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * SignInBegun
@@ -2116,23 +2141,6 @@ export interface components {
             backingOff?: number;
         };
         /**
-         * TaskSlice
-         * @description Some open user tasks, oldest first. `next` is the cursor of those after them; a page may be short, or empty,
-         *         before the last.
-         */
-        TaskSlice: {
-            items: components["schemas"]["UserTask"][];
-            next?: string;
-        };
-        /**
-         * TimerSlice
-         * @description Some timers, next first. `next` is the cursor of those after them; a page may be short before the last.
-         */
-        TimerSlice: {
-            items: components["schemas"]["TimerView"][];
-            next?: string;
-        };
-        /**
          * TimerView
          * @description A timer to come: of a boundary event (`target` is where it leads), a retry, a wait, or a run of code.
          */
@@ -2146,6 +2154,23 @@ export interface components {
             version: number;
             target?: string;
             interrupting?: boolean;
+        };
+        /**
+         * TimerViewPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        TimerViewPage: {
+            items: components["schemas"]["TimerView"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /** TokenBody */
         TokenBody: {
@@ -2204,6 +2229,23 @@ export interface components {
             workerId?: string;
         };
         /**
+         * UserTaskPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        UserTaskPage: {
+            items: components["schemas"]["UserTask"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
          * VariablesAsOf
          * @description An instance's variables after one of its executions; `changed` are those that it wrote, `by` is its step.
          */
@@ -2235,14 +2277,6 @@ export interface components {
             atRemoved: number;
         };
         /**
-         * VersionSlice
-         * @description Some versions, newest first. `next` is the cursor of those before them.
-         */
-        VersionSlice: {
-            items: components["schemas"]["VersionView"][];
-            next?: string;
-        };
-        /**
          * VersionView
          * @description A version of a definition.
          */
@@ -2251,6 +2285,23 @@ export interface components {
             name: string;
             /** Format: date-time */
             uploadedAt: string;
+        };
+        /**
+         * VersionViewPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        VersionViewPage: {
+            items: components["schemas"]["VersionView"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /** WatchBody */
         WatchBody: {
@@ -2270,14 +2321,6 @@ export interface components {
             next?: string;
         };
         /**
-         * WorkerSlice
-         * @description Some workers by name. `next` is the cursor of those after them.
-         */
-        WorkerSlice: {
-            items: components["schemas"]["WorkerView"][];
-            next?: string;
-        };
-        /**
          * WorkerView
          * @description A worker that an engine has seen within a day.
          */
@@ -2287,6 +2330,23 @@ export interface components {
             /** Format: date-time */
             lastPollAt: string;
             engine: number;
+        };
+        /**
+         * WorkerViewPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        WorkerViewPage: {
+            items: components["schemas"]["WorkerView"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
     };
     responses: never;
@@ -2323,7 +2383,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DefinitionPage"] | components["schemas"]["DefinitionSlice"];
+                    "application/json": components["schemas"]["DefinitionSummaryPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2581,7 +2641,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstancePage"] | components["schemas"]["InstanceSlice"];
+                    "application/json": components["schemas"]["InstancePage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2864,7 +2924,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         items: components["schemas"]["StepExecution"][];
-                    } | components["schemas"]["HistorySlice"];
+                    } | components["schemas"]["ShownExecutionPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -2939,7 +2999,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["AuditSlice"];
+                    "application/json": components["schemas"]["AuditRecordPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -3349,7 +3409,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["JournalSlice"];
+                    "application/json": components["schemas"]["JournalRecordPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -4308,7 +4368,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeadJobPage"] | components["schemas"]["DeadJobSlice"] | components["schemas"]["OpenJobSlice"];
+                    "application/json": components["schemas"]["FailedJobPage"] | components["schemas"]["OpenJobViewPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -4826,7 +4886,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TaskSlice"];
+                    "application/json": components["schemas"]["UserTaskPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -5757,7 +5817,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BulkSlice"];
+                    "application/json": components["schemas"]["BulkViewPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -5995,7 +6055,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["WorkerSlice"];
+                    "application/json": components["schemas"]["WorkerViewPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -6042,7 +6102,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["EngineList"];
+                    "application/json": {
+                        items: components["schemas"]["EngineView"][];
+                    };
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -6097,7 +6159,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["VersionSlice"];
+                    "application/json": components["schemas"]["VersionViewPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -6440,7 +6502,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TimerSlice"];
+                    "application/json": components["schemas"]["TimerViewPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -6487,7 +6549,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SettingList"];
+                    "application/json": {
+                        items: components["schemas"]["SettingView"][];
+                    };
                 };
             };
             /** @description The request is wrong; `reason` names the field. */

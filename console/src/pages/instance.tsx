@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { type Definition, engine, type Execution, type HistorySlice, type Instance, type InstanceState, type InstanceSummary, newKey, type Why } from "../api/client";
+import { type Definition, engine, type Execution, type HistoryPage, type Instance, type InstanceState, type InstanceSummary, newKey, type Why } from "../api/client";
 import { statesOf, takenOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { timelineOf } from "../graph/timeline";
@@ -138,7 +138,7 @@ function VariablesAfter({ id, after }: { id: string; after: string }) {
 }
 
 /** In order of entry. Once all are there, they are counted by step. */
-function entriesOf(pages: HistorySlice[]): Execution[] {
+function entriesOf(pages: HistoryPage[]): Execution[] {
   const entries = pages.flatMap((page) => page.items).reverse();
   if (pages.length === 0 || pages.at(-1)?.next !== undefined) return entries;
   const times = new Map<string, number>();

@@ -4,7 +4,7 @@ import { type Branch, engine } from "../api/client";
 import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
-import { Ago, At, bothZones, duration, useNow } from "../parts/time";
+import { At, bothZones, duration, useNow } from "../parts/time";
 
 const REFRESH_MS = 1_000;
 const LOOKS: Record<string, Look> = { done: "ok", failed: "fail", stopped: "skip", running: "run", waiting: "wait", open: "run" };
@@ -13,7 +13,7 @@ export function RunTreeView({ id, open }: { id: string; open: boolean }) {
   const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: open ? REFRESH_MS : false });
   if (tree.error) return <Problem error={tree.error} retry={() => tree.refetch()} />;
   if (!tree.data) return <Skeleton rows={4} />;
-  const { branches, waitsFor, asOf, mail, view } = tree.data;
+  const { branches, waitsFor, mail, view } = tree.data;
   return (
     <div className="run">
       {waitsFor !== undefined && open && (
@@ -22,14 +22,7 @@ export function RunTreeView({ id, open }: { id: string; open: boolean }) {
         </p>
       )}
       {branches.length === 0 ? <Empty title="Nothing has run yet" /> : <Branches branches={branches} />}
-      <p className="mute note">
-        {asOf !== undefined && (
-          <>
-            What is open is as of <Ago at={asOf} />.{" "}
-          </>
-        )}
-        {(mail ?? 0) > 0 && `${mail} messages came.`}
-      </p>
+      {(mail ?? 0) > 0 && <p className="mute note">{`${mail} messages came.`}</p>}
       {view !== undefined && (
         <section className="attempts" aria-label="What the run says of itself">
           <h2>What it says of itself</h2>

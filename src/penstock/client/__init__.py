@@ -29,7 +29,7 @@ from penstock.client.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from penstock.client.model import Branch, JournalRecord, Page, RunTree, StartResult
+from penstock.client.model import StartResult
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
@@ -38,6 +38,7 @@ from penstock.client.validation import validate_definition
 from penstock.wire.model import (
     Attempt,
     AuditRecord,
+    Branch,
     Completion,
     DefinitionSummary,
     FailedJob,
@@ -46,11 +47,14 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
+    JournalRecord,
     KeptSignal,
     Lease,
+    RunTree,
     StartRequest,
     StepExecution,
 )
+from penstock.wire.page import Page
 
 __all__ = [
     "Attempt",

@@ -20,10 +20,9 @@ from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.model import JournalRecord
 from penstock.client.operation import Transport
 from penstock.client.token import Token
-from penstock.wire.model import AuditRecord, FailedJob, Instance
+from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")

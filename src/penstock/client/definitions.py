@@ -9,10 +9,10 @@ import anyio
 import anyio.to_thread
 
 from penstock.client.caller import Caller
-from penstock.client.model import Page
 from penstock.client.operation import GetDefinition, ListDefinitions, UploadDefinition, Window
 from penstock.client.validation import Document, check, document_of
 from penstock.wire.model import DefinitionSummary
+from penstock.wire.page import Page
 
 # About 10 ms of checking; larger documents are checked in a thread.
 CHECKED_INLINE_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.model import JournalRecord, Page, RunTree, StartResult
+from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -54,12 +54,15 @@ from penstock.wire.model import (
     Instance,
     Job,
     JobOutcome,
+    JournalRecord,
     KeptSignal,
     Lease,
     LostJob,
+    RunTree,
     StartRequest,
     StepExecution,
 )
+from penstock.wire.page import Page
 
 
 class Exchange(NamedTuple):

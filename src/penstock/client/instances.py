@@ -13,7 +13,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
-from penstock.client.model import Page, StartResult
+from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
@@ -38,6 +38,7 @@ from penstock.wire.model import (
     StepExecution,
     UserTaskCompletion,
 )
+from penstock.wire.page import Page
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200

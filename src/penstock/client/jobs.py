@@ -8,7 +8,6 @@ import msgspec
 
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.model import Page
 from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
@@ -22,6 +21,7 @@ from penstock.client.operation import (
     Window,
 )
 from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, PollRequest
+from penstock.wire.page import Page
 
 LIST_PART_ITEMS = 200
 

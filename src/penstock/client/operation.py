@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from penstock.client.model import JournalRecord, Page, RunTree, StartResult
+from penstock.client.model import StartResult
 from penstock.wire.model import (
     AuditRecord,
     Completion,
@@ -23,15 +23,18 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
+    JournalRecord,
     KeptSignal,
     Lease,
     LostJob,
     PollRequest,
+    RunTree,
     Signal,
     StartRequest,
     StepExecution,
     UserTaskCompletion,
 )
+from penstock.wire.page import Page
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -12,8 +12,9 @@ import msgspec
 
 from penstock.client.caller import Caller
 from penstock.client.encoding import to_json
-from penstock.client.model import JournalRecord, Page, RunTree
 from penstock.client.operation import GetJournal, GetTree, SendMessage
+from penstock.wire.model import JournalRecord, RunTree
+from penstock.wire.page import Page
 
 
 class RunCalls(Caller):

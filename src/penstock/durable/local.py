@@ -25,10 +25,10 @@ from penstock.durable.workflow import Workflow
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.journal_items import Held as Lease
-from penstock.engine.journal_items import JournalRecord, NewRecord, RunEnd, Taken
+from penstock.engine.journal_items import JournalRow, NewRecord, RunEnd, Taken
 from penstock.engine.payload import check_json_value
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.record import Kind, Record
@@ -273,7 +273,7 @@ class LocalRuns:
         instances, found, cursor = self._engine.instances, list[tuple[str, str]](), None
         while len(found) < limit:
             page = await told(instances.find_slice(wanted, cursor, limit - len(found)))
-            found += [(each.business_key or each.id, each.id) for each in await told(instances.summarize(page.ids))]
+            found += [(each.business_key or each.id, each.id) for each in await told(instances.summarize(page.items))]
             cursor = page.next
             if cursor is None:
                 break
@@ -356,7 +356,7 @@ def _new_record(record: Record) -> NewRecord:
     )
 
 
-def _read_record(row: JournalRecord) -> Record:
+def _read_record(row: JournalRow) -> Record:
     return Record(
         row.at, Kind(row.kind), row.path, row.name, row.payload, row.digest, row.attempt, row.pos, row.took_ms
     )

@@ -11,11 +11,11 @@ from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.views import FROM_ELSEWHERE
-from penstock.engine.vocabulary import AuditSlice
 from penstock.errors import BadRequest
 from penstock.store.audit import AuditEntry
 from penstock.store.instances import HistoryEntry
 from penstock.wire.model import AuditRecord, Instance
+from penstock.wire.page import Page
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]-[0-9]{1,6}", re.ASCII)
@@ -97,15 +97,15 @@ def _order(record: AuditRecord) -> tuple[datetime, int]:
     return record.at, _RANKS.get(record.kind, 2)
 
 
-def slice_of(records: Sequence[AuditRecord], first: int, limit: int) -> AuditSlice:
+def slice_of(records: Sequence[AuditRecord], first: int, limit: int) -> Page[AuditRecord]:
     """``limit`` records from place ``first`` on. The cursor names the last one by its place among those at its moment:
     what is recorded later comes after it, and an end that `retry` takes back moves nothing."""
     items = list(records[first : first + limit])
     if first + limit >= len(records):
-        return AuditSlice(items=items)
+        return Page(items=items)
     at, rank = _order(items[-1])
     seen = sum(_order(record) == (at, rank) for record in records[: first + limit])
-    return AuditSlice(items=items, next=f"{(at - _EPOCH) // _MICROSECOND}-{rank}-{seen}")
+    return Page(items=items, next=f"{(at - _EPOCH) // _MICROSECOND}-{rank}-{seen}")
 
 
 def place_after(records: Sequence[AuditRecord], cursor: str) -> int:

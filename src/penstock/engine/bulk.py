@@ -19,18 +19,19 @@ import trio
 
 from penstock.access.identity import Identity, actor, set_identity
 from penstock.engine import ids
-from penstock.engine.instances import STATUSES, Instances
+from penstock.engine.instance_filter import STATUSES, InstanceFilter
+from penstock.engine.instances import Instances
 from penstock.engine.overview import cause_of
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
 from penstock.wire.model import Instance, Signal
 from penstock.wire.noun import Answer
+from penstock.wire.page import Page
 
 ACTIONS: Final = ("retry", "cancel", "signal")
 IDS_MAX: Final = 1_000
@@ -125,13 +126,6 @@ class BulkView(Answer, frozen=True, kw_only=True):
     actor: str | None = None
 
 
-class BulkSlice(Answer, frozen=True, kw_only=True):
-    """Some operations, newest first. ``next`` is the cursor of those after them."""
-
-    items: list[BulkView]
-    next: str | None = None
-
-
 class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
     """As it is stored: a filter, or ids."""
 
@@ -184,13 +178,13 @@ class Bulk:
         self._made.set()
         return BulkStarted(id=str(number))
 
-    async def list(self, cursor: str | None, limit: int) -> BulkSlice:
+    async def list(self, cursor: str | None, limit: int) -> Page[BulkView]:
         """Newest first. Raises BadRequest."""
         before = store.BEYOND_ALL if cursor is None else _number(cursor, BadRequest("cursor: is none of this list"))
         limit = min(max(limit, 1), LIST_MAX)
         async with self._database.connection() as connection:
             rows = await store.read(connection, before=before, limit=limit)
-        return BulkSlice(items=[_view(row) for row in rows], next=str(rows[-1].id) if len(rows) == limit else None)
+        return Page(items=[_view(row) for row in rows], next=str(rows[-1].id) if len(rows) == limit else None)
 
     async def get(self, id: str) -> BulkView:
         """Raises NotFound."""
@@ -249,8 +243,8 @@ class Bulk:
         )
         found = await self._instances.find_slice(listed, cursor, limit)
         if found.next is None:
-            return found.ids, below, False
-        return found.ids, ids.read_instance(found.next), True
+            return found.items, below, False
+        return found.items, ids.read_instance(found.next), True
 
     # -- the work
 

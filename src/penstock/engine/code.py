@@ -21,9 +21,8 @@ from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import Held, Taken
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
-from penstock.engine.payload import check_text
+from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
-from penstock.engine.vocabulary import EMPTY_OBJECT
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
 from penstock.settings import Settings

@@ -22,6 +22,7 @@ from penstock.store import definition_use as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.definition_use import StepUse
+from penstock.wire.page import Page
 
 KEPT_S: Final = 60.0
 """So old a count may be: it costs a walk over all tokens."""
@@ -35,13 +36,6 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     name: str
     uploaded_at: datetime
-
-
-class VersionSlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some versions, newest first. ``next`` is the cursor of those before them."""
-
-    items: list[VersionView]
-    next: str | None = None
 
 
 class StepTokens(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -104,7 +98,7 @@ class DefinitionUse:
         self._counted: _Counted | None = None
         self._counting = trio.Lock()
 
-    async def versions(self, id: str, cursor: str | None, limit: int) -> VersionSlice:
+    async def versions(self, id: str, cursor: str | None, limit: int) -> Page[VersionView]:
         """Newest first. Raises NotFound, BadRequest."""
         limit = slice_limit(limit)
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
@@ -113,7 +107,7 @@ class DefinitionUse:
         if not rows and not cursor:
             raise NotFound(f"definition '{id[:256]}' is unknown")
         items = [VersionView(*row) for row in rows[:limit]]
-        return VersionSlice(items, str(items[-1].version) if len(rows) > limit else None)
+        return Page(items=items, next=str(items[-1].version) if len(rows) > limit else None)
 
     async def tokens(self, id: str, version: int) -> TokensView:
         """Of a version, 0 for the latest; as they stood within the last minute. Raises NotFound, Unavailable."""

@@ -18,7 +18,6 @@ from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
-from penstock.engine.vocabulary import DefinitionPage, DefinitionSlice, StoredDefinition
 from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
@@ -27,6 +26,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, TOO_LARGE, Database, wait_replicated
 from penstock.store.definitions import DefinitionRow, ListedDefinition
 from penstock.wire.model import DefinitionSummary
+from penstock.wire.page import Page
 
 PARSED_INLINE_MAX_BYTES: Final = 2_048
 """Larger definitions are parsed in a thread. Up to 0.1 s for so many bytes of regular expressions, as a rule 2 ms."""
@@ -177,13 +177,13 @@ class Definitions:
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )
 
-    async def get(self, id: str, version: int = 0) -> StoredDefinition:
+    async def get(self, id: str, version: int = 0) -> LoadedDefinition:
         """A version, 0 for the latest. Raises NotFound."""
         async with self._database.connection() as connection:
             loaded = await self.find(connection, id, version)
         if loaded is None:
             raise self.unknown(id, version)
-        return StoredDefinition(definition=loaded.definition, version=loaded.version, uploaded_at=loaded.uploaded_at)
+        return loaded
 
     @staticmethod
     def unknown(id: str, version: int) -> NotFound:
@@ -272,19 +272,19 @@ class Definitions:
         self._by_key.move_to_end(key)
         return self._by_key[key]
 
-    async def list(self, keyword: str | None, page: int, page_size: int) -> DefinitionPage:
+    async def list(self, keyword: str | None, page: int, page_size: int) -> Page[DefinitionSummary]:
         """Latest versions in order of id. Raises BadRequest for a negative page."""
         page_size, offset = page_bounds(page, page_size)
         async with self._database.connection() as connection:
             rows, total = await store.page(connection, keyword, page_size, offset)
-        return DefinitionPage(items=_summaries(rows), page=page, page_size=page_size, total=total)
+        return Page(items=_summaries(rows), page=page, page_size=page_size, total=total)
 
-    async def list_slice(self, keyword: str | None, cursor: str | None, limit: int) -> DefinitionSlice:
+    async def list_slice(self, keyword: str | None, cursor: str | None, limit: int) -> Page[DefinitionSummary]:
         """Latest versions after ``cursor`` (an id) in order of id."""
         limit = slice_limit(limit)
         async with self._database.connection() as connection:
             rows, _ = await store.page(connection, keyword, limit + 1, after=cursor or "")
-        return DefinitionSlice(items=_summaries(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
+        return Page(items=_summaries(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
 
 def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:

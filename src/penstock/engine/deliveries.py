@@ -19,13 +19,13 @@ from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.releases import Releases
 from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.variables import VariablesCache
-from penstock.engine.vocabulary import raw
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
 from penstock.wire.model import Job
+from penstock.wire.noun import raw
 
 COPIED_AT_ONCE_BYTES = 262_144
 """Variables that are made into bytes without a turn of the loop between."""

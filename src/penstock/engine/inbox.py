@@ -32,6 +32,7 @@ from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.inbox import OpenTask, TaskKey
+from penstock.wire.page import Page
 
 LOOK_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
@@ -63,14 +64,6 @@ class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What `metadata.forms[stepId].summary`, an expression, gives for the instance's variables."""
 
 
-class TaskSlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some open user tasks, oldest first. ``next`` is the cursor of those after them; a page may be short, or empty,
-    before the last."""
-
-    items: list[UserTask]
-    next: str | None = None
-
-
 class Inbox:
     """The operations on the list of open user tasks."""
 
@@ -91,7 +84,7 @@ class Inbox:
         unclaimed: bool,
         cursor: str | None,
         limit: int,
-    ) -> TaskSlice:
+    ) -> Page[UserTask]:
         """Open user tasks, oldest first.
 
         Raises BadRequest (a definition alone, which no index finds; a bad cursor), Conflict (an engine lives that does
@@ -129,7 +122,7 @@ class Inbox:
             item if text is None else msgspec.structs.replace(item, summary=text)
             for item, text in zip(items, summaries, strict=True)
         ]
-        return TaskSlice(items=items, next=str(last) if more else None)
+        return Page(items=items, next=str(last) if more else None)
 
     async def _summaries(self, connection: TrioConnection, tasks: Sequence[OpenTask]) -> list[str | None]:
         """None where a definition has none, or it does not apply; of `SUMMARIES_MAX_BYTES` of variables."""

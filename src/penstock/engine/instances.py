@@ -6,7 +6,6 @@ import builtins
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 import trio
@@ -15,6 +14,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
+from penstock.engine.instance_filter import InstanceFilter, check_filter, listed_by
 from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.lanes.full_path import FullPath
@@ -28,29 +28,20 @@ from penstock.engine.paging import (
     show_cursor,
     slice_limit,
 )
-from penstock.engine.payload import check_text
+from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.runs import Runs
 from penstock.engine.views import history_items, summarize_instances, view_instances
-from penstock.engine.vocabulary import (
-    EMPTY_OBJECT,
-    AuditSlice,
-    InstanceCount,
-    InstanceFilter,
-    InstancePage,
-    InstanceSlice,
-)
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
-from penstock.store import definitions as definition_store
 from penstock.store import instances as store
 from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.instances import BEYOND_ALL
-from penstock.wire.model import Instance, StartRequest, StartResult, StepExecution
+from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
+from penstock.wire.noun import Answer
+from penstock.wire.page import Page
 
-STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 REASON_MAX_CHARS = 4096
 AUDIT_PAGE_MAX = 1000
 COUNT_MAX = 10_000
@@ -68,19 +59,11 @@ HISTORY_ITEM_BYTES = 2_048
 """Of one step execution or attempt while its answer is made."""
 
 
-class FoundInstances(NamedTuple):
-    """A page of a list, to be read piece by piece: ``ids`` newest first, and how many there are in all."""
+class InstanceCount(Answer, frozen=True, kw_only=True):
+    """How many match, to 10,000; not exact when there are more, or too many to look at."""
 
-    ids: list[int]
-    total: int
-    total_is_estimate: bool
-
-
-class FoundSlice(NamedTuple):
-    """A slice of a list, to be read piece by piece, and where the next one begins."""
-
-    ids: list[int]
-    next: str | None
+    count: int
+    exact: bool
 
 
 class Instances:
@@ -185,7 +168,7 @@ class Instances:
 
     async def audit(
         self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0, cursor: str | None = None
-    ) -> AuditSlice:
+    ) -> Page[AuditRecord]:
         """The audit trail, oldest first: the audit records joined with what instance and history record.
 
         At most ``limit`` (1,000) records, leaving out the first ``after``, or those up to ``cursor``. Raises NotFound,
@@ -288,48 +271,48 @@ class Instances:
         async with self._database.connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
-    async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> FoundInstances:
+    async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
-        _check_filter(wanted)
+        check_filter(wanted)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
-            return FoundInstances(found_one[offset:], len(found_one), total_is_estimate=False)
+            return Page(items=found_one[offset:], total=len(found_one))
         limit = self._settings.list_exact_total_limit
         async with self._database.connection() as connection:
-            listed = await _listed(connection, wanted)
+            listed = await listed_by(connection, wanted)
             if listed is None:
-                return FoundInstances([], 0, total_is_estimate=False)
+                return Page(items=[], total=0)
             found = await store.find_page(connection, listed, limit=size, offset=offset, count_max=limit + 1)
             if found.complete and found.total <= limit:
-                return FoundInstances(found.ids, found.total, total_is_estimate=False)
+                return Page(items=found.ids, total=found.total)
             total = found.total
             if listed == store.Listed():
                 total = max(total, await store.estimate(connection))
-        return FoundInstances(found.ids, total, total_is_estimate=True)
+        return Page(items=found.ids, total=total, total_is_estimate=True)
 
-    async def find_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> FoundSlice:
+    async def find_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> Page[int]:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. Raises BadRequest."""
-        _check_filter(wanted)
+        check_filter(wanted)
         before = read_cursor(cursor)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
-            return FoundSlice([number for number in found_one if number < before], None)
+            return Page(items=[number for number in found_one if number < before])
         async with self._database.connection() as connection:
-            listed = await _listed(connection, wanted)
+            listed = await listed_by(connection, wanted)
             if listed is None:
-                return FoundSlice([], None)
+                return Page(items=[])
             found, last = await store.find_slice(connection, listed, limit=slice_limit(limit), before=before)
-        return FoundSlice(found, show_cursor(last))
+        return Page(items=found, next=show_cursor(last))
 
     async def count(self, wanted: InstanceFilter) -> InstanceCount:
         """How many match. Raises BadRequest."""
-        _check_filter(wanted)
+        check_filter(wanted)
         if wanted.instance_key is not None:
             return InstanceCount(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
         async with self._database.connection() as connection:
-            listed = await _listed(connection, wanted)
+            listed = await listed_by(connection, wanted)
             found, exact = (0, True) if listed is None else await store.count(connection, listed, COUNT_MAX)
         return InstanceCount(count=found, exact=exact)
 
@@ -348,16 +331,15 @@ class Instances:
             if COPIES * size_bytes > hold.memory.max_bytes // 2 and len(found) > 1:
                 raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
 
-    async def list(self, wanted: InstanceFilter, page: int, page_size: int) -> InstancePage:
+    async def list(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[Instance]:
         """A page with all its variables at once. Raises as `find`, and Overloaded when they are too many bytes."""
         found = await self.find(wanted, page, page_size)
-        items = await self._read_at_once(found.ids)
-        return InstancePage(items=items, total=found.total, total_is_estimate=found.total_is_estimate)
+        return found.holding(await self._read_at_once(found.items))
 
-    async def list_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> InstanceSlice:
+    async def list_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> Page[Instance]:
         """A slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
         found = await self.find_slice(wanted, cursor, limit)
-        return InstanceSlice(items=await self._read_at_once(found.ids), next=found.next)
+        return found.holding(await self._read_at_once(found.items))
 
     async def _with_key(self, wanted: InstanceFilter, instance_key: str) -> builtins.list[int]:
         if wanted.definition_id is None:
@@ -370,35 +352,3 @@ class Instances:
             for view in await self.summarize([number])
             if wanted.status in (None, view.status) and wanted.business_key in (None, view.business_key)
         ]
-
-
-def _check_filter(wanted: InstanceFilter) -> None:
-    if wanted.status is not None and wanted.status not in STATUSES:
-        raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
-    for name, value in (("cause", wanted.cause), ("stepId", wanted.step_id)):
-        if value is not None and wanted.status != "FAILED":
-            raise BadRequest(f"{name}: needs the status FAILED")
-    for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
-        if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
-            raise BadRequest(f"{name}: needs a definitionId")
-    if wanted.business_key is not None and wanted.business_key_prefix is not None:
-        raise BadRequest("businessKeyPrefix: not together with businessKey")
-    more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
-            wanted.business_key_prefix)  # fmt: skip
-    if wanted.instance_key is not None and any(value is not None for value in more):
-        raise BadRequest("instanceKey: with definitionId, status and businessKey only")
-
-
-async def _listed(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
-    """What the store lists for a filter; None when there is no such definition."""
-    keys: Sequence[int] | None = None
-    if wanted.definition_id is not None:
-        version = wanted.definition_version
-        keys = await definition_store.keys_of(connection, wanted.definition_id, version)
-        if not keys:
-            return None
-    since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
-    until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
-    return store.Listed(
-        keys, wanted.status, wanted.business_key, since, until, wanted.cause, wanted.step_id, wanted.business_key_prefix
-    )

@@ -22,7 +22,6 @@ from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
 from penstock.engine.payload import check_text
 from penstock.engine.polls import MANY_TYPES, Polls
-from penstock.engine.vocabulary import DeadJobPage, DeadJobSlice
 from penstock.engine.waiters import Waiter
 from penstock.errors import (
     BadRequest,
@@ -52,6 +51,7 @@ from penstock.wire.model import (
     LostJob,
     PollRequest,
 )
+from penstock.wire.page import Page
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
@@ -202,7 +202,7 @@ class Jobs:
         """Give jobs back to the queue; no retry is spent. ``lease-lost`` for those the caller does not hold."""
         return await _each(requests, self._release_outcome)
 
-    async def failed(self, page: int, page_size: int, job_type: str | None = None) -> DeadJobPage:
+    async def failed(self, page: int, page_size: int, job_type: str | None = None) -> Page[FailedJob]:
         """Jobs that failed for good and failed their instance, newest first; of one type or of any."""
         page_size, offset = page_bounds(page, page_size)
         limit = self._settings.list_exact_total_limit
@@ -211,16 +211,16 @@ class Jobs:
                 connection, job_type, limit=page_size, offset=offset, count_max=limit + 1
             )
             items = await self._dead_jobs(connection, rows)
-        return DeadJobPage(items=items, page=page, page_size=page_size, total=total, total_is_estimate=total > limit)
+        return Page(items=items, page=page, page_size=page_size, total=total, total_is_estimate=total > limit)
 
-    async def failed_slice(self, cursor: str | None, limit: int, job_type: str | None = None) -> DeadJobSlice:
+    async def failed_slice(self, cursor: str | None, limit: int, job_type: str | None = None) -> Page[FailedJob]:
         """As `failed`, those after ``cursor``. Raises BadRequest."""
         limit = slice_limit(limit)
         before = read_cursor(cursor)
         async with self._database.connection() as connection:
             rows, _ = await store.failed_jobs(connection, job_type, limit=limit + 1, count_max=0, before=before)
             items = await self._dead_jobs(connection, rows[:limit])
-        return DeadJobSlice(items=items, next=show_cursor(rows[limit - 1].instance if len(rows) > limit else None))
+        return Page(items=items, next=show_cursor(rows[limit - 1].instance if len(rows) > limit else None))
 
     async def _dead_jobs(self, connection: TrioConnection, rows: Sequence[store.FailedJob]) -> list[FailedJob]:
         items: list[FailedJob] = []

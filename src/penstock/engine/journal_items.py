@@ -10,10 +10,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.core.state import InstanceStatus
-from penstock.store.journal import Held, JournalRecord, NewRecord, Placed
+from penstock.store.journal import Held, JournalRow, NewRecord, Placed
 
 __all__ = [
-    "AppendAnswer", "Extended", "Held", "JournalPage", "JournalRecord", "Mail", "Message", "NewRecord", "Placed",
+    "AppendAnswer", "Extended", "Held", "JournalPage", "JournalRow", "Mail", "Message", "NewRecord", "Placed",
     "RecordKind", "RunEnd", "Taken",
 ]  # fmt: skip
 
@@ -70,7 +70,7 @@ class JournalPage(NamedTuple):
     """Records in order of ``pos``. ``mail``: how many records of others the journal has up to here, as of this page;
     None when the run has ended. With ``more`` there is another page after the last record."""
 
-    records: list[JournalRecord]
+    records: list[JournalRow]
     mail: int | None
     more: bool
 

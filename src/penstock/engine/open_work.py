@@ -31,6 +31,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.open_work import ComingTimer, OpenJob, TimerKey
 from penstock.wire.model import JobRef
+from penstock.wire.page import Page
 
 KINDS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"boundary": (), "retry": (RETRY_TIMER,), "wait": (WAIT_TIMER, CONTINUE_TIMER), "wake": (WAKE_TIMER,)}
@@ -60,13 +61,6 @@ class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     retry_at: datetime | None = None
 
 
-class OpenJobSlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some open jobs. ``next`` is the cursor of those after them."""
-
-    items: list[OpenJobView]
-    next: str | None = None
-
-
 class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A timer to come: of a boundary event (``target`` is where it leads), a retry, a wait, or a run of code."""
 
@@ -78,13 +72,6 @@ class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     version: int
     target: str | None = None
     interrupting: bool = False
-
-
-class TimerSlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some timers, next first. ``next`` is the cursor of those after them; a page may be short before the last."""
-
-    items: list[TimerView]
-    next: str | None = None
 
 
 class UnlockBody(msgspec.Struct):
@@ -110,7 +97,7 @@ class OpenWork:
         self._leased: dict[int | None, _Kept] = {}
         self._walking = trio.Lock()
 
-    async def jobs(self, status: str, job_type: str | None, cursor: str | None, limit: int) -> OpenJobSlice:
+    async def jobs(self, status: str, job_type: str | None, cursor: str | None, limit: int) -> Page[OpenJobView]:
         """WAITING (of one job type, those first that are taken first), LOCKED (those first that are longest under way,
         the first `LEASED_MAX`) or BACKOFF (those first whose time comes first). Raises BadRequest, Unavailable."""
         limit = slice_limit(limit)
@@ -121,7 +108,7 @@ class OpenWork:
                     return await self._waiting(connection, job_type, number, cursor, limit)
                 case "LOCKED":
                     rows = await self._under_lease(connection, job_type, number)
-                    return OpenJobSlice([await self._view(connection, row) for row in rows[:limit]])
+                    return Page(items=[await self._view(connection, row) for row in rows[:limit]])
                 case "BACKOFF":
                     return await self._backing_off(connection, job_type, number, cursor, limit)
                 case _:
@@ -136,17 +123,17 @@ class OpenWork:
 
     async def _waiting(
         self, connection: TrioConnection, job_type: str | None, number: int | None, cursor: str | None, limit: int
-    ) -> OpenJobSlice:
+    ) -> Page[OpenJobView]:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
         after = read_numbers(cursor, digits=19, count=2) if cursor else (-1, 0)
         if number is None:
-            return OpenJobSlice([])
+            return Page(items=[])
         rows = await store.waiting(connection, number, (after[0], after[1]), limit + 1)
         more = len(rows) > limit
         rows = rows[:limit]
         items = [await self._view(connection, row) for row in rows]
-        return OpenJobSlice(items, f"{rows[-1].priority}-{rows[-1].place}" if more else None)
+        return Page(items=items, next=f"{rows[-1].priority}-{rows[-1].place}" if more else None)
 
     async def _under_lease(self, connection: TrioConnection, job_type: str | None, number: int | None) -> list[OpenJob]:
         if job_type is not None and number is None:
@@ -162,7 +149,7 @@ class OpenWork:
 
     async def _backing_off(
         self, connection: TrioConnection, job_type: str | None, number: int | None, cursor: str | None, limit: int
-    ) -> OpenJobSlice:
+    ) -> Page[OpenJobView]:
         rows, following = await self._timers(connection, KINDS["retry"], cursor, limit, job_type, number)
         items: list[OpenJobView] = []
         for row in rows:
@@ -171,9 +158,9 @@ class OpenWork:
             job = OpenJob(0, 0, row.token, row.instance, row.seq, row.step, row.attempt or 0, row.failures or 0,
                           row.since, None, None, row.definition)  # fmt: skip
             items.append(msgspec.structs.replace(await self._view(connection, job), retry_at=row.fire_at))
-        return OpenJobSlice(items, following)
+        return Page(items=items, next=following)
 
-    async def timers(self, kind: str | None, cursor: str | None, limit: int) -> TimerSlice:
+    async def timers(self, kind: str | None, cursor: str | None, limit: int) -> Page[TimerView]:
         """Those that fire next, of one kind or any. Raises BadRequest, Unavailable."""
         if kind is not None and kind not in KINDS:
             raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
@@ -183,7 +170,7 @@ class OpenWork:
                 connection, indexes, cursor, slice_limit(limit), boundary=kind in (None, "boundary")
             )
             views = [await self._timer(connection, row) for row in rows]
-        return TimerSlice([view for view in views if view is not None], following)
+        return Page(items=[view for view in views if view is not None], next=following)
 
     async def _timers(
         self,

@@ -16,13 +16,14 @@ import msgspec
 import trio
 
 from penstock.engine.activity import Activity, Depth
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.paging import CAUSE_MAX_CHARS
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.store import activity as store
 from penstock.store.database import Database
 from penstock.wire.model import Instance
+from penstock.wire.page import Page
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "15m": (900, 10),
@@ -119,13 +120,6 @@ class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
     engine: int
 
 
-class WorkerSlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some workers by name. ``next`` is the cursor of those after them."""
-
-    items: list[WorkerView]
-    next: str | None = None
-
-
 class EngineView(msgspec.Struct, frozen=True, rename="camel"):
     """An engine that lives, or did within a day."""
 
@@ -134,12 +128,6 @@ class EngineView(msgspec.Struct, frozen=True, rename="camel"):
     mode: str
     schema_version: int
     alive: bool
-
-
-class EngineList(msgspec.Struct, frozen=True):
-    """All engines on the database."""
-
-    items: list[EngineView]
 
 
 class _Kept(NamedTuple):
@@ -168,13 +156,13 @@ class Overview:
                 kept = self._kept[range_name] = _Kept(trio.current_time() + KEPT_S, answer)
             return kept.answer
 
-    async def workers(self, after: str | None, limit: int) -> WorkerSlice:
+    async def workers(self, after: str | None, limit: int) -> Page[WorkerView]:
         """By name, after a cursor."""
         limit = min(max(limit, 1), WORKERS_MAX)
         async with self._database.connection() as connection:
             found = await store.read_workers(connection, after or "", limit)
         items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
-        return WorkerSlice(items, items[-1].id if len(items) == limit else None)
+        return Page(items=items, next=items[-1].id if len(items) == limit else None)
 
     async def job_types(self) -> list[QueueRow]:
         """Those with jobs that wait or workers that poll, those first that wait longest."""
@@ -182,16 +170,14 @@ class Overview:
             workers = await store.read_worker_counts(connection)
         return self._queues(self._activity.depths[-1] if self._activity.depths else {}, workers, JOB_TYPES_MAX)
 
-    async def engines(self) -> EngineList:
+    async def engines(self) -> list[EngineView]:
         """By number."""
         async with self._database.connection() as connection:
             found = await store.read_engines(connection)
-        return EngineList(
-            [
-                EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
-                for row in found
-            ]
-        )
+        return [
+            EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
+            for row in found
+        ]
 
     def forget(self) -> None:
         """Read anew the next time."""
@@ -227,7 +213,7 @@ class Overview:
     async def _failures(self, since: datetime) -> list[Instance]:
         """Of the newest failed instances those that ended later."""
         found = await self._instances.find_slice(InstanceFilter(status="FAILED"), None, FAILURES_MAX)
-        summaries = await self._instances.summarize(found.ids)
+        summaries = await self._instances.summarize(found.items)
         return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
 
     def _queues(

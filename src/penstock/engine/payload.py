@@ -24,6 +24,7 @@ from penstock.core.strict_json import find_flaws
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.settings import Settings
 
+EMPTY_OBJECT: Final = b"{}"
 NUMBER_MAX_DIGITS: Final = 1_000
 """Of a whole number, and of each side of a decimal point."""
 EXPONENT_MAX: Final = 1_000

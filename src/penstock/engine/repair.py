@@ -17,8 +17,7 @@ from penstock.engine.instances import REASON_MAX_CHARS, Instances
 from penstock.engine.lanes.command import Command, WritesOnly
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import NAME_MAX_CHARS
-from penstock.engine.payload import PayloadLimits, check_text, check_variables
-from penstock.engine.vocabulary import EMPTY_OBJECT
+from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.errors import BadRequest, Conflict, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import audit, variables

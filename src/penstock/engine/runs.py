@@ -17,7 +17,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
-from penstock.engine.journal_items import JournalRecord, RecordKind
+from penstock.engine.journal_items import JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
@@ -27,7 +27,8 @@ from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import InstanceRow
-from penstock.wire.noun import Answer
+from penstock.wire.model import Branch, JournalRecord, RunTree
+from penstock.wire.page import Page
 
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
@@ -42,63 +43,6 @@ KINDS: Final = {
 _STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
 _LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
 """The last part of a path: an operation's index, or a child's place or key in its nursery."""
-
-
-class RecordView(Answer, frozen=True, kw_only=True):
-    """One record of a journal as clients see it. ``kind`` is a word: done, failed, clock, message …"""
-
-    pos: str
-    at: datetime
-    kind: str
-    path: str = ""
-    name: str | None = None
-    attempt: int | None = None
-    took_ms: int | None = None
-    payload: msgspec.Raw | None = None
-    codec: str | None = None  # of a payload that is no JSON; it is base64 text then
-
-
-class JournalSlice(Answer, frozen=True, kw_only=True):
-    """Some records, oldest first. ``next`` is the cursor of those after them; the last slice has none."""
-
-    items: list[RecordView]
-    next: str | None = None
-
-
-class BranchView(Answer, frozen=True, kw_only=True):
-    """An operation or branch of a run, by path, and what is below it.
-
-    ``status``: done, failed, stopped, running (a step), waiting (a sleep, a message), open (a nursery or branch).
-    """
-
-    path: str
-    status: str
-    name: str | None = None
-    kind: str | None = None
-    attempt: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    due_at: datetime | None = None
-    where: str | None = None  # file and line of the user's code
-    progress: Any = None  # what a step said of itself last
-    children: list[BranchView] | None = None
-
-
-class RunTree(Answer, frozen=True, kw_only=True):
-    """A run and its branches. ``waits_for``: what the whole run waits for, in words; ``view`` is what `set_view` set.
-
-    What is open is so as the executor last wrote it down: when it parked the run, and with heartbeats.
-    """
-
-    id: str
-    status: str
-    workflow: str
-    version: int
-    branches: list[BranchView]
-    view: Any = None
-    waits_for: str | None = None
-    as_of: datetime | None = None
-    mail: int = 0
 
 
 class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +109,9 @@ class Runs:
         audited = (by or "") if self._settings.audit_log_enabled else None
         await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited))
 
-    async def journal(self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX) -> JournalSlice:
+    async def journal(
+        self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX
+    ) -> Page[JournalRecord]:
         """Records after ``cursor``, oldest first; fewer where they are large. Raises NotFound, BadRequest."""
         after = _read_cursor(cursor)
         number = ids.read_instance(instance_id)
@@ -174,9 +120,7 @@ class Runs:
             await self._run(connection, number, instance_id)
             count = min(max(limit, 1), JOURNAL_PAGE_MAX)
             records, _, more = await store.read(connection, number, after, max_rows=count, max_bytes=JOURNAL_PAGE_BYTES)
-        return JournalSlice(
-            items=[_record_view(record) for record in records], next=f"{records[-1].pos:x}" if more else None
-        )
+        return Page(items=[_shown(record) for record in records], next=f"{records[-1].pos:x}" if more else None)
 
     async def tree(self, instance_id: str) -> RunTree:
         """The run's branches: what has ended from its journal, what is open as the executor last said."""
@@ -220,12 +164,12 @@ def _read_cursor(cursor: str | None) -> int:
         raise BadRequest("cursor: is none that this list gave as its next") from None
 
 
-def _record_view(record: JournalRecord) -> RecordView:
+def _shown(record: JournalRow) -> JournalRecord:
     payload, codec = record.payload, None
     if payload is not None and payload.startswith("~"):
         codec, _, text = payload[1:].partition(":")
         payload = msgspec.json.encode(text).decode()
-    return RecordView(
+    return JournalRecord(
         pos=f"{record.pos:x}",
         at=datetime.fromtimestamp(record.at, UTC),
         kind=KINDS.get(record.kind, str(record.kind)),
@@ -283,11 +227,11 @@ class _Node:
         self.fields: dict[str, Any] = {"path": path, "status": "ended"}
         self.children: list[_Node] = []
 
-    def view(self) -> BranchView:
-        return BranchView(**self.fields, children=[child.view() for child in self.children] or None)
+    def view(self) -> Branch:
+        return Branch(**self.fields, children=[child.view() for child in self.children])
 
 
-def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranch]) -> list[BranchView]:
+def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranch]) -> list[Branch]:
     """The tree by path. What is neither in the journal nor open is there for what is below it."""
     root = _Node("")
     nodes = {"": root}

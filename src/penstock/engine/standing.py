@@ -29,6 +29,7 @@ from penstock.store.database import Database
 from penstock.store.instances import HistoryEntry
 from penstock.store.standing import StandingTimer, StandingToken, Written
 from penstock.wire.model import Instance, StepExecution
+from penstock.wire.page import Page
 
 LOOKS_AT_ONCE: Final = 2
 SLICE_MAX: Final = 500
@@ -96,14 +97,6 @@ class ShownExecution(StepExecution, frozen=True, kw_only=True):
     output_bytes: int | None = None
 
 
-class HistorySlice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some executions, those that are open and then those that closed last first. ``next`` is the cursor of those
-    before them."""
-
-    items: list[ShownExecution]
-    next: str | None = None
-
-
 class VariablesAsOf(msgspec.Struct, frozen=True, rename="camel"):
     """An instance's variables after one of its executions; ``changed`` are those that it wrote, ``by`` is its step."""
 
@@ -157,7 +150,7 @@ class Standing:
             signals,
         )
 
-    async def history(self, id: str, cursor: str | None, limit: int, *, output: bool) -> HistorySlice:
+    async def history(self, id: str, cursor: str | None, limit: int, *, output: bool) -> Page[ShownExecution]:
         """A slice of the history, newest first. Raises NotFound, BadRequest, and Unavailable when the database is too
         busy."""
         number = ids.read_instance(id)
@@ -296,7 +289,7 @@ def _slice(
     opened: Sequence[HistoryEntry],
     closed: Sequence[tuple[HistoryEntry, Written]],
     limit: int,
-) -> HistorySlice:
+) -> Page[ShownExecution]:
     """Those that closed last first; an END after the step that led to it, so before it here."""
     rows = sorted([*opened, *(row for row, _ in closed)], key=lambda row: (row.seq, row.position or math.inf))
     wrote = {
@@ -319,7 +312,7 @@ def _slice(
     positions = [row.position for row, _ in closed if row.kind is not None and row.kind < 10]
     count = len(set(positions))
     last = min((position for position in positions if position is not None), default=None)
-    return HistorySlice(items, str(last) if count == limit and last is not None else None)
+    return Page(items=items, next=str(last) if count == limit and last is not None else None)
 
 
 def _output(written: Written | None) -> str | None:

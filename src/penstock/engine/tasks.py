@@ -17,9 +17,8 @@ from penstock.engine.lanes.command import IsCode, Settled, WritesOnly
 from penstock.engine.lanes.commands import TaskCommand
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import NAME_MAX_CHARS
-from penstock.engine.payload import check_text
+from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.runs import Runs
-from penstock.engine.vocabulary import EMPTY_OBJECT, raw
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
@@ -30,6 +29,7 @@ from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
 from penstock.store.vault import Vault
 from penstock.wire.model import KeptSignal, Signal, UserTaskCompletion
+from penstock.wire.noun import raw
 
 SIGNALS_MAX = 10_000
 """Signals that may be kept for one instance."""

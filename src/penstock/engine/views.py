@@ -11,10 +11,10 @@ from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
-from penstock.engine.vocabulary import raw
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.wire.model import Attempt, Instance, StepExecution
+from penstock.wire.noun import raw
 
 LEFT_OUT: Any = msgspec.UNSET
 """Variables of an instance whose answer has none."""

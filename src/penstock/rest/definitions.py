@@ -7,8 +7,8 @@ from quart import Response, request
 
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
+from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import NotFound, UnsupportedFormat
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_number, query_slice, query_text, respond
@@ -54,7 +54,7 @@ class DefinitionRoutes:
         return _document(await self._engine.definitions.get(path_text(id), int(number)))
 
 
-def _document(stored: StoredDefinition) -> Response:
+def _document(stored: LoadedDefinition) -> Response:
     """The definition as it was given, with its version: uploading it again gives the same version again."""
     content = stored.definition.content
     assert content.endswith("}")

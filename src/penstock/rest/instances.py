@@ -10,10 +10,10 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.instances import AUDIT_PAGE_MAX, FoundInstances, FoundSlice
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances import AUDIT_PAGE_MAX
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS
 from penstock.engine.repair import VariablesEdit
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, decoder, optional_decoder
@@ -22,6 +22,7 @@ from penstock.rest.operation import INTEGER, Parameter
 from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, query_time, respond
 from penstock.wire.model import Instance
 from penstock.wire.noun import text_bytes
+from penstock.wire.page import Page
 
 _TIME: Final = {"type": "string", "format": "date-time"}
 FILTER: Final = (
@@ -49,9 +50,6 @@ _read_edit = decoder(VariablesEdit)
 _encode = msgspec.json.Encoder().encode
 
 
-Found = FoundInstances | FoundSlice
-
-
 class InstanceRoutes:
     """Read, list, history, audit, cancel, retry, change variables."""
 
@@ -67,16 +65,16 @@ class InstanceRoutes:
             raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
         wanted = _filter()
         if (part := query_slice(request)) is not None:
-            found: Found = await self._instances.find_slice(wanted, *part)
+            found = await self._instances.find_slice(wanted, *part)
         else:
             page = query_number(request, "page"), query_number(request, "pageSize")
             found = await self._instances.find(wanted, *page)
         if view == VIEW_SUMMARY:
-            items = await self._instances.summarize(found.ids)
+            items = await self._instances.summarize(found.items)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
-        pieces = self._instances.read(found.ids)
+        pieces = self._instances.read(found.items)
         first: list[Instance] = await anext(pieces, list[Instance]())
-        if len(first) == len(found.ids):
+        if len(first) == len(found.items):
             await pieces.aclose()
             if _are_large(first):
                 await take_turn()
@@ -169,7 +167,7 @@ def _version() -> int | None:
 async def _stream(
     first: list[Instance],
     rest: AsyncGenerator[list[Instance]],
-    found: Found,
+    found: Page[int],
     lost: Callable[[], bool],
 ) -> AsyncGenerator[bytes]:
     """A list too large for one piece of memory: each piece has left before the next is read."""
@@ -202,8 +200,6 @@ def _items(piece: list[Instance], before: bytes) -> bytes:
     return before + data
 
 
-def _end_of_list(found: Found) -> bytes:
-    if isinstance(found, FoundSlice):
-        return b"}" if found.next is None else b',"next":%b}' % _encode(found.next)
-    estimate = b',"totalIsEstimate":true' if found.total_is_estimate else b""
-    return b',"total":%d%b}' % (found.total, estimate)
+def _end_of_list(found: Page[int]) -> bytes:
+    """What a page says beside its items."""
+    return _encode(found.holding([])).removeprefix(b'{"items":[]')

@@ -32,12 +32,6 @@ class SettingView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     secret: bool = False
 
 
-class SettingList(msgspec.Struct, frozen=True):
-    """All settings of the engine that answers."""
-
-    items: list[SettingView]
-
-
 class OpenWorkRoutes:
     """Look; and end a lease."""
 
@@ -62,7 +56,7 @@ class OpenWorkRoutes:
 
     async def settings(self) -> Response:
         """``GET /v1/settings``"""
-        return respond(Reply(200, _encode(SettingList(settings_of(self._engine.settings)))))
+        return respond(Reply(200, b'{"items":%b}' % _encode(settings_of(self._engine.settings))))
 
 
 def settings_of(settings: Settings) -> list[SettingView]:

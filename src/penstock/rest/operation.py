@@ -6,13 +6,14 @@ Knows no route and no class of routes. Must not do I/O.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
 from penstock.access.roles import Permission
 
 Schema = dict[str, Any]
+Kind = type[msgspec.Struct]
 STRING: Final[Schema] = {"type": "string"}
 INTEGER: Final[Schema] = {"type": "integer"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
@@ -24,17 +25,22 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def struct(kind: type[msgspec.Struct]) -> Schema:
+def name_of(kind: Kind) -> str:
+    """What the schema of a class is called: `InstancePage` of `Page[Instance]`."""
+    return "".join(part.__name__ for part in (*get_args(kind), get_origin(kind) or kind))
+
+
+def struct(kind: Kind) -> Schema:
     """The schema of a struct."""
-    return ref(kind.__name__)
+    return ref(name_of(kind))
 
 
-def either(*kinds: type[msgspec.Struct]) -> Schema:
-    """A page, or with `cursor` or `limit` a slice."""
+def either(*kinds: Kind) -> Schema:
+    """One of several structs."""
     return {"anyOf": [struct(kind) for kind in kinds]}
 
 
-def list_in(field: str, kind: type[msgspec.Struct] | str) -> Schema:
+def list_in(field: str, kind: Kind | str) -> Schema:
     """An object with one list."""
     items = ref(kind) if isinstance(kind, str) else struct(kind)
     return {

@@ -13,19 +13,9 @@ from typing import Final
 import msgspec
 
 from penstock.access.roles import Permission
-from penstock.engine.open_work import OpenJobSlice
+from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import VariablesEdit
-from penstock.engine.runs import BranchView, JournalSlice, RecordView, RunTree
-from penstock.engine.standing import HistorySlice
-from penstock.engine.vocabulary import (
-    AuditSlice,
-    DeadJobPage,
-    DeadJobSlice,
-    DefinitionPage,
-    DefinitionSlice,
-    InstancePage,
-    InstanceSlice,
-)
+from penstock.engine.standing import ShownExecution
 from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
@@ -37,6 +27,7 @@ from penstock.rest.operation import (
     INTEGER,
     STRING,
     VARIABLES,
+    Kind,
     Operation,
     Parameter,
     batch_in,
@@ -50,8 +41,11 @@ from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
+    AuditRecord,
+    Branch,
     Completion,
     DefinitionSummary,
+    FailedJob,
     Failure,
     Heartbeat,
     HeartbeatOutcome,
@@ -59,14 +53,17 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
+    JournalRecord,
     KeptSignal,
     Lease,
     LostJob,
     PollRequest,
+    RunTree,
     StartRequest,
     StartResult,
     StepExecution,
 )
+from penstock.wire.page import Page
 
 TAGS: Final[Mapping[str, str]] = {
     "definitions": "What workflows look like.",
@@ -137,12 +134,12 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
     "BeatOutcome": (HeartbeatOutcome, ("attempt",)),
 }
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
-KINDS: Final[Sequence[type[msgspec.Struct]]] = (
+KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
-    DefinitionSummary, DefinitionPage, DefinitionSlice, Instance, InstancePage, InstanceSlice, StepExecution,
-    AuditSlice, RecordView, JournalSlice, BranchView, RunTree, StartResult, Job, LostJob,
-    Lease, JobOutcome, HeartbeatOutcome, DeadJobPage, DeadJobSlice, KeptSignal, Readiness,
-    VariablesEdit, OpenJobSlice, *KINDS_FOR_PEOPLE,
+    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], StepExecution, Page[ShownExecution],
+    Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
+    Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
+    VariablesEdit, Page[OpenJobView], *KINDS_FOR_PEOPLE,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -158,7 +155,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/definitions", DefinitionRoutes.list, Permission.VIEW,
         "listDefinitions", "definitions", "List the latest versions",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
-        answer=either(DefinitionPage, DefinitionSlice), errors=(400,),
+        answer=struct(Page[DefinitionSummary]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
@@ -195,7 +192,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             ),
             *PAGE,
         ),
-        answer=either(InstancePage, InstanceSlice), errors=(400,),
+        answer=struct(Page[Instance]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
@@ -212,7 +209,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("limit", "query", "1 to 500, clamped; with `output` to 50.", INTEGER),
             Parameter("output", "query", "With what each execution wrote, up to 64 kB each.", BOOLEAN),
         ),
-        answer={"anyOf": [list_in("items", StepExecution), struct(HistorySlice)]}, errors=(400, 404, 503),
+        answer={"anyOf": [list_in("items", StepExecution), struct(Page[ShownExecution])]}, errors=(400, 404, 503),
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,
@@ -222,7 +219,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("after", "query", "How many records to leave out.", INTEGER),
             Parameter("cursor", "query", "In place of `after`: the `next` of the slice before."),
         ),
-        answer=struct(AuditSlice), errors=(400, 404),
+        answer=struct(Page[AuditRecord]), errors=(400, 404),
     ),
     Operation(
         "POST", "/v1/instances/{id}/cancel", InstanceRoutes.cancel, Permission.OPERATE,
@@ -252,12 +249,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("cursor", "query", "The `next` of the slice before."),
             Parameter("limit", "query", "1 to 1,000, clamped; by default 1,000.", INTEGER),
         ),
-        answer=struct(JournalSlice), errors=(400, 404, 409),
+        answer=struct(Page[JournalRecord]), errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/tree", RunRoutes.tree, Permission.VIEW,
         "getTree", "instances", "Read the tree of a run's branches (addition)",
-        "What has ended is as the journal says, what is open as the executor said last (`asOf`).",
+        "What has ended is as the journal says, what is open as the executor said last.",
         answer=struct(RunTree), errors=(404, 409),
     ),
     Operation(
@@ -322,13 +319,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "listJobs", "jobs", "List jobs by state (addition)",
         "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first "
         "that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes "
-        "first. These three take `cursor` and `limit` only, and answer `OpenJobSlice`.",
+        "first. These three take `cursor` and `limit` only, and answer `OpenJobViewPage`.",
         parameters=(
             Parameter("status", "query", "Which.", {"type": "string", "enum": list(JOB_STATUSES)}, required=True),
             Parameter("jobType", "query", "The whole name of a type."),
             *PAGE,
         ),
-        answer=either(DeadJobPage, DeadJobSlice, OpenJobSlice), errors=(400,),
+        answer=either(Page[FailedJob], Page[OpenJobView]), errors=(400,),
     ),
     # -- tasks
     Operation(

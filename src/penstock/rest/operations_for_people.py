@@ -5,35 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from penstock.access.roles import Permission
-from penstock.engine.bulk import BulkPreview, BulkRequest, BulkSlice, BulkStarted, BulkView
-from penstock.engine.definition_use import ImpactView, TokensView, VersionSlice
+from penstock.engine.bulk import BulkPreview, BulkRequest, BulkStarted, BulkView
+from penstock.engine.definition_use import ImpactView, TokensView, VersionView
 from penstock.engine.failures import FailureList
-from penstock.engine.inbox import TaskSlice, UserTask
-from penstock.engine.open_work import TimerSlice, UnlockBody
-from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerSlice
-from penstock.engine.standing import HistorySlice, InstanceState, VariablesAsOf
-from penstock.engine.vocabulary import InstanceCount
+from penstock.engine.inbox import UserTask
+from penstock.engine.instances import InstanceCount
+from penstock.engine.open_work import TimerView, UnlockBody
+from penstock.engine.overview import EngineView, OverviewView, QueueRow, WorkerView
+from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.me import Me, MeRoutes
-from penstock.rest.open_work import OpenWorkRoutes, SettingList
-from penstock.rest.operation import BOOLEAN, CONSOLE_HEADER, INTEGER, SLICE, Operation, Parameter, list_in, ref, struct
+from penstock.rest.open_work import OpenWorkRoutes, SettingView
+from penstock.rest.operation import (
+    BOOLEAN,
+    CONSOLE_HEADER,
+    INTEGER,
+    SLICE,
+    Kind,
+    Operation,
+    Parameter,
+    list_in,
+    ref,
+    struct,
+)
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
+from penstock.wire.page import Page
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
-KINDS_FOR_PEOPLE: Final[Sequence[type[msgspec.Struct]]] = (
-    Me, TaskSlice, UserTask, ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
-    WorkerSlice, EngineList, BulkRequest, BulkPreview, BulkStarted, BulkSlice, BulkView, TimerSlice, UnlockBody,
-    SettingList, VersionSlice, TokensView, ImpactView,
-    HistorySlice, InstanceState, InstanceCount, FailureList, Changes, VariablesAsOf,
+KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
+    Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
+    Page[WorkerView], EngineView, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
+    UnlockBody, SettingView, Page[VersionView], TokensView, ImpactView, InstanceState,
+    InstanceCount, FailureList, Changes, VariablesAsOf,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -47,7 +57,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
             *SLICE,
         ),
-        answer=struct(TaskSlice), errors=(400, 409),
+        answer=struct(Page[UserTask]), errors=(400, 409),
     ),
     Operation(
         "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
@@ -146,7 +156,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
         "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
-        answer=struct(BulkSlice), errors=(400,),
+        answer=struct(Page[BulkView]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
@@ -164,16 +174,17 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(WorkerSlice),
+        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(Page[WorkerView]),
     ),
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
-        "listEngines", "service", "List engines, those gone within a day, too (addition)", answer=struct(EngineList),
+        "listEngines", "service", "List engines, those gone within a day, too (addition)",
+        answer=list_in("items", EngineView),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
         "listVersions", "definitions", "List versions, newest first (addition)",
-        parameters=SLICE, answer=struct(VersionSlice), errors=(400, 404),
+        parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,
@@ -203,11 +214,11 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,
         "listTimers", "service", "List timers to come, next first (addition)",
         parameters=(Parameter("kind", "query", "`boundary`, `retry`, `wait` or `wake`."), *SLICE),
-        answer=struct(TimerSlice), errors=(400,),
+        answer=struct(Page[TimerView]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/settings", OpenWorkRoutes.settings, Permission.OPERATE,
         "listSettings", "service", "List the settings of the engine that answers (addition)",
-        "Of secrets only whether they are set.", answer=struct(SettingList),
+        "Of secrets only whether they are set.", answer=list_in("items", SettingView),
     ),
 )  # fmt: skip

@@ -6,12 +6,12 @@ A struct says what is sent; that an absent field may also be null is said once f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_origin
 
 import msgspec
 
 from penstock.core.definition import StepType
-from penstock.rest.operation import VARIABLES, Schema, ref
+from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
@@ -59,7 +59,12 @@ _FIELDS: Final[Mapping[str, Schema]] = {
 
 def component_schemas() -> dict[str, Schema]:
     """All schemas that the document refers to."""
-    _, components = msgspec.json.schema_components([*KINDS, ErrorObject], ref_template="#/components/schemas/{name}")
+    kinds: list[Kind] = [*KINDS, ErrorObject]
+    refs, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    for kind, schema in zip(kinds, refs, strict=True):
+        if get_origin(kind) is not None:  # of a page it has a name of its own
+            page = components[name_of(kind)] = components.pop(schema["$ref"].rpartition("/")[2])
+            page["title"] = name_of(kind)
     schemas = {name: _with_words(name, cast(Schema, schema)) for name, schema in components.items()}
     for name, (kind, elsewhere) in BODIES.items():
         made = schemas[kind.__name__]

@@ -19,8 +19,8 @@ from grpclib.const import Handler
 from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
 from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
-from penstock.engine.vocabulary import StoredDefinition
 from penstock.errors import BadRequest, TooManyRequests
 from penstock.offload import run_sized
 from penstock.rpc.methods import unary
@@ -74,7 +74,7 @@ class DefinitionCalls:
             some = await self._definitions.list_slice(keyword, *part)
             return m.ListDefinitionsResponse(await self._with_steps(some.items), next=some.next or "")
         page = await self._definitions.list(keyword, request.page, request.page_size)
-        return m.ListDefinitionsResponse(await self._with_steps(page.items), total=page.total)
+        return m.ListDefinitionsResponse(await self._with_steps(page.items), total=page.total or 0)
 
     async def _with_steps(self, items: Sequence[DefinitionSummary]) -> builtins.list[m.WorkflowDefinition]:
         found: builtins.list[m.WorkflowDefinition] = []
@@ -88,7 +88,7 @@ class DefinitionCalls:
         return found
 
 
-async def _message_of_soon(stored: StoredDefinition) -> m.WorkflowDefinition:
+async def _message_of_soon(stored: LoadedDefinition) -> m.WorkflowDefinition:
     """`message_of`, within the memory for answers, and away from the loop unless it is small."""
     size_bytes = len(stored.definition.content)
     await current_hold().reserve_soon(COPIES * size_bytes)
@@ -211,7 +211,7 @@ class _DefinitionText(msgspec.Struct, rename="camel"):
 _read_text = msgspec.json.Decoder(_DefinitionText, strict=True).decode
 
 
-def message_of(stored: StoredDefinition) -> m.WorkflowDefinition:
+def message_of(stored: LoadedDefinition) -> m.WorkflowDefinition:
     """A stored definition, with its steps and its version."""
     text = _read_text(stored.definition.content)
     return m.WorkflowDefinition(

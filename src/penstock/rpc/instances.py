@@ -7,8 +7,8 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
-from penstock.engine.vocabulary import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import unary
@@ -81,7 +81,7 @@ class InstanceCalls:
             found = await self._instances.list_slice(wanted, *part)
             return m.ListInstancesResponse(found.items, next=found.next or "")
         page = await self._instances.list(wanted, request.page, request.page_size)
-        return m.ListInstancesResponse(page.items, total=page.total)
+        return m.ListInstancesResponse(page.items, total=page.total or 0)
 
     async def complete_user_task(self, request: UserTaskCompletion, _call: object) -> m.CompleteUserTaskResponse:
         """The oldest open execution of that step."""

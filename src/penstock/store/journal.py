@@ -47,7 +47,7 @@ class NewRecord(NamedTuple):
     mark: str | None = None
 
 
-class JournalRecord(NamedTuple):
+class JournalRow(NamedTuple):
     """A row of a journal. ``at`` is in seconds since 1970."""
 
     pos: int
@@ -276,7 +276,7 @@ async def read(
     *,
     max_rows: int = PAGE_MAX_ROWS,
     max_bytes: int = PAGE_MAX_BYTES,
-) -> tuple[list[JournalRecord], int | None, bool]:
+) -> tuple[list[JournalRow], int | None, bool]:
     """Records beyond a position, how much others have written up to there (None: the run has ended), and whether there
     are more. Raises KeyMissing."""
     # the mail first: it may then tell of fewer records than are read, never of more
@@ -298,8 +298,8 @@ async def read(
     return found, marks[0][1] if marks else None, more
 
 
-def _record(row: Any, vault: Vault | None) -> JournalRecord:
-    record = JournalRecord(*row)
+def _record(row: Any, vault: Vault | None) -> JournalRow:
+    record = JournalRow(*row)
     if record.digest is not None and record.digest < 0:
         record = record._replace(digest=record.digest + _UNSIGNED)
     if vault is not None and record.payload is not None:

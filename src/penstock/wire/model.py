@@ -307,3 +307,54 @@ class DefinitionSummary(Answer, frozen=True):
     name: str
     uploaded_at: datetime | None = None
     description: str | None = None
+
+
+class JournalRecord(Answer, frozen=True):
+    """One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
+    failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
+    the payload is no JSON, but base64 text.
+    """
+
+    pos: str
+    at: datetime
+    kind: str
+    path: str = ""
+    name: str | None = None
+    attempt: int | None = None
+    took_ms: int | None = None
+    payload: Any = None
+    codec: str | None = None
+
+
+class Branch(Answer, frozen=True):
+    """An operation or branch of a run of code, by path, and what is below it. `status`: done, failed, stopped, running
+    (a step), waiting (a sleep, a message), open (a nursery or branch). `where` is a file and line of the user's
+    code, `progress` what a step said of itself last.
+    """
+
+    path: str
+    status: str
+    name: str | None = None
+    kind: str | None = None
+    attempt: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    where: str | None = None
+    progress: Any = None
+    children: list[Branch] = []  # noqa: RUF012 - msgspec makes a new one each time
+
+
+class RunTree(Answer, frozen=True):
+    """A run of code and its branches. `view` is what its body showed last, `waits_for` what it waits for, in words.
+    What is open is so as its executor last wrote it down: when it parked the run, and with heartbeats.
+    """
+
+    id: str
+    status: str
+    workflow: str
+    version: int
+    branches: list[Branch]
+    view: Any = None
+    waits_for: str | None = None
+    mail: int = 0

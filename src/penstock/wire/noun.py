@@ -56,6 +56,11 @@ class Request(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of what the engine is told. What is empty counts as not given."""
 
 
+def raw(value: Any) -> Any:
+    """``value`` (text or bytes of JSON) as it goes into an answer."""
+    return msgspec.Raw(value if isinstance(value, bytes) else str(value).encode())
+
+
 def text_bytes(text: Any) -> int:
     """The size of a JSON value that is held as text."""
     return 0 if text is None else memoryview(text).nbytes

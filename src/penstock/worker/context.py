@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import Unavailable
-from penstock.client.model import Variables
+from penstock.wire.noun import Variables
 from penstock.worker.held import JOB_LOG_FIELDS, HeldJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 

@@ -19,8 +19,8 @@ import msgspec
 
 from penstock.client.encoding import to_json_object
 from penstock.client.errors import BadRequest
-from penstock.client.model import Variables
 from penstock.wire.model import Job
+from penstock.wire.noun import Variables
 from penstock.worker.context import JobContext
 from penstock.worker.errors import NonRetryable
 from penstock.worker.process_pool import ProcessPool

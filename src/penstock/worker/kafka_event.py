@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.model import Variables
 from penstock.wire.codec import decode_message
 from penstock.wire.model import Job
+from penstock.wire.noun import Variables
 from penstock.wire.protobuf import DecodeError
 from penstock.wire.workflow_v1 import JobDispatchEvent
 

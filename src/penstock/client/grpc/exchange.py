@@ -17,7 +17,7 @@ from penstock.client.grpc import jobs
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
 from penstock.client.grpc.values import int32, json_text, only, struct_text, there
-from penstock.client.model import Page, StartResult
+from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
     CheckReady,
@@ -55,6 +55,7 @@ from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
 from penstock.wire.model import DefinitionSummary, Instance, StartRequest, StepExecution
+from penstock.wire.page import Page
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
-from penstock.engine.vocabulary import EMPTY_OBJECT
+from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings

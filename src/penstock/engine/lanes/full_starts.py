@@ -25,7 +25,6 @@ from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.views import view_instances
-from penstock.engine.vocabulary import raw
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.offload import run_sized
 from penstock.store import full_path as store
@@ -37,7 +36,7 @@ from penstock.store.statements import SQL, Statement
 from penstock.store.vault import KeyMissing
 from penstock.wire import model
 from penstock.wire.model import StartRequest
-from penstock.wire.noun import JsonText
+from penstock.wire.noun import JsonText, raw
 
 START_SCOPE: Final = "start"
 

@@ -16,7 +16,6 @@ from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.polls import Polls
-from penstock.engine.vocabulary import raw
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import instances as store
@@ -25,6 +24,7 @@ from penstock.store.database import LOCKED, Database, IdTaken
 from penstock.store.definitions import latest_keys
 from penstock.store.instances import FastStart
 from penstock.wire import model
+from penstock.wire.noun import raw
 
 
 class Starts:
