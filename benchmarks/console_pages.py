@@ -83,8 +83,8 @@ def listed(**wanted: Any) -> Ask:
 
     async def ask(engine: Engine) -> None:
         found = await engine.instances.find_slice(InstanceFilter(**wanted), None, LIMIT)
-        assert found.ids, "an empty list costs nothing"
-        await engine.instances.summarize(found.ids)
+        assert found.items, "an empty list costs nothing"
+        await engine.instances.summarize(found.items)
 
     return ask
 

@@ -42,7 +42,7 @@ async def count(driver: Driver, **wanted: Any) -> int:
     listed = await driver.engine.instances.find_slice(given, None, 100)
     paged = await driver.engine.instances.find(given, 0, 100)
     assert counted.exact
-    assert counted.count == len(listed.ids) == paged.total
+    assert counted.count == len(listed.items) == paged.total
     return counted.count
 
 
@@ -123,7 +123,7 @@ async def test_failures_are_grouped_by_cause(driver: Driver) -> None:
 
 async def test_a_retry_takes_a_failure_from_its_cause(driver: Driver) -> None:
     failed = InstanceFilter(status="FAILED", cause=REASONS[2])
-    (number,) = (await driver.engine.instances.find_slice(failed, None, 10)).ids
+    (number,) = (await driver.engine.instances.find_slice(failed, None, 10)).items
     await driver.retry(f"{number:x}")
     assert (await driver.engine.instances.count(failed)).count == 0
     await driver.fail(await driver.one("a"), REASONS[2], retryable=False)

@@ -141,7 +141,7 @@ async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) ->
     view = await driver.engine.overview.read("15m")
     assert [one.text for one in view.attention] == ["Engine 7 went away without a word"]
     assert view.engines == 1
-    engines = (await driver.engine.overview.engines()).items
+    engines = await driver.engine.overview.engines()
     assert [(one.number, one.alive) for one in engines] == [(7, False), (9, True)]
 
 

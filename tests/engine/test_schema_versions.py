@@ -71,12 +71,6 @@ async def test_an_upgraded_database_equals_a_new_one(old_dsn: str, database_dsn:
     assert await upgrade(old_dsn) == SCHEMA_VERSION  # nothing to do
 
 
-def test_each_earlier_version_has_left_a_database() -> None:
-    """Made before the next one: `python -m tests.store.populate`."""
-    assert [*range(2, max(KEPT) + 1)] == KEPT[1:]
-    assert max(KEPT) >= 9
-
-
 @pytest.mark.parametrize("version", OLDER)
 async def test_a_database_of_any_version_becomes_a_new_one(
     postgres_server: Server, database_dsn: str, version: int

@@ -1,7 +1,7 @@
 """What an engine leaves in its database, with work in every state: kept for each version of the schema.
 
 ``python -m tests.store.populate`` writes `versions/N.sql.gz`, N being the version of now: schema.sql and the rows. To
-be run before version N + 1 is made; `tests/engine/test_schema_versions.py` upgrades all of them. Each of 3 to 9 was
+be run before version N + 1 is made; `tests/engine/test_schema_versions.py` upgrades all of them. Each from 3 on was
 made by the engine of the last commit with that version. 2 was completed after 3 had come: it is 3 without its one
 table.
 """
@@ -16,11 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psycopg
 import trio
 
 from penstock.engine.bulk import BulkFilter, BulkRequest
 from penstock.engine.engine import Engine
+from penstock.engine.repair import VariablesEdit
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.database import Database
@@ -104,7 +106,7 @@ async def populate(driver: Driver) -> None:
     for step_id in ("task", "dead"):
         await driver.finish_task(found["ended"], step_id)
     _dispatch(driver)
-    await _populate_additions(driver)
+    await _populate_additions(driver, found["waiting"])
 
 
 def _dispatch(driver: Driver) -> None:
@@ -117,12 +119,18 @@ def _dispatch(driver: Driver) -> None:
     driver.rows("DELETE FROM ready WHERE token_id = %s RETURNING 1", token)
 
 
-async def _populate_additions(driver: Driver) -> None:
+async def _populate_additions(driver: Driver, waiting: str) -> None:
     """What versions after the first brought."""
     driver.rows(
         "INSERT INTO api_token (id, name, digest, roles, created_at, created_by) VALUES"
         " ('1a2b', 'deploy', decode(repeat('ab', 32), 'hex'), 'operator', penstock_now(), 'penstock token') RETURNING 1"
     )
+    driver.rows(
+        "INSERT INTO session VALUES (decode(repeat('cd', 32), 'hex'), '3c4d', 'ada', 'oidc:ada', '{view}', NULL,"
+        " penstock_now(), penstock_now() + interval '8 hours') RETURNING 1"
+    )
+    edit = VariablesEdit(set=msgspec.Raw(b'{"edited": true}'), remove=["from"], note="by hand")
+    await driver.engine.repair.edit_variables(waiting, edit)
     held = (await runs.begin(driver, id="held-run")).held
     await runs.append(driver, held, runs.done("/1"), runs.done("/2", '{"n": 7}'))
     other = (await runs.begin(driver, id="done-run")).held
