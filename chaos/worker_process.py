@@ -22,11 +22,7 @@ from chaos.journal import Journal
 from chaos.workflows import WORKFLOWS
 from penstock.client import Client
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, Unavailable
-from penstock.wire.model import Completion
-from penstock.wire.model import Failure
-from penstock.wire.model import Job
-from penstock.wire.model import JobOutcome
-from penstock.wire.model import JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
 from penstock.worker import Worker
 from penstock.worker.context import JobContext
 
