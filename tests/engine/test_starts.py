@@ -146,7 +146,7 @@ async def test_lists_filter_and_count(driver: Driver) -> None:
     done = await driver.start("linear")
     await driver.complete(await driver.one("work"))
 
-    async def ids(page: int = 0, page_size: int = 0, **fields: str) -> list[str]:
+    async def ids(page: int = 0, page_size: int = 0, **fields: Any) -> list[str]:
         found = await driver.engine.instances.list(InstanceFilter(**fields), page, page_size)
         assert found.total == len(found.items) or page_size
         return [item.id for item in found.items]

@@ -85,7 +85,8 @@ class Fleet:
         """A worker that reports to this engine."""
         async with self.client(engine) as client:
             connect = KafkaWork.connect(client, [bootstrap or self.bootstrap], options=options)
-            worker = Worker(connect, **({"concurrency": 50} | more))
+            settings: dict[str, Any] = {"concurrency": 50, **more}
+            worker = Worker(connect, **settings)
 
             @worker.handler(self.job_type)
             async def handle(context: JobContext) -> dict[str, str]:
