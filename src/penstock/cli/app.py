@@ -13,7 +13,7 @@ import typer
 from penstock.cli import definitions, instances, jobs, sessions, tokens
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption, print_json, print_table
 
 app = typer.Typer(
     name="penstock",
@@ -89,6 +89,24 @@ def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_lev
     from penstock.runtime.migrate import run
 
     raise typer.Exit(run(settings))
+
+
+@app.command()
+def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+    """Look at settings, database, engines and broker, and say what to do about what is not well; changes nothing.
+
+    Engines may run meanwhile. Exit code 1 when there is a problem, 0 when there is advice at most.
+    """
+    settings = read_settings(config, data_dir=data_dir, log_level="error")
+    from penstock.runtime.doctor import Verdict, examine
+
+    findings = examine(settings)
+    if as_json:
+        print_json(findings)
+    else:
+        rows = [(each.verdict, each.subject, each.found, each.todo) for each in findings]
+        print_table(("", "about", "found", "to do"), rows)
+    raise typer.Exit(any(each.verdict is Verdict.PROBLEM for each in findings))
 
 
 @app.command()

@@ -33,7 +33,7 @@ def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[
     """Run ``act`` on a connection to the database, brought to this version's schema."""
 
     async def run() -> T:
-        async with _dsn(settings) as dsn:
+        async with database_of(settings) as dsn:
             connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
             try:
                 await ensure_schema(connection)
@@ -45,7 +45,7 @@ def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[
 
 
 @asynccontextmanager
-async def _dsn(settings: Settings) -> AsyncGenerator[str]:
+async def database_of(settings: Settings) -> AsyncGenerator[str]:
     """The database: a server of ours, the one that an engine runs on our data directory, or one that we start."""
     if settings.postgres_dsn is not None:
         yield settings.postgres_dsn.reveal()

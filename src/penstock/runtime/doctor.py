@@ -1,0 +1,274 @@
+"""`penstock doctor`: looks at settings, database, engines and broker, and says what to do. Changes nothing.
+
+Each check is a function from what was read to findings; what can't be read is a finding, not an end of the others.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+import trio
+
+from penstock.runtime.operator import database_of
+from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
+from penstock.store import checkup
+from penstock.store.activity import KnownEngine, read_engines
+from penstock.store.connection import TrioConnection
+from penstock.store.database import DatabaseError, first_line, with_defaults
+from penstock.store.placement import placed
+from penstock.store.pooler import TransactionPooling, refuse_transaction_pooling
+from penstock.store.schema import SCHEMA_VERSION
+
+CONNECT_TIMEOUT_S: Final = 10.0
+BROKER_TIMEOUT_S: Final = 5.0
+SERVER_MIN_VERSION: Final = 150_000
+CLOCK_MAX_DIFFERENCE_S: Final = 1.0
+TRANSACTION_MAX_S: Final = 60.0
+SLOT_MAX_TRANSACTIONS: Final = 1_000_000
+DEAD_ROWS_MIN: Final = 100_000
+DEAD_PER_ALIVE: Final = 5
+WRAPAROUND_AGE: Final = 1_200_000_000
+FREE_DISK_MIN_BYTES: Final = 2_000_000_000
+BLOCK_BYTES: Final = 8_192
+SHARED_BUFFERS_MIN_BYTES: Final = 256 * 1024 * 1024
+WAL_MIN_MB: Final = 2_048
+"""`max_wal_size` is in MB."""
+HOT_TABLES: Final = ("token", "ready", "timer", "parked", "open_task", "dispatch_outbox")
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    ADVICE = "advice"
+    PROBLEM = "problem"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one look found. ``todo`` is empty where all is well."""
+
+    verdict: Verdict
+    subject: str
+    found: str
+    todo: str = ""
+
+
+def ok(subject: str, found: str) -> Finding:
+    return Finding(Verdict.OK, subject, found)
+
+
+def advice(subject: str, found: str, todo: str) -> Finding:
+    return Finding(Verdict.ADVICE, subject, found, todo)
+
+
+def problem(subject: str, found: str, todo: str) -> Finding:
+    return Finding(Verdict.PROBLEM, subject, found, todo)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All findings, in the order in which they are to be mended. Starts the embedded PostgreSQL if it does not run."""
+    return trio.run(_examine, settings, strict_exception_groups=True)
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    findings = [*check_environment()]
+    try:
+        async with database_of(settings) as dsn:
+            findings += await _examine_database(settings, dsn)
+    except (DatabaseError, OSError, trio.TooSlowError) as error:
+        findings.append(problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn"))
+    findings += check_disk(settings)
+    if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
+        findings += [await _check_broker(address) for address in settings.kafka_seed_brokers]
+    return findings
+
+
+async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
+    with trio.fail_after(CONNECT_TIMEOUT_S):
+        dsn = with_defaults(await placed(dsn, settings.db_schema))
+        connection = await TrioConnection.connect(dsn)
+    try:
+        before = time.time()
+        server = await checkup.server(connection)
+        findings = [*check_server(server), check_clock(server.time_s, (before + time.time()) / 2)]
+        findings += check_connections(server, settings)
+        findings.append(await _check_pooler(connection, dsn))
+        version = await checkup.schema_version(connection)
+        findings.append(check_schema(version))
+        findings += check_holdups(await checkup.holdups(connection))
+        if version is not None:
+            tables = await checkup.tables(connection)
+            findings += check_rights(tables, may_create=await checkup.may_create(connection))
+            findings += check_bloat(tables)
+            findings += check_indexes(await checkup.invalid_indexes(connection))
+            findings += check_logs(await checkup.logs(connection))
+            findings += check_engines(await read_engines(connection), settings)
+        return findings
+    finally:
+        connection.close_nowait()
+
+
+def check_environment() -> Iterator[Finding]:
+    for name, nearest in unknown_environment().items():
+        yield advice("settings", f"{name} means nothing to the engine{did_you_mean(nearest)}", "unset or rename it")
+
+
+def check_server(server: checkup.Server) -> Iterator[Finding]:
+    if server.version_number < SERVER_MIN_VERSION:
+        yield problem("database", f"PostgreSQL {server.version}", "upgrade to 15 or newer")
+    elif server.encoding != "UTF8":
+        yield problem("database", f"the encoding is {server.encoding}", "make a database with ENCODING 'UTF8'")
+    elif server.in_recovery:
+        yield problem(
+            "database", "a standby, which takes no writes", "name the primary, or target_session_attrs=read-write"
+        )
+    else:
+        yield ok("database", f"PostgreSQL {server.version}")
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if server.settings[name] == "off":
+            yield problem("durability", f"{name} is off", "switch it on: a crash loses or breaks what was answered")
+    if server.settings["synchronous_standby_names"] and not server.synchronous_standbys:
+        yield problem(
+            "durability", "no synchronous standby is there", "bring it back: no commit is answered until then"
+        )
+    if server.settings["autovacuum"] == "off":
+        yield problem("autovacuum", "off", "switch it on: token and ready live on it")
+    if server.oldest_transaction_age > WRAPAROUND_AGE:
+        found = f"the oldest transaction id is {server.oldest_transaction_age:,} back"
+        yield problem("autovacuum", found, "VACUUM (FREEZE) now: at 2,000,000,000 the database takes no writes")
+    if int(server.settings["shared_buffers"]) * BLOCK_BYTES < SHARED_BUFFERS_MIN_BYTES:
+        yield advice("memory", "shared_buffers is below 256 MB", "give it 25 % of the machine's memory")
+    if int(server.settings["max_wal_size"]) < WAL_MIN_MB:
+        found = f"max_wal_size is {server.settings['max_wal_size']} MB"
+        yield advice("checkpoints", found, "4GB, with checkpoint_timeout = 15min: page images are most of the WAL")
+    if server.settings["client_connection_check_interval"] == "0":
+        found = "client_connection_check_interval is 0"
+        yield advice("sessions", found, "5s: a statement whose engine was killed ends soon, and with it its locks")
+
+
+def check_clock(theirs_s: float, ours_s: float) -> Finding:
+    found = f"this machine and the database differ by {abs(theirs_s - ours_s):.1f} s"
+    if abs(theirs_s - ours_s) > CLOCK_MAX_DIFFERENCE_S:
+        return advice("clock", found, "run NTP on both: ids carry the engine's time, leases go by the database's")
+    return ok("clock", found)
+
+
+def check_connections(server: checkup.Server, settings: Settings) -> Iterator[Finding]:
+    free = int(server.settings["max_connections"]) - int(server.settings["superuser_reserved_connections"])
+    each = settings.db_max_conns + 2  # its wake-ups, and in Kafka mode the election of the relay
+    needed = settings.processes * each
+    found = f"{server.sessions} of {free} in use, an engine with these settings takes up to {needed}"
+    if needed > free:
+        yield problem("connections", found, "raise max_connections, or lower db_max_conns or processes")
+    elif server.sessions + needed > free:
+        yield advice("connections", found, "enough only if its engines run already; raise max_connections")
+    else:
+        yield ok("connections", found)
+
+
+async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:
+    try:
+        with trio.fail_after(CONNECT_TIMEOUT_S):
+            await refuse_transaction_pooling(connection, dsn)
+    except TransactionPooling as error:
+        return problem("pooler", str(error), "pool_mode = session, or connect directly")
+    return ok("pooler", "none, or one by session")
+
+
+def check_schema(version: int | None) -> Finding:
+    if version is None:
+        return advice("schema", "no tables of Penstock's", "penstock migrate, or start an engine that may make them")
+    if version < SCHEMA_VERSION:
+        found = f"version {version}; this penstock needs {SCHEMA_VERSION}"
+        return advice("schema", found, "penstock migrate; engines of both versions may run meanwhile")
+    if version > SCHEMA_VERSION:
+        return problem("schema", f"version {version}; this penstock knows {SCHEMA_VERSION}", "use a newer penstock")
+    return ok("schema", f"version {version}")
+
+
+def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[Finding]:
+    for each in holdups:
+        if each.age_s is not None and each.age_s > TRANSACTION_MAX_S:
+            found = f"{each.what} is open for {each.age_s:.0f} s"
+            yield advice("transactions", found, "end it: claims get slower for as long as it keeps dead rows alive")
+        elif each.age_transactions is not None and each.age_transactions > SLOT_MAX_TRANSACTIONS:
+            found = f"{each.what} is {each.age_transactions:,} transactions behind"
+            yield advice("transactions", found, "bring its reader back, or pg_drop_replication_slot")
+
+
+def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[Finding]:
+    if locked := [table.name for table in tables if not table.may_write]:
+        yield problem("rights", f"no right to read and write {_names(locked)}", "GRANT them to the engine's account")
+    foreign = [table.name for table in tables if not table.owned]
+    if foreign or not may_create:
+        found = "the engine's account can't make partitions" + (f": others own {_names(foreign)}" if foreign else "")
+        yield advice("rights", found, "run `penstock migrate` daily with an account that may, or make it the owner")
+    elif not locked:
+        yield ok("rights", "tables can be read, written and made")
+
+
+def check_bloat(tables: list[checkup.Table]) -> Iterator[Finding]:
+    for table in tables:
+        hot = table.name in HOT_TABLES
+        if hot and table.dead_rows > max(DEAD_ROWS_MIN, DEAD_PER_ALIVE * table.alive_rows):
+            found = f"{table.name} has {table.dead_rows:,} dead rows for {table.alive_rows:,} ({table.size_bytes:,} B)"
+            yield advice("bloat", found, f"look for old transactions, then VACUUM {table.name}")
+
+
+def check_indexes(invalid: list[str]) -> Iterator[Finding]:
+    for name in invalid:
+        yield problem("indexes", f"{name} is not valid: its build was cut off", f"REINDEX INDEX CONCURRENTLY {name}")
+
+
+def check_logs(logs: list[checkup.Log]) -> Iterator[Finding]:
+    for log in logs:
+        if log.made_for_s is None or log.made_for_s <= 0:
+            found = f"{log.parent} has no partition for today"
+            yield advice("partitions", found, "penstock migrate, or start an engine: its rows are never dropped else")
+        if log.outside:
+            found = f"{log.parent}_other holds rows"
+            yield advice("partitions", found, "they are never dropped; docs/operations.md, How long things are kept")
+
+
+def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Finding]:
+    alive = [each for each in engines if each.left_s > 0]
+    yield ok("engines", f"{len(alive)} live" + "".join(f", {each.description}" for each in alive))
+    for each in alive:
+        if each.dispatch_mode != settings.dispatch_mode:
+            found = f"{each.description} dispatches by {each.dispatch_mode}, these settings by {settings.dispatch_mode}"
+            yield problem("engines", found, "give all the same dispatch_mode: such an engine would not start")
+        if each.schema_version < SCHEMA_VERSION:
+            found = f"{each.description} knows schema version {each.schema_version} only"
+            yield advice("engines", found, "restart it with this version when the upgrade is done")
+
+
+def check_disk(settings: Settings) -> Iterator[Finding]:
+    if not settings.embedded or settings.data_path is None:
+        return
+    free = shutil.disk_usage(settings.data_path if settings.data_path.exists() else settings.data_path.anchor).free
+    found = f"{free / 1e9:.1f} GB are free at {settings.data_path}"
+    if free < FREE_DISK_MIN_BYTES:
+        yield problem("disk", found, "make room: a full disk stops the database")
+    else:
+        yield ok("disk", found)
+
+
+async def _check_broker(address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    try:
+        with trio.fail_after(BROKER_TIMEOUT_S):
+            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+            await stream.aclose()
+    except (OSError, trio.TooSlowError) as error:
+        return problem("broker", f"{address}: {str(error) or 'no answer'}", "start it, or mend kafka_seed_brokers")
+    return ok("broker", f"{address} takes connections")
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+__all__ = ["Finding", "Verdict", "examine"]

@@ -1,0 +1,190 @@
+"""`penstock doctor`: each look at what is well and what is not, and all of them at a real database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+from penstock.http import reserved_ports
+from penstock.runtime import doctor
+from penstock.runtime.doctor import Finding, Verdict
+from penstock.settings import Settings
+from penstock.store.activity import KnownEngine
+from penstock.store.checkup import Holdup, Log, Server, Table
+from penstock.store.schema import SCHEMA_VERSION
+from penstock.testing.postgres import Server as PostgresServer
+from penstock.testing.postgres import apply_schema
+
+PROBLEM, ADVICE, OK = Verdict.PROBLEM, Verdict.ADVICE, Verdict.OK
+GOOD = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "autovacuum": "on",
+    "max_connections": "100",
+    "superuser_reserved_connections": "3",
+    "shared_buffers": "65536",
+    "max_wal_size": "4096",
+    "client_connection_check_interval": "5000",
+    "synchronous_standby_names": "",
+}
+
+
+def server(*, settings: dict[str, str] | None = None, **changes: Any) -> Server:
+    plain = Server(180_000, "18.0", "UTF8", False, 0.0, GOOD | (settings or {}), 5, 0, 1_000)
+    return plain._replace(**changes)
+
+
+def verdicts(findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
+    return [(each.verdict, each.subject) for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        (server(), []),
+        (server(version_number=140_009), [(PROBLEM, "database")]),
+        (server(encoding="LATIN1"), [(PROBLEM, "database")]),
+        (server(in_recovery=True), [(PROBLEM, "database")]),
+        (server(settings={"fsync": "off"}), [(PROBLEM, "durability")]),
+        (server(settings={"synchronous_commit": "off"}), [(PROBLEM, "durability")]),
+        (server(settings={"synchronous_standby_names": "a"}), [(PROBLEM, "durability")]),
+        (server(settings={"synchronous_standby_names": "a"}, synchronous_standbys=1), []),
+        (server(settings={"autovacuum": "off"}), [(PROBLEM, "autovacuum")]),
+        (server(oldest_transaction_age=1_500_000_000), [(PROBLEM, "autovacuum")]),
+        (server(settings={"shared_buffers": "16384"}), [(ADVICE, "memory")]),
+        (server(settings={"max_wal_size": "1024"}), [(ADVICE, "checkpoints")]),
+        (server(settings={"client_connection_check_interval": "0"}), [(ADVICE, "sessions")]),
+    ],
+)
+def test_what_a_server_lacks_is_told(changed: Server, found: list[tuple[Verdict, str]]) -> None:
+    told = verdicts(doctor.check_server(changed))
+    assert [each for each in told if each != (OK, "database")] == found
+    assert ((OK, "database") in told) == ((PROBLEM, "database") not in told)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "settings", "verdict"),
+    [
+        (5, Settings(), OK),
+        (90, Settings(), ADVICE),
+        (5, Settings(processes=9), PROBLEM),
+    ],
+)
+def test_connections_are_counted_against_the_settings(sessions: int, settings: Settings, verdict: Verdict) -> None:
+    assert verdicts(doctor.check_connections(server(sessions=sessions), settings)) == [(verdict, "connections")]
+
+
+def test_clocks_that_differ_are_told() -> None:
+    assert doctor.check_clock(100.0, 100.4).verdict is OK
+    assert doctor.check_clock(100.0, 102.0).verdict is ADVICE
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [(None, ADVICE), (SCHEMA_VERSION - 1, ADVICE), (SCHEMA_VERSION, OK), (SCHEMA_VERSION + 1, PROBLEM)],
+)
+def test_schema_versions_are_judged(version: int | None, verdict: Verdict) -> None:
+    assert doctor.check_schema(version).verdict is verdict
+
+
+def test_what_keeps_dead_rows_alive_is_named() -> None:
+    young, old = Holdup("transaction of a", 5.0, None), Holdup("transaction of b", 500.0, None)
+    slots = [Holdup("replication slot s", None, 10), Holdup("replication slot t", None, 9_000_000)]
+    found = [each.found for each in doctor.check_holdups([young, old, *slots])]
+    assert found == ["transaction of b is open for 500 s", "replication slot t is 9,000,000 transactions behind"]
+
+
+def table(name: str = "token", **changes: Any) -> Table:
+    return Table(name, True, True, 10, 0, 8_192)._replace(**changes)
+
+
+def test_rights_that_lack_are_named() -> None:
+    tables = [table("audit", owned=False), table("token", may_write=False)]
+    assert verdicts(doctor.check_rights([table()], may_create=True)) == [(OK, "rights")]
+    assert verdicts(doctor.check_rights(tables, may_create=True)) == [(PROBLEM, "rights"), (ADVICE, "rights")]
+    assert verdicts(doctor.check_rights([table()], may_create=False)) == [(ADVICE, "rights")]
+
+
+def test_bloat_is_told_of_hot_tables() -> None:
+    swollen = table("ready", dead_rows=3_000_000)
+    tables = [table(), table(dead_rows=90_000), table("history", dead_rows=9_000_000), swollen]
+    assert verdicts(doctor.check_bloat(tables)) == [(ADVICE, "bloat")]
+
+
+def test_partitions_are_looked_at() -> None:
+    logs = [Log("history", None, False), Log("journal", 86_400.0, True), Log("audit", 86_400.0, False)]
+    assert [each.found for each in doctor.check_logs(logs)] == [
+        "history has no partition for today",
+        "journal_other holds rows",
+    ]
+
+
+def test_engines_that_disagree_are_named() -> None:
+    alive = KnownEngine(1, "polling", "a", SCHEMA_VERSION, 9.0)
+    others = [
+        KnownEngine(2, "kafka_outbox", "b", SCHEMA_VERSION, 9.0),
+        KnownEngine(3, "polling", "c", SCHEMA_VERSION - 1, 9.0),
+        KnownEngine(4, "kafka_outbox", "gone", SCHEMA_VERSION, -9.0),
+    ]
+    found = list(doctor.check_engines([alive, *others], Settings()))
+    assert verdicts(found) == [(OK, "engines"), (PROBLEM, "engines"), (ADVICE, "engines")]
+    assert found[0].found == "3 live, a, b, c"
+
+
+def run(dsn: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, str]]]:
+    made = CliRunner().invoke(app, ["doctor", "--json", *arguments], env={"WE_POSTGRES_DSN": dsn, **environment})
+    return made.exit_code, json.loads(made.stdout)
+
+
+def test_a_database_is_examined_and_not_changed(postgres_server: PostgresServer) -> None:
+    with postgres_server.database() as dsn:
+        code, found = run(dsn)
+        schema = next(each for each in found if each["subject"] == "schema")
+        assert (schema["verdict"], "no tables" in schema["found"]) == ("advice", True)
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT to_regclass('penstock.token') IS NULL").fetchone() == (True,)
+    # whatever the settings of the test's server are, they are no problem of this test
+    assert code == int(any(each["verdict"] == "problem" for each in found))
+
+
+def test_a_cut_off_index_and_old_locks_are_found(postgres_server: PostgresServer) -> None:
+    with postgres_server.database(apply_schema) as dsn, psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'timer_due'::regclass")
+        code, found = run(dsn)
+        assert code == 1
+        told = {(each["subject"], each["verdict"]): each for each in found}
+        assert told["indexes", "problem"]["todo"] == "REINDEX INDEX CONCURRENTLY timer_due"
+        assert told["schema", "ok"]["found"] == f"version {SCHEMA_VERSION}"
+        assert told["rights", "ok"]
+        assert told["pooler", "ok"]
+        assert told["engines", "ok"]["found"] == "0 live"
+        admin.execute("REINDEX INDEX timer_due")
+        _, again = run(dsn)
+        assert not [each for each in again if each["subject"] == "indexes"]
+
+
+def test_what_is_away_is_a_finding() -> None:
+    with reserved_ports(2) as (database, broker):
+        code, found = run(
+            f"postgresql://nobody@127.0.0.1:{database}/none",
+            WE_DISPATCH_MODE="kafka_outbox",
+            WE_KAFKA_SEED_BROKERS=f"127.0.0.1:{broker}",
+        )
+    assert code == 1
+    assert [(each["subject"], each["verdict"]) for each in found] == [("database", "problem"), ("broker", "problem")]
+
+
+def test_a_table_is_printed_for_people(postgres_server: PostgresServer) -> None:
+    with postgres_server.database(apply_schema) as dsn:
+        made = CliRunner().invoke(app, ["doctor"], env={"WE_POSTGRES_DSN": dsn, "WE_REST_PROT": "1"})
+    lines = made.stdout.splitlines()
+    assert lines[0].split() == ["about", "found", "to", "do"]
+    assert lines[1].split()[:2] == ["advice", "settings"]
+    assert "(did you mean WE_REST_PORT?)" in lines[1]
