@@ -84,6 +84,7 @@ CREATE TABLE instance (
   instance_key text,
   failure     text,
   started_by  text,                    -- with authentication: the caller that was proved
+  failure_code text,                   -- of the error that failed it
   CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);
@@ -212,6 +213,7 @@ CREATE TABLE history (
   worker      text,
   reason      text,
   output      jsonb,
+  error_code  text,                    -- of the error with which it ended
   PRIMARY KEY (instance_id, pos)
 ) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
 CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
@@ -402,4 +404,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (13);
+INSERT INTO penstock_schema (version) VALUES (14);

@@ -120,8 +120,18 @@ class Machine:
         token = self.held(step, worker)
         return self.apply(JobCompleted(token.id, worker, None if output is None else msgspec.json.encode(output)))
 
-    def fail(self, step: str, error: str = "boom", *, retryable: bool = True, after: float | None = None) -> Effects:
-        return self.apply(JobFailed(self.held(step).id, "w", retryable, error, after))
+    def fail(
+        self,
+        step: str,
+        error: str = "boom",
+        *,
+        retryable: bool = True,
+        after: float | None = None,
+        code: str | None = None,
+        data: Json | None = None,
+    ) -> Effects:
+        given = None if data is None else msgspec.json.encode(data)
+        return self.apply(JobFailed(self.held(step).id, "w", retryable, error, after, code, given))
 
     def dead_letter(self, step: str, expiries: int = 10) -> Effects:
         return self.apply(JobDeadLettered(self.held(step).id, expiries))
@@ -287,7 +297,7 @@ class Machine:
         for (id, seq), token in open_now.items():
             step = self.definition.steps[token.step]
             armed = {index for timer_id, timer_seq, index in self.timers if (timer_id, timer_seq) == (id, seq)}
-            assert {n for n, boundary in enumerate(step.boundaries) if boundary.interrupting} <= armed
+            assert {n for n, boundary in step.timers if boundary.interrupting} <= armed
             assert (-1 in armed) is (token.state is TokenState.BACKOFF)
             assert (-2 in armed) is (step.type is StepType.WAIT and (step.duration or step.until) is not None)
             assert (-3 in armed) or not (step.type is StepType.WAIT and self.signals.get(step.index))

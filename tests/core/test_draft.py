@@ -9,6 +9,7 @@ import pytest
 from penstock.core.definition import DefinitionLimits
 from penstock.core.parsing import parse_definition
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
+from penstock.wire.error_code import OWN_CODES
 from tests.core.upload_cases import (
     NOT_REACHED,
     THE_TYPES,
@@ -279,7 +280,58 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
     ),
     "a boundary event of another type": (
         with_timer(type="MESSAGE"),
-        [("steps[0].boundaryEvents[0].type", 'must be TIMER, not "MESSAGE"')],
+        [("steps[0].boundaryEvents[0].type", 'must be TIMER or ERROR, not "MESSAGE"')],
+    ),
+    "error boundaries that are wrong in every way": (
+        with_first(
+            boundaryEvents=[
+                {"type": "ERROR", "errorCodes": [], "targetStepId": "end"},
+                {"type": "ERROR", "errorCodes": ["A", "A", 7, "a b", "Penstock.Odd"], "targetStepId": "end"},
+                {"type": "ERROR", "errorCodes": ["A"], "errorVariable": 7, "duration": "PT1S"},
+                {"type": "ERROR", "targetStepId": "end"},
+                {"type": "ERROR", "errorCodes": ["B"], "targetStepId": "end"},
+            ]
+        ),
+        [
+            ("steps[0].boundaryEvents[0].errorCodes", "must have at least one code"),
+            ("steps[0].boundaryEvents[1].errorCodes[1]", 'the code "A" stands twice'),
+            ("steps[0].boundaryEvents[1].errorCodes[2]", "must be a string, not a number"),
+            (
+                "steps[0].boundaryEvents[1].errorCodes[3]",
+                "must be 1 to 100 of letters, digits, '_', '.' and '-'",
+            ),
+            (
+                "steps[0].boundaryEvents[1].errorCodes[4]",
+                f"codes that begin with 'Penstock.' are the engine's; those are {', '.join(sorted(OWN_CODES))}",
+            ),
+            ("steps[0].boundaryEvents[2].errorVariable", "must be a string, not a number"),
+            ("steps[0].boundaryEvents[2].targetStepId", "required"),
+            ("steps[0].boundaryEvents[2].duration", "unknown field"),
+            ("steps[0].boundaryEvents[2].errorCodes", 'the code "A" is taken before'),
+            (
+                "steps[0].boundaryEvents[4]",
+                "comes after steps[0].boundaryEvents[3], which takes every error",
+            ),
+        ],
+    ),
+    "an error boundary of a WAIT": (
+        with_wait(boundaryEvents=[{"type": "ERROR", "targetStepId": "end"}]),
+        [("steps[0].boundaryEvents[0]", "a WAIT does not fail: it has no error boundaries")],
+    ),
+    "a code in both lists of retries": (
+        with_first(retryOn=["A", "B"], noRetryOn=["B", "Penstock.LeaseExpired"]),
+        [
+            ("steps[0].noRetryOn[1]", "codes that begin with 'Penstock.' are the engine's"),
+            ("steps[0].noRetryOn", 'the code "B" is in retryOn, too'),
+        ],
+    ),
+    "more codes than there may be": (
+        with_first(retryOn=[f"E{n}" for n in range(101)]),
+        [("steps[0].retryOn", "more than 100 codes")],
+    ),
+    "an END with what is no code": (
+        definition(service("a", "end"), step("end", "END", errorCode="ä")),
+        [("steps[1].errorCode", "must be 1 to 100 of letters, digits, '_', '.' and '-'")],
     ),
     "interrupting as text": (
         with_timer(interrupting="true"),

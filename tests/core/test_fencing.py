@@ -64,6 +64,18 @@ TABLE: dict[str, tuple[ExecutionState, list[Verdict], list[Verdict], list[Verdic
         [ALREADY, CANCELLED, CANCELLED, CANCELLED],
         [CANCELLED] * 3,
     ),
+    "6 failed by the caller, and caught": (
+        ExecutionState(instance=ACTIVE, closed=HistoryKind.CAUGHT, closed_attempt=ATTEMPT, failed_attempt=ATTEMPT),
+        [ALREADY, CANCELLED, CANCELLED, CANCELLED],
+        [ALREADY, ALREADY, CANCELLED, ALREADY],
+        [CANCELLED] * 3,
+    ),
+    "2 failed by another, and caught": (
+        closed(HistoryKind.CAUGHT),
+        [ALREADY, CANCELLED, CANCELLED, CANCELLED],
+        [ALREADY, CANCELLED, CANCELLED, CANCELLED],
+        [CANCELLED] * 3,
+    ),
     "7 failed, its instance retried": (
         FAILED_THEN_RETRIED,
         [LOST, LOST, LOST, LOST],

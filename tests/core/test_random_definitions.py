@@ -4,7 +4,7 @@ import datetime as dt
 
 from hypothesis import Phase, given, settings
 
-from penstock.core.definition import StepType, step_successors
+from penstock.core.definition import Catch, StepType, step_successors
 from penstock.core.duration import parse_duration, parse_timestamp
 from penstock.core.expression import Expression
 from penstock.core.graph import reachable
@@ -32,6 +32,7 @@ def test_what_random_definitions_ask_can_be_answered_from_the_start(body: Json) 
 def test_random_definitions_show_what_they_promise() -> None:
     """Among enough of them there is each kind of thing; else the token games that use them prove nothing."""
     wanted: set[str] = {*StepType, "loop", "dead end", "multi-step branch", "branch that leaves", "interrupting", "not"}
+    wanted |= {"catch"}
     seen: set[str] = set()
 
     @settings(max_examples=300, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
@@ -45,7 +46,8 @@ def test_random_definitions_show_what_they_promise() -> None:
                 seen.add("loop")
             if one.job_type is not None and one.next is None and not one.conditions:
                 seen.add("dead end")
-            seen.update("interrupting" if boundary.interrupting else "not" for boundary in one.boundaries)
+            seen.update("interrupting" if boundary.interrupting else "not" for _, boundary in one.timers)
+            seen.update("catch" for event in one.boundaries if isinstance(event, Catch))
             if one.type is StepType.PARALLEL_GATEWAY:
                 inside = parsed.blocks.inside(one.index)
                 if len(inside) > len(one.branches):

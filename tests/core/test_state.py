@@ -114,6 +114,7 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
         ("FAILED", 2),
         ("SKIPPED", 3),
         ("INTERRUPTED", 4),
+        ("CAUGHT", 5),
         ("ATTEMPT_FAILED", 10),
         ("ATTEMPT_EXPIRED", 11),
         ("ATTEMPT_RELEASED", 12),

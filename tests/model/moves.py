@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from hypothesis import strategies as st
 
 from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import outputs, random_output
+from penstock.testing.random_definitions import ERROR_CODES, outputs, random_output
 from tests.model.reference_model import ReferenceModel, kind
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ MAX_WORK = 120_000
 
 class Move(NamedTuple):
     """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep. An
-    edit sets ``output`` and removes ``removed``."""
+    edit sets ``output`` and removes ``removed``, a failure may bring ``code`` and ``output``."""
 
     what: str
     place: int = 0
@@ -30,6 +30,7 @@ class Move(NamedTuple):
     step: str = ""
     times: int = 1
     removed: str = ""
+    code: str = ""
 
 
 def possible(game: ReferenceModel) -> list[Move]:
@@ -49,7 +50,7 @@ def possible(game: ReferenceModel) -> list[Move]:
         oldest.add(mark.step)
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
         if job and not mark.backing_off:
-            moves += [Move("fail", place), Move("fail for good", place)]
+            moves += [Move("fail", place), Move("fail for good", place), Move("err", place)]
     open_steps = {mark.step for mark in game.open_tokens}
     moves += [
         Move("keep signal", step=name)
@@ -114,6 +115,8 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
     if move.what == "complete":
         return move._replace(output=drawing.output())
+    if move.what == "err":
+        return move._replace(output=drawing.output(), code=drawing.pick(ERROR_CODES))
     if move.what == "edit":
         given = drawing.output()
         removed = drawing.pick(sorted({*game.variables, "absent"} - given.keys() - {"moment"}))
@@ -130,6 +133,8 @@ def play(game: ReferenceModel, move: Move) -> None:
             game.complete(move.place, output_of(move))
         case "fail":
             game.fail(move.place, "boom", retryable=True)
+        case "err":
+            game.fail(move.place, "boom", retryable=True, code=move.code, data=output_of(move))
         case "fail for good":
             game.fail(move.place, "boom", retryable=False)
         case "fire":

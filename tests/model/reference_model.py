@@ -54,6 +54,8 @@ class ModelToken:
 class Stuck(Exception):
     """A step that can't go on: the instance fails with this."""
 
+    code: str | None = None
+
 
 class ReferenceModel:
     """One instance. Moves name an open token by its place in `open_tokens`."""
@@ -73,6 +75,7 @@ class ReferenceModel:
         self.max_work = max_work
         self.status = "ACTIVE"
         self.failure: str | None = None
+        self.failure_code: str | None = None
         self.closed: Counter[tuple[str, str]] = Counter()
         self.tokens: list[ModelToken] = []
         self.blocks: list[Block] = []
@@ -111,17 +114,22 @@ class ReferenceModel:
         self._leave_with(token, output)
         self._settle()
 
-    def fail(self, place: int, reason: str, *, retryable: bool) -> None:
+    def fail(
+        self, place: int, reason: str, *, retryable: bool, code: str = "", data: dict[str, Any] | None = None
+    ) -> None:
         token = self.open_tokens[place]
         step = self.steps[token.step]
         self._begin()
-        if retryable and token.failures < int(step.get("retryCount") or 0):
+        named = any(code in (event.get("errorCodes") or ()) for event in boundaries(step, "ERROR"))
+        wanted = code not in (step.get("noRetryOn") or ()) and code in (step.get("retryOn") or (code,))
+        if retryable and wanted and not named and token.failures < int(step.get("retryCount") or 0):
             token.failures += 1
             token.backing_off = bool(step.get("retryBackoff"))
             if token.backing_off:
                 token.timers.add(-1)
         else:
-            self._fail(token, reason)
+            self._fail(token, reason, code or "Penstock.RetriesExhausted", data)
+            self._settle()
 
     def fire(self, place: int, index: int) -> None:
         token = self.open_tokens[place]
@@ -171,7 +179,7 @@ class ReferenceModel:
         assert self.status == "FAILED"
         assert self._saved is not None
         self._begin()
-        self.status, self.failure = "ACTIVE", None
+        self.status, self.failure, self.failure_code = "ACTIVE", None, None
         self.tokens, self.blocks = self._saved
         for token in sorted(self.tokens, key=lambda token: (token.entered == 0, token.entered)):
             if token.open:
@@ -197,7 +205,7 @@ class ReferenceModel:
             try:
                 self._step_onto(token, step)
             except Stuck as stuck:
-                self._fail(token, str(stuck))
+                self._fail(token, str(stuck), stuck.code)
 
     def _step_onto(self, token: ModelToken, name: str) -> None:
         step = self.steps[name]
@@ -229,7 +237,8 @@ class ReferenceModel:
                 token.timers.add(-2)
                 if until.startswith("${"):
                     self._evaluate(until)
-        token.timers |= set(range(len(step.get("boundaryEvents") or ())))
+        events = step.get("boundaryEvents") or []
+        token.timers |= {index for index, event in enumerate(events) if event["type"] == "TIMER"}
         token.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
             if self._automatic <= self.max_automatic // 2 and self._work <= self.max_work // 2:
@@ -263,6 +272,10 @@ class ReferenceModel:
                 self.tokens.append(branch)
                 self._go(branch, head)
             return
+        elif step.get("errorCode"):
+            stuck = Stuck(str(step["errorCode"]))
+            stuck.code = step["errorCode"]
+            raise stuck
         else:
             self.closed[step["id"], "COMPLETED"] += 1
             self._end("COMPLETED", None, but=token)
@@ -331,9 +344,21 @@ class ReferenceModel:
         self.closed[token.step, how] += 1
         token.open, token.timers, token.backing_off = False, set(), False
 
-    def _fail(self, token: ModelToken, reason: str) -> None:
+    def _fail(
+        self, token: ModelToken, reason: str, code: str | None = None, data: dict[str, Any] | None = None
+    ) -> None:
+        step = self.steps[token.step]
+        for event in boundaries(step, "ERROR") if code is not None else ():
+            if code in (event.get("errorCodes") or (code,)):
+                if event.get("errorVariable"):
+                    error = {"code": code, "message": reason, "stepId": step["id"], "data": data}
+                    self.variables[event["errorVariable"]] = error
+                self._close(token, "CAUGHT")
+                self._go(token, event["targetStepId"])
+                return
         self._close(token, "FAILED")
         token.open = True  # for the retry
+        self.failure_code = code
         self._end("FAILED", reason, but=token)
 
     def _end(self, status: str, failure: str | None, but: ModelToken | None = None) -> None:
@@ -405,6 +430,10 @@ class ReferenceModel:
 
 def kind(step: dict[str, Any]) -> str:
     return str(step["type"])
+
+
+def boundaries(step: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in step.get("boundaryEvents") or () if event["type"] == kind]
 
 
 def leads_to(step: dict[str, Any]) -> list[str]:

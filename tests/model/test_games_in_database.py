@@ -28,6 +28,7 @@ from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move, Seeded, next_move, 
 from tests.model.reference_model import ReferenceModel, kind
 
 GAMES_AT_ONCE = 8
+MOVES = {"complete", "fire", "fail", "fail for good", "err", "cancel", "retry", "keep signal", "edit"}
 MOVES_MAX = 20
 
 
@@ -142,7 +143,11 @@ class Played:
                 await self.engine.complete(job, output_of(move), attempt=attempt)
                 self.done.append(job)
             else:
-                await self.engine.fail(job, "boom", retryable=move.what == "fail", attempt=attempt)
+                error: dict[str, Any] = {}
+                if move.what == "err":
+                    error = {"error_code": move.code, "variables": msgspec.json.encode(output_of(move))}
+                retryable = move.what != "fail for good"
+                await self.engine.fail(job, "boom", retryable=retryable, attempt=attempt, **error)
 
     async def job(self, token: int, seq: int) -> Job:
         """The job, under lease; all others of the game are taken on the way."""
@@ -210,12 +215,13 @@ class Played:
         assert view.status == (active if game.status == "ACTIVE" else game.status)
         if game.failure not in (None, "expression"):
             assert game.failure in (view.failure_reason or "")
+        assert view.failure_code == game.failure_code
         assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_tokens))
         assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)  # pyright: ignore[reportArgumentType] - a stand-in
         self.compare_rows(game)
         items = await self.engine.history(self.instance)
         closed = Counter((item.step_id, item.status) for item in items if item.status != "RUNNING")
-        names = {"INTERRUPTED": "FAILED"}
+        names = {"INTERRUPTED": "FAILED", "CAUGHT": "FAILED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
         running = [item.step_id for item in items if item.status == "RUNNING"]
         assert running == [mark.step for mark in game.open_tokens]
@@ -288,11 +294,11 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
 
 async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver) -> None:
     seen = await play_games(make_driver, range(150))
-    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit"}
+    assert set(seen) == MOVES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [1000, 2000, 3000])
 async def test_the_engine_plays_by_the_rules_in_many_games(make_driver: MakeDriver, first: int) -> None:
     seen = await play_games(make_driver, range(first, first + 500))
-    assert set(seen) == {"complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit"}
+    assert set(seen) == MOVES

@@ -42,6 +42,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
     assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
     assert machine.variables == game.variables
+    assert machine.instance.failure_code == game.failure_code
     closed = Counter((steps[h.step].id, h.kind.name) for h in machine.history if h.kind in CLOSING_KINDS)
     assert closed == game.closed
     kept = Counter({steps[index].id: len(signals) for index, signals in machine.signals.items() if signals})
@@ -85,7 +86,8 @@ def make(machine: Machine, move: Move) -> None:
     elif move.what == "complete":
         machine.apply(TaskCompleted(token.id, None, output))
     else:
-        machine.apply(JobFailed(token.id, "w", move.what == "fail", "boom"))
+        data = machine.encode(output_of(move)) if move.what == "err" else None
+        machine.apply(JobFailed(token.id, "w", move.what != "fail for good", "boom", None, move.code or None, data))
 
 
 def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, ReferenceModel, list[Move]]:
@@ -174,9 +176,10 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 
 GAMES = 800
 WANTED = {
-    "complete", "fire", "fail", "fail for good", "cancel", "retry", "keep signal", "edit",
+    "complete", "fire", "fail", "fail for good", "err", "cancel", "retry", "keep signal", "edit",
     "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
-    "a join fired", "a side token", "an interruption", "a step open twice", "an END closed others", "long",
+    "a join fired", "a side token", "an interruption", "an error caught", "an END failed it",
+    "a step open twice", "an END closed others", "long",
 }  # fmt: skip
 
 
@@ -187,6 +190,8 @@ def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
         ("a join fired", bool(joined)),
         ("a side token", any(token.side for token in machine.seen_tokens)),
         ("an interruption", any(how == "INTERRUPTED" for _, how in machine.path)),
+        ("an error caught", any(how == "CAUGHT" for _, how in machine.path)),
+        ("an END failed it", any(types[name] is StepType.END and how == "FAILED" for name, how in machine.path)),
         ("a step open twice", machine.open_twice),
         ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),
         ("long", len(machine.history) > 30),

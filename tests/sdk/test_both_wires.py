@@ -28,9 +28,9 @@ from penstock.client import (
     StartRequest,
     SyncClient,
 )
-from penstock.client.builder import WorkflowBuilder
+from penstock.client.builder import WorkflowBuilder, on_error
 from penstock.testing.faulty_network import FaultyProxy, tcp
-from penstock.worker import JobContext, NonRetryable, Retry, StopReason, Worker
+from penstock.worker import JobContext, NonRetryable, Retry, StepError, StopReason, Worker
 from tests import postgres
 from tests.sdk.loops import Run
 from tests.sdk.running_engine import RunningEngine
@@ -633,5 +633,45 @@ def test_jobs_of_limited_and_unlimited_types_are_done_once(run: Run, wire: Wire)
         assert (len(seen), set(seen.values())) == (180, {1})
         assert 1 < most <= 3
         assert worker.statistics().completed == 180
+
+    run(main)
+
+
+def test_a_handler_gives_an_error_that_the_workflow_catches(run: Run, wire: Wire) -> None:
+    name = f"charge-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).service_task(
+        "charge", name, retries=1, boundary=[on_error("declined", "CARD_DECLINED", variable="error")], then="paid"
+    )
+    flow.end("paid").end("declined", error_code="UNPAID")
+    attempts: list[str] = []
+
+    async def main() -> None:
+        worker = Worker(wire.url)
+
+        @worker.handler(name)
+        async def charge(variables: dict[str, Any]) -> None:
+            attempts.append(variables["card"])
+            code = "CARD_DECLINED" if variables["card"] == "bad" else "TIMEOUT"
+            raise StepError(code, "not this one", variables={"card": variables["card"]})
+
+        async with Client(wire.url) as client, worker:
+            async with Client(wire.rest_url) as rest:
+                await rest.upload_definition(flow)
+            declined = await run_to_the_end(client, name, {"card": "bad"})
+            error = {"code": "CARD_DECLINED", "message": "not this one", "stepId": "charge", "data": {"card": "bad"}}
+            assert (declined.status, declined.variables["error"]) == ("FAILED", error)
+            slow = await run_to_the_end(client, name, {"card": "slow"})
+            assert (slow.status, slow.failure_reason) == ("FAILED", "not this one")
+            assert attempts == ["bad", "slow", "slow"]
+            async with Client(wire.rest_url) as rest:
+                assert (await rest.get_instance(declined.id)).failure_code == "UNPAID"
+                assert (await rest.get_instance(slow.id)).failure_code == "TIMEOUT"
+                history = await rest.get_history(declined.id)
+                assert [(item.step_id, item.status, item.error_code) for item in history] == [
+                    ("charge", "FAILED", "CARD_DECLINED"),
+                    ("declined", "FAILED", "UNPAID"),
+                ]
+            with pytest.raises(BadRequest, match="errorCode"):
+                await client.fail_job("1-1-1", "w", "boom", error_code="Penstock.Mine")
 
     run(main)

@@ -1129,6 +1129,8 @@ export interface components {
             endedAt?: string;
             worker?: string;
             reason?: string;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
         };
         /**
          * Attention
@@ -1474,7 +1476,9 @@ export interface components {
         };
         /**
          * FailureBody
-         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt.
+         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt. `error_code` says what
+         *         went wrong, for error boundaries and retries to go by; `variables` are what is to be known of the error where it
+         *         is caught.
          */
         FailureBody: {
             /** @description Grows by one with each lease of the job (addition). */
@@ -1484,6 +1488,11 @@ export interface components {
             errorMessage?: string;
             /** @description When the retry may begin (addition). */
             retryAfterSeconds?: number;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
+            variables?: {
+                [key: string]: unknown;
+            };
             workerId: string;
         };
         /**
@@ -1504,7 +1513,9 @@ export interface components {
         };
         /**
          * FailureItem
-         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt.
+         * @description The failure of a job. `retry_after_seconds` asks for a pause before the next attempt. `error_code` says what
+         *         went wrong, for error boundaries and retries to go by; `variables` are what is to be known of the error where it
+         *         is caught.
          */
         FailureItem: {
             jobId: string;
@@ -1515,6 +1526,11 @@ export interface components {
             errorMessage?: string;
             /** @description When the retry may begin (addition). */
             retryAfterSeconds?: number;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
+            variables?: {
+                [key: string]: unknown;
+            };
         };
         /**
          * FailureList
@@ -1595,6 +1611,8 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description Of the error that failed it (addition). */
+            failureCode?: string;
         };
         /**
          * InstanceCount
@@ -1985,6 +2003,8 @@ export interface components {
             endedAt?: string;
             failureReason?: string;
             attempts?: components["schemas"]["Attempt"][];
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
             output?: unknown;
             outputBytes?: number;
         };
@@ -2090,15 +2110,26 @@ export interface components {
             delegateClass?: string;
             retryCount?: number;
             boundaryEvents?: {
-                /** @constant */
-                type: "TIMER";
-                /** @description ISO 8601, such as `PT30S`. */
-                duration: string;
+                /** @enum {string} */
+                type: "TIMER" | "ERROR";
+                /** @description `TIMER`: ISO 8601, such as `PT30S`. */
+                duration?: string;
+                /** @description `TIMER` */
                 interrupting?: boolean;
+                /** @description `ERROR`: which it takes; none: any (addition). */
+                errorCodes?: string[];
+                /** @description `ERROR`: is set to the error (addition). */
+                errorVariable?: string;
                 targetStepId: string;
             }[];
             /** @description `initial`, `multiplier`, `max`, `jitter` (addition). */
             retryBackoff?: Record<string, never>;
+            /** @description Only errors with these codes are tried again (addition). */
+            retryOn?: string[];
+            /** @description Errors with these codes are not tried again (addition). */
+            noRetryOn?: string[];
+            /** @description `END`: fails the instance with it (addition). */
+            errorCode?: string;
             /** @description How long a lease may be extended, ISO 8601 (addition). */
             timeout?: string;
             /** @description `WAIT`: goes on after this time (addition). */
@@ -2129,6 +2160,8 @@ export interface components {
             endedAt?: string;
             failureReason?: string;
             attempts?: components["schemas"]["Attempt"][];
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
         };
         /**
          * StepTokens

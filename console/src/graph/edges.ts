@@ -26,8 +26,8 @@ function edgesFrom(step: Step): Omit<Edge, "id">[] {
     ...(step.boundaryEvents ?? []).map((event) => ({
       from,
       to: event.targetStepId,
-      kind: event.interrupting === false ? ("timer" as const) : ("timer-int" as const),
-      label: event.duration.replace(/^PT?/, "").toLowerCase(),
+      kind: event.type === "TIMER" && event.interrupting === false ? ("timer" as const) : ("timer-int" as const),
+      label: event.type === "ERROR" ? (event.errorCodes ?? ["any error"]).join(", ") : (event.duration ?? "").replace(/^PT?/, "").toLowerCase(),
     })),
   ];
 }

@@ -411,7 +411,12 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
           </>
         )}
       </p>
-      {entry.failureReason !== undefined && <p className="mono refused">{entry.failureReason}</p>}
+      {entry.failureReason !== undefined && (
+        <p className="mono refused">
+          {entry.errorCode !== undefined && <b>{entry.errorCode} </b>}
+          {entry.failureReason}
+        </p>
+      )}
       {(entry.attempts ?? []).length > 0 && (
         <ol className="card">
           {entry.attempts!.map((attempt) => (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, assert_never
 
-from penstock.core.definition import Definition, Step, StepType
+from penstock.core.definition import Catch, Definition, Step, StepType
 
 LABEL_MAX_CHARS = 60
 
@@ -44,8 +44,11 @@ def edges(step: Step) -> Iterator[Edge]:
     if step.next is not None:
         yield Edge(step.next, "otherwise" if step.conditions else "", boundary=False)
     for event in step.boundaries:
-        after = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
-        yield Edge(event.target, after, boundary=True)
+        if isinstance(event, Catch):
+            label = f"error {', '.join(event.codes)}" if event.codes else "any error"
+        else:
+            label = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
+        yield Edge(event.target, label, boundary=True)
 
 
 def _shape(step: Step) -> str:

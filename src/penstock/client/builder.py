@@ -40,6 +40,14 @@ def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObjec
     return {"type": "TIMER", "duration": duration, "interrupting": interrupting, "targetStepId": target}
 
 
+def on_error(target: str, *codes: str, variable: str | None = None) -> JsonObject:
+    """An error boundary: a step that fails with one of the ``codes`` (none: any) goes to the target.
+
+    ``variable`` is set to the error: ``{"code", "message", "stepId", "data"}``.
+    """
+    return _given(type="ERROR", errorCodes=list(codes) or None, errorVariable=variable, targetStepId=target)
+
+
 def backoff(initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float = 0.2) -> JsonObject:
     """Pauses between the retries of a service task, as ISO 8601 durations."""
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
@@ -78,11 +86,16 @@ class WorkflowBuilder:
         retries: int = 0,
         retry_backoff: JsonObject | None = None,
         timeout: str | None = None,
+        retry_on: Sequence[str] = (),
+        no_retry_on: Sequence[str] = (),
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true."""
+        """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true.
+
+        Retries are for every failure, or for those with the codes ``retry_on`` only; never for ``no_retry_on``.
+        """
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
             | _given(
@@ -90,6 +103,8 @@ class WorkflowBuilder:
                 retryCount=retries or None,
                 retryBackoff=retry_backoff,
                 timeout=timeout,
+                retryOn=list(retry_on) or None,
+                noRetryOn=list(no_retry_on) or None,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),
@@ -200,11 +215,12 @@ class WorkflowBuilder:
         self,
         step_id: str = "end",
         *,
+        error_code: str | None = None,
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Completes the instance."""
-        return self._add(_step(step_id, "END", name, description), None)
+        """Completes the instance, or fails it with an error code."""
+        return self._add(_step(step_id, "END", name, description) | _given(errorCode=error_code), None)
 
     def document(self) -> JsonObject:
         """The definition as JSON, for ``upload_definition``.

@@ -157,6 +157,8 @@ def _failure_body(item: Failure) -> dict[str, object]:
         retryable=item.retryable,
         errorMessage=item.error_message,
         retryAfterSeconds=item.retry_after_s,
+        errorCode=item.error_code,
+        variables=item.variables,
     )
 
 

@@ -90,10 +90,16 @@ class JobCalls(Caller):
         retryable: bool = True,
         attempt: int | None = None,
         retry_after_s: float | None = None,
+        error_code: str | None = None,
+        variables: object = None,
     ) -> None:
         """Report a failure: retried while the step has retries left, else the instance fails.
 
+        With an ``error_code`` (1 to 100 of letters, digits, ``_``, ``.`` and ``-``) that an error boundary of the step
+        names, the instance goes on there at once; ``variables`` are what it knows of the error then.
+
         Raises:
+            BadRequest: that is no code.
             NotFound: no such job.
             LeaseLost, JobCancelled: as ``complete_job``, only with ``attempt``.
         """
@@ -103,6 +109,8 @@ class JobCalls(Caller):
             error_message=error_message,
             attempt=attempt,
             retry_after_s=retry_after_s,
+            error_code=error_code,
+            variables=optional_object(variables),
         )
         await self.call(FailJob(worker_id=worker_id, failure=failure))
 

@@ -11,6 +11,8 @@ Rules, with their source in `docs/guarantees.md`:
   left inside and at least one arrived; else the gateway's token ends too.
 * **Side tokens** come from non-interrupting timers, belong to no gateway, and end at a join.
 * **END** completes the instance and closes everything else (SKIPPED).
+* **Errors.** A step that fails for good, or with a code that one of its error boundaries names, goes on at that
+  boundary's target; without one the instance fails. Expressions that fail are not caught.
 * **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance, and so does more ``work``.
   Kept signals are taken in slices, each by an advance of its own: of a loop through a WAIT with thousands of them none
   is too long.
@@ -24,7 +26,7 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec import structs
 
-from penstock.core.definition import Definition, Step, StepType
+from penstock.core.definition import Boundary, Catch, Definition, Step, StepType
 from penstock.core.effect import AuditRow, Chain, Effects, Timer
 from penstock.core.evaluation import Evaluator, StepFailed
 from penstock.core.event import (
@@ -57,6 +59,7 @@ from penstock.core.state import (
 )
 from penstock.core.wait import WaitError, wait_ends_at
 from penstock.core.work import STEP_WORK, TooMuchWork
+from penstock.wire.error_code import LEASE_EXPIRED, RETRIES_EXHAUSTED
 
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
 
@@ -96,7 +99,7 @@ class _Run(Evaluator):
             case JobFailed():
                 self.job_failed(event)
             case JobDeadLettered():
-                self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times")
+                self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times", LEASE_EXPIRED)
             case TimerFired():
                 self.timer_fired(self.tokens[event.token_id], event.index)
             case StepGivenUp():
@@ -126,10 +129,11 @@ class _Run(Evaluator):
     def job_failed(self, event: JobFailed) -> None:
         token = self.tokens[event.token_id]
         step = self.definition.steps[token.step]
-        if not event.retryable or token.failures >= step.retry_count:
-            self.fail(token, event.error, worker=event.worker)
+        again = event.retryable and token.failures < step.retry_count and step.may_retry(event.code)
+        if not again or step.catch_named(event.code) is not None:
+            self.fail(token, event.error, event.code or RETRIES_EXHAUSTED, worker=event.worker, data=event.data)
             return
-        self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error)
+        self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error, code=event.code)
         self.dequeue(token)
         token.failures += 1
         delay_s = event.retry_after_s
@@ -162,6 +166,7 @@ class _Run(Evaluator):
             self.finish_step(token)
         else:
             boundary = step.boundaries[index]
+            assert isinstance(boundary, Boundary)
             self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step, detail=boundary.duration))
             if boundary.interrupting:
                 self.close(token, HistoryKind.INTERRUPTED, reason=INTERRUPTED_REASON)
@@ -260,6 +265,8 @@ class _Run(Evaluator):
                 token.pending, token.arrived = len(step.branches), 0
                 for head in step.branches:
                     self.entering.append((self.new_token(head, parent_id=token.id, side=token.side), head))
+            case StepType.END if step.error_code is not None:
+                self.fail(token, f"step '{step.id}' ended it with the error {step.error_code}", step.error_code)
             case StepType.END:
                 self.record(token, HistoryKind.COMPLETED)
                 self.complete(token)
@@ -387,12 +394,29 @@ class _Run(Evaluator):
             self.out.chain = Chain(definition.next_workflow_id)
         self.end_instance(InstanceStatus.COMPLETED, None, culprit=token)
 
-    def fail(self, token: Token, reason: str, *, worker: str | None = None, output: bytes | None = None) -> None:
-        """The step of ``token`` failed for good, and the instance with it."""
-        self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, output=output)
-        self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
+    def fail(
+        self,
+        token: Token,
+        reason: str,
+        code: str | None = None,
+        *,
+        worker: str | None = None,
+        data: bytes | None = None,
+    ) -> None:
+        """The step of ``token`` failed for good, and the instance with it unless an error boundary takes the code."""
+        step = self.definition.steps[token.step]
+        caught = None if code is None else step.catch(code)
+        if caught is not None and code is not None:
+            output = self.merge(token, _error(step, caught, code, reason, data))
+            self.close(token, HistoryKind.CAUGHT, worker=worker, reason=reason, output=output, code=code)
+            self.entering.append((token, caught.target))
+            return
+        self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
+        self.end_instance(InstanceStatus.FAILED, reason, culprit=token, code=code)
 
-    def end_instance(self, status: InstanceStatus, reason: str | None, culprit: Token | None = None) -> None:
+    def end_instance(
+        self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None
+    ) -> None:
         """Close everything that is open. ``culprit``: the token whose step brought the end, and was closed already;
         `retry` enters it again, or leaves it when it was done."""
         entering = {token.id: index for token, index in self.entering}
@@ -405,7 +429,7 @@ class _Run(Evaluator):
             if token is not culprit and token.is_open and token.id not in entering:
                 self.close(token, HistoryKind.SKIPPED, reason=reason)
             self.remove(token)
-        change_status(self.instance, status, reason)
+        change_status(self.instance, status, reason, code)
         self.out.ended = True
         self.out.queued.clear()  # nothing that this very advance queued or armed survives the end
         self.out.armed.clear()
@@ -432,3 +456,11 @@ class _Run(Evaluator):
         if culprit or entering is not None or token.is_open:
             kept.state = TokenState.READY
         return kept
+
+
+def _error(step: Step, caught: Catch, code: str, message: str, data: bytes | None) -> bytes | None:
+    """What the error boundary's variable becomes."""
+    if caught.variable is None:
+        return None
+    error = {"code": code, "message": message, "stepId": step.id, "data": None if data is None else msgspec.Raw(data)}
+    return msgspec.json.encode({caught.variable: error})

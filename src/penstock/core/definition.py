@@ -44,6 +44,16 @@ class Boundary(msgspec.Struct, frozen=True):
     """Index of the target step."""
 
 
+class Catch(msgspec.Struct, frozen=True):
+    """One error boundary of a step: where it goes when it fails with one of these codes."""
+
+    codes: tuple[str, ...]
+    """Empty: any."""
+    variable: str | None
+    """Which is set to what is known of the error."""
+    target: int
+
+
 class Backoff(msgspec.Struct, frozen=True):
     """How long a failed attempt waits for its retry: ``min(max, initial * multiplier ** n)``, spread by ``jitter``."""
 
@@ -75,7 +85,8 @@ class Step(msgspec.Struct, frozen=True):
     """SERVICE_TASK: as given. USER_TASK: the label, by default the step's id."""
     delegate_class: str | None
     retry_count: int
-    boundaries: tuple[Boundary, ...]
+    boundaries: tuple[Boundary | Catch, ...]
+    """In the order of `boundaryEvents`: a timer's index is its place here."""
     backoff: Backoff | None
     timeout_s: float | None
     duration: float | Expression | None
@@ -84,6 +95,31 @@ class Step(msgspec.Struct, frozen=True):
     """WAIT: RFC 3339 text, or an expression that gives it."""
     buffer: bool = False
     """WAIT: a signal that comes before it is open is kept."""
+    retry_on: tuple[str, ...] = ()
+    """SERVICE_TASK: only failures with these codes are tried again; empty: any."""
+    no_retry_on: tuple[str, ...] = ()
+    error_code: str | None = None
+    """END: it fails the instance with this code."""
+
+    @property
+    def timers(self) -> list[tuple[int, Boundary]]:
+        """Its boundary timers with their indexes."""
+        return [(index, event) for index, event in enumerate(self.boundaries) if isinstance(event, Boundary)]
+
+    def catch_named(self, code: str | None) -> Catch | None:
+        """The error boundary that names the code."""
+        return next((event for event in self.boundaries if isinstance(event, Catch) and code in event.codes), None)
+
+    def catch(self, code: str) -> Catch | None:
+        """The error boundary that takes the code: one that names it, else the one for any."""
+        return next(
+            (e for e in self.boundaries if isinstance(e, Catch) and (not e.codes or code in e.codes)),
+            None,
+        )
+
+    def may_retry(self, code: str | None) -> bool:
+        """Whether a failure with this code is one that is tried again while retries are left."""
+        return code not in self.no_retry_on and (not self.retry_on or code in self.retry_on)
 
 
 class Definition(msgspec.Struct, frozen=True, dict=True):
@@ -167,6 +203,8 @@ class DefinitionLimits(msgspec.Struct, frozen=True, kw_only=True):
     transformations_max_count: int = 1_000
     branches_max_count: int = 1_000
     boundary_events_max_count: int = 100
+    error_codes_max_count: int = 100
+    """Of one list of codes."""
     metadata_max_bytes: int = 256 * 1024
     """Of its JSON text without white space."""
     retry_max_count: int = 2_147_483_647

@@ -12,11 +12,13 @@ from typing import Final, assert_never, cast
 import msgspec
 
 from penstock.core.definition import Backoff, DefinitionLimits, StepType
+from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
+from penstock.wire.error_code import code_problem
 
 BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
@@ -29,7 +31,7 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
     """What a type uses, and what of that it needs."""
     match kind:
         case StepType.SERVICE_TASK:
-            more = {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout"}
+            more = {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout", "retryOn", "noRetryOn"}
             return _TASK | more, frozenset({"jobType"})
         case StepType.USER_TASK:
             return _TASK | {"jobType"}, frozenset()
@@ -44,7 +46,7 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
         case StepType.JOIN_GATEWAY:
             return frozenset({"nextStep"}), frozenset({"nextStep"})
         case StepType.END:
-            return frozenset(), frozenset()
+            return frozenset({"errorCode"}), frozenset()
         case _:
             assert_never(kind)
 
@@ -54,13 +56,6 @@ REQUIRED_BY_TYPE: Final[dict[StepType, frozenset[str]]] = {kind: _fields(kind)[1
 # Of a step whose type is unknown: enough to follow its references, so that one wrong type is not told as a wave of
 # unreachable steps.
 FIELDS_OF_UNKNOWN: Final = _TASK | {"parallelNextSteps", "joinStep"}
-
-
-class BoundaryDraft(msgspec.Struct, frozen=True):
-    duration: str
-    seconds: float
-    interrupting: bool
-    target: str | None
 
 
 class StepDraft(msgspec.Struct, kw_only=True):
@@ -81,12 +76,15 @@ class StepDraft(msgspec.Struct, kw_only=True):
     job_type: str | None = None
     delegate_class: str | None = None
     retry_count: int = 0
-    boundaries: list[BoundaryDraft] = []
+    boundaries: list[BoundaryDraft | CatchDraft] = []
     backoff: Backoff | None = None
     timeout_s: float | None = None
     duration: float | Expression | None = None
     until: Expression | str | None = None
     buffer: bool = False
+    retry_on: tuple[str, ...] = ()
+    no_retry_on: tuple[str, ...] = ()
+    error_code: str | None = None
 
     @property
     def path(self) -> str:
@@ -100,6 +98,7 @@ class StepReader:
         self._limits = limits
         self._problems = problems
         self.compiler = Compiler(limits, problems)
+        self._boundaries = BoundaryReader(limits, problems)
 
     def read(self, value: object, index: int) -> StepDraft:
         """The draft of ``steps[index]``."""
@@ -118,7 +117,10 @@ class StepReader:
         self._read_task_fields(reader, draft)
         self._read_wait_fields(reader, draft)
         self._read_flow_fields(reader, draft)
-        self._read_boundaries(reader, draft)
+        checked = _checks(draft, "boundaryEvents")
+        boundaries = self._boundaries.read(reader, checked=checked, may_fail=draft.type is not StepType.WAIT)
+        if _uses(draft, "boundaryEvents"):
+            draft.boundaries = boundaries
         reader.refuse_unknown()
         return draft
 
@@ -152,6 +154,20 @@ class StepReader:
         timeout = reader.text("timeout", max_chars=limits.expression_max_chars)
         if timeout is not None and _uses(draft, "timeout"):
             draft.timeout_s = self._seconds(timeout, reader.at("timeout"))
+        self._read_codes_of_step(reader, draft)
+
+    def _read_codes_of_step(self, reader: FieldReader, draft: StepDraft) -> None:
+        retry_on = self._boundaries.codes(reader, "retryOn", checked=_uses(draft, "retryOn"))
+        no_retry_on = self._boundaries.codes(reader, "noRetryOn", checked=_uses(draft, "noRetryOn"))
+        if _uses(draft, "retryOn"):
+            draft.retry_on, draft.no_retry_on = retry_on or (), no_retry_on or ()
+            for code in sorted(set(draft.retry_on) & set(draft.no_retry_on)):
+                reader.refuse("noRetryOn", f"the code {quote(code)} is in retryOn, too")
+        error_code = reader.text("errorCode", max_chars=self._limits.id_max_chars)
+        if error_code is not None and _uses(draft, "errorCode"):
+            draft.error_code = error_code
+            if (problem := code_problem(error_code)) is not None:
+                reader.refuse("errorCode", problem)
 
     def _backoff(self, outer: FieldReader, fields: dict[str, object], *, used: bool) -> Backoff | None:
         reader = FieldReader(fields, outer.at("retryBackoff"), self._problems)
@@ -274,41 +290,6 @@ class StepReader:
         branches = [self._step_id(item, join_path(path, place), required=needed) for place, item in enumerate(items)]
         if _uses(draft, name):
             draft.branches = branches
-
-    def _read_boundaries(self, reader: FieldReader, draft: StepDraft) -> None:
-        name = "boundaryEvents"
-        items = reader.items(name)
-        if items is None:
-            return
-        if len(items) > self._limits.boundary_events_max_count:
-            reader.refuse(name, f"more than {self._limits.boundary_events_max_count} boundary events")
-            return
-        boundaries: list[BoundaryDraft] = []
-        canonical: list[object] = []
-        for place, item in enumerate(items):
-            path = join_path(reader.at(name), place)
-            if not isinstance(item, dict):
-                self._problems.add(path, f"must be an object, not {kind_of(item)}")
-                boundaries.append(BoundaryDraft(duration="", seconds=0, interrupting=False, target=None))
-                continue
-            event = FieldReader(cast("dict[str, object]", item), path, self._problems)
-            boundaries.append(self._boundary(event, checked=_checks(draft, name)))
-            canonical.append(event.given)
-        reader.given[name] = canonical
-        if _uses(draft, name):
-            draft.boundaries = boundaries
-
-    def _boundary(self, reader: FieldReader, *, checked: bool) -> BoundaryDraft:
-        max_chars = self._limits.id_max_chars
-        kind = reader.text("type", required=checked, max_chars=max_chars)
-        if checked and kind is not None and kind != "TIMER":
-            reader.refuse("type", f"must be TIMER, not {quote(kind)}")
-        duration = reader.text("duration", required=checked, max_chars=max_chars)
-        interrupting = reader.flag("interrupting")
-        target = reader.text("targetStepId", required=checked, max_chars=max_chars)
-        reader.refuse_unknown()
-        seconds = self._seconds(duration, reader.at("duration")) if checked and duration is not None else None
-        return BoundaryDraft(duration=duration or "", seconds=seconds or 0.0, interrupting=interrupting, target=target)
 
     def _step_id(self, value: object, path: str, *, required: bool) -> str | None:
         """A reference that is a value of an object or array and so has no field of its own."""

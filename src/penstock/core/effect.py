@@ -24,6 +24,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
     worker: str | None = None
     reason: str | None = None
     output: bytes | None = None  # the variable delta, a JSON object
+    code: str | None = None  # of the error with which it ended
 
 
 class Timer(msgspec.Struct, frozen=True):

@@ -29,6 +29,8 @@ class JobFailed(msgspec.Struct, frozen=True, tag=True):
     retryable: bool
     error: str
     retry_after_s: float | None = None  # the worker's own wish, instead of the step's back-off
+    code: str | None = None
+    data: bytes | None = None  # what the worker says beside it, a JSON object
 
 
 class JobDeadLettered(msgspec.Struct, frozen=True, tag=True):

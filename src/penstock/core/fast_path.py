@@ -39,6 +39,8 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
         return None
     target = definition.steps[step.next]
     if target.type is StepType.END:
+        if target.error_code is not None:
+            return None
         # signals are kept for waits only, and whoever ends the instance has to forget them
         waits = any(other.type is StepType.WAIT for other in definition.steps)
         if definition.single_token and not definition.auto_start_next and not waits:

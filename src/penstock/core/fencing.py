@@ -49,7 +49,9 @@ class ExecutionState(msgspec.Struct, frozen=True):
     state: TokenState | None = None  # of the token, while it stands on this very execution
     holder: str | None = None
     attempt: int = 0
-    failed_attempt: int | None = None  # of the latest applied `fail`, when it came from this worker
+    failed_attempt: int | None = (
+        None  # of the latest applied `fail` of an open or caught step, when it was this worker's
+    )
 
 
 class Verdict(enum.Enum):
@@ -64,29 +66,48 @@ class Verdict(enum.Enum):
     IGNORED = "ignored"  # answered with success, counted and logged
 
 
+_ELSEWHERE: Final = (HistoryKind.INTERRUPTED, HistoryKind.CAUGHT)
+"""The instance went on elsewhere."""
+
+
 def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """The first rule that fits decides."""
     if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES):
         return Verdict.NOT_FOUND
-    heartbeat = call.kind is CallKind.HEARTBEAT
-    if facts.closed is HistoryKind.COMPLETED:  # 1
-        if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
-            return Verdict.LEASE_LOST
-        return Verdict.ALREADY
-    if facts.instance is not InstanceStatus.ACTIVE or facts.closed is HistoryKind.INTERRUPTED:  # 2
-        if heartbeat or call.explicit or call.attempt is not None:
-            return Verdict.CANCELLED
-        return Verdict.ALREADY
-    if facts.closed in CLOSING_KINDS:  # 7: the instance was retried since, with a new execution of the step
-        return Verdict.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else Verdict.LEASE_LOST
+    if facts.closed in CLOSING_KINDS or facts.instance is not InstanceStatus.ACTIVE:
+        return _judge_closed(call, facts)
     if call.attempt is not None and call.attempt != facts.attempt:  # 3
         return Verdict.LEASE_LOST
     if facts.state in (TokenState.LOCKED, TokenState.READY) and facts.holder == call.worker:  # 4
         return Verdict.APPLY
     if facts.state is TokenState.DISPATCHED:  # 5
         return Verdict.APPLY
-    if call.kind is CallKind.FAIL and facts.failed_attempt is not None and call.attempt in (None, facts.failed_attempt):
-        return Verdict.ALREADY  # 6
+    if _is_repeated(call, facts):  # 6
+        return Verdict.ALREADY
     if call.kind is CallKind.FAIL and call.attempt is None:  # 7
         return Verdict.IGNORED
     return Verdict.LEASE_LOST
+
+
+def _judge_closed(call: FenceRequest, facts: ExecutionState) -> Verdict:
+    """Of a step execution that is over."""
+    heartbeat = call.kind is CallKind.HEARTBEAT
+    if facts.closed is HistoryKind.COMPLETED:  # 1
+        if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
+            return Verdict.LEASE_LOST
+        return Verdict.ALREADY
+    if facts.closed is HistoryKind.CAUGHT and _is_repeated(call, facts):  # 6
+        return Verdict.ALREADY
+    if facts.instance is not InstanceStatus.ACTIVE or facts.closed in _ELSEWHERE:  # 2
+        if heartbeat or call.explicit or call.attempt is not None:
+            return Verdict.CANCELLED
+        return Verdict.ALREADY
+    # 7: the instance was retried since, with a new execution of the step
+    return Verdict.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else Verdict.LEASE_LOST
+
+
+def _is_repeated(call: FenceRequest, facts: ExecutionState) -> bool:
+    """Whether it is a `fail` that was applied."""
+    return (
+        call.kind is CallKind.FAIL and facts.failed_attempt is not None and call.attempt in (None, facts.failed_attempt)
+    )

@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from penstock.core.definition import (
     Boundary,
+    Catch,
     Definition,
     DefinitionLimits,
     InvalidDefinition,
@@ -22,6 +23,7 @@ from penstock.core.definition import (
     StepType,
 )
 from penstock.core.draft import StepDraft, StepReader
+from penstock.core.draft_boundaries import BoundaryDraft, CatchDraft
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import BadJson, find_flaws, read_json, write_json
@@ -147,7 +149,7 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
 
 def _has_single_token(steps: Sequence[Step]) -> bool:
     return not any(
-        step.type is StepType.PARALLEL_GATEWAY or any(not boundary.interrupting for boundary in step.boundaries)
+        step.type is StepType.PARALLEL_GATEWAY or any(not boundary.interrupting for _, boundary in step.timers)
         for step in steps
     )
 
@@ -162,12 +164,6 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         assert expression is not None
         assert target is not None
         conditions.append((expression, indexes[target]))
-    boundaries: list[Boundary] = []
-    for boundary in draft.boundaries:
-        assert boundary.target is not None
-        boundaries.append(
-            Boundary(boundary.duration, boundary.seconds, boundary.interrupting, indexes[boundary.target])
-        )
     return Step(
         index=draft.index,
         id=draft.id,
@@ -182,10 +178,21 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         job_type=draft.job_type,
         delegate_class=draft.delegate_class,
         retry_count=draft.retry_count,
-        boundaries=tuple(boundaries),
+        boundaries=tuple(_build_boundary(event, indexes) for event in draft.boundaries),
         backoff=draft.backoff,
         timeout_s=draft.timeout_s,
         duration=draft.duration,
         until=draft.until,
         buffer=draft.buffer,
+        retry_on=draft.retry_on,
+        no_retry_on=draft.no_retry_on,
+        error_code=draft.error_code,
     )
+
+
+def _build_boundary(draft: BoundaryDraft | CatchDraft, indexes: Mapping[str, int]) -> Boundary | Catch:
+    assert draft.target is not None
+    target = indexes[draft.target]
+    if isinstance(draft, CatchDraft):
+        return Catch(draft.codes or (), draft.variable, target)
+    return Boundary(draft.duration, draft.seconds, draft.interrupting, target)

@@ -127,9 +127,10 @@ class Recorder:
         worker: str | None = None,
         reason: str | None = None,
         output: bytes | None = None,
+        code: str | None = None,
     ) -> None:
         """End the open execution of ``token``: its history row, its place in the queue, its timers."""
-        self.record(token, kind, worker=worker, reason=reason, output=output)
+        self.record(token, kind, worker=worker, reason=reason, output=output, code=code)
         self.dequeue(token)
         if self.has_timers(token):
             self.out.disarmed.append((token.id, token.seq))
@@ -141,7 +142,7 @@ class Recorder:
     def has_timers(self, token: Token) -> bool:
         step = self.definition.steps[token.step]
         return (
-            bool(step.boundaries)
+            bool(step.timers)
             or token.state is TokenState.BACKOFF
             or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a run of code
             or step.duration is not None
@@ -157,6 +158,7 @@ class Recorder:
         worker: str | None = None,
         reason: str | None = None,
         output: bytes | None = None,
+        code: str | None = None,
     ) -> None:
         row = HistoryRow(
             position=self.position(),
@@ -171,6 +173,7 @@ class Recorder:
             worker=worker if worker is not None else token.claimed_by,
             reason=reason,
             output=output,
+            code=code,
         )
         self.out.history.append(row)
 
@@ -191,7 +194,7 @@ class Recorder:
                 self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority, token.place))
 
     def arm_boundaries(self, token: Token, step: Step) -> None:
-        for index, boundary in enumerate(step.boundaries):
+        for index, boundary in step.timers:
             self.arm(token, index, boundary.seconds)
 
     def arm(self, token: Token, index: int, delay_s: float) -> None:

@@ -64,13 +64,14 @@ class HistoryKind(enum.IntEnum):
     FAILED = 2
     SKIPPED = 3  # closed by END, a failure elsewhere, or a cancel
     INTERRUPTED = 4  # closed by an interrupting boundary timer; shown as FAILED
+    CAUGHT = 5  # failed, and an error boundary goes on; shown as FAILED
     ATTEMPT_FAILED = 10
     ATTEMPT_EXPIRED = 11
     ATTEMPT_RELEASED = 12
     ATTEMPT_REDISPATCHED = 13
 
 
-CLOSING_KINDS = frozenset({HistoryKind.COMPLETED, HistoryKind.FAILED, HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
+CLOSING_KINDS = frozenset(kind for kind in HistoryKind if kind < HistoryKind.ATTEMPT_FAILED)
 TAKEN_KINDS = frozenset({HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
 """What closes a step execution without the doing of whoever holds its job."""
 INTERRUPTED_REASON = "interrupted by boundary timer"  # existing clients look for this text
@@ -213,6 +214,7 @@ class Instance(msgspec.Struct):
     id: int
     status: InstanceStatus = InstanceStatus.ACTIVE
     failure: str | None = None
+    failure_code: str | None = None
 
 
 def move(token: Token, trigger: Trigger) -> None:
@@ -222,8 +224,10 @@ def move(token: Token, trigger: Trigger) -> None:
     token.state = row.target
 
 
-def change_status(instance: Instance, status: InstanceStatus, failure: str | None = None) -> None:
+def change_status(
+    instance: Instance, status: InstanceStatus, failure: str | None = None, code: str | None = None
+) -> None:
     """Give ``instance`` a new status; asserts that the table allows it."""
     assert status in INSTANCE_TRANSITIONS[instance.status], f"{instance.status!r} to {status!r}"
     instance.status = status
-    instance.failure = failure
+    instance.failure, instance.failure_code = failure, code

@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 import trio
 
 from penstock.access.identity import actor
-from penstock.core.definition import Definition, InvalidDefinition, Problem, StepType
+from penstock.core.definition import Catch, Definition, InvalidDefinition, Problem, Step, StepType
 from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_variables
 from penstock.core.parsing import STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
@@ -22,6 +22,7 @@ from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
 from penstock.store import definitions as store
+from penstock.store import engines as engine_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, TOO_LARGE, Database, wait_replicated
 from penstock.store.definitions import DefinitionRow, ListedDefinition
@@ -129,7 +130,8 @@ class Definitions:
 
         An outage of the database is waited out. ``code``: it was generated for a workflow written as code. Raises
         InvalidDefinition for what only such ones may have, and in Kafka mode for a job type that can't be a topic's
-        name; Conflict for the id of a definition of the other kind; and Unavailable.
+        name; Conflict for the id of a definition of the other kind, and for what an engine that lives does not know;
+        and Unavailable.
         """
         if not code:
             check_is_graph(definition)
@@ -156,6 +158,9 @@ class Definitions:
         async with self._database.connection() as connection:
             if again:
                 await wait_replicated(connection)
+            needed = _needed_version(definition)
+            if needed:
+                await engine_store.require_version(connection, needed)
             types = await self._job_types(connection, definition)
             row, new = await store.save(
                 connection,
@@ -321,6 +326,20 @@ def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
         raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of workflows as code")
     if "/" in worker and _EXECUTOR.match(worker):
         raise Forbidden("workerId: is that of an executor of workflows as code")
+
+
+ERRORS_VERSION: Final = 14
+"""Of the schema: engines from it on know error codes."""
+
+
+def _needed_version(definition: Definition) -> int:
+    """The schema version that an engine has to know to run it; 0 for what all know."""
+    return ERRORS_VERSION if any(_has_codes(step) for step in definition.steps) else 0
+
+
+def _has_codes(step: Step) -> bool:
+    catches = any(isinstance(event, Catch) for event in step.boundaries)
+    return catches or bool(step.retry_on or step.no_retry_on or step.error_code)
 
 
 def _check_topics(definition: Definition) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar, assert_never
 import trio
 
 from penstock.access.identity import check_job_types, job_type_limit
+from penstock.core.event import JobFailed
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
 from penstock.eager import need_task
@@ -39,6 +40,7 @@ from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import ExecutionInfo, JobKey
+from penstock.wire.error_code import code_problem
 from penstock.wire.model import (
     Completion,
     FailedJob,
@@ -278,15 +280,17 @@ class Jobs:
     async def _fail(self, request: Failure, *, explicit: bool) -> Verdict:
         job, call = self._read(request, CallKind.FAIL, explicit=explicit)
         await self._permit(job)
-        item = FailCommand(
-            job,
-            call,
-            retryable=request.retryable,
-            error=request.error_message,
-            retry_after_s=wished_s(request.retry_after_s),
+        failed = JobFailed(
+            job.token,
+            call.worker,
+            request.retryable,
+            request.error_message,
+            wished_s(request.retry_after_s),
+            _checked_code(request.error_code),
+            request.variables,
         )
         try:
-            answer = await self._full_path.submit(item)
+            answer = await self._full_path.submit(FailCommand(job, call, failed))
         except NotFound:
             answer = Verdict.NOT_FOUND
         assert isinstance(answer, Verdict)
@@ -393,6 +397,13 @@ class Jobs:
         except PenstockError as error:
             return _failed(request.job_id, error)
         return JobOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
+
+
+def _checked_code(code: str | None) -> str | None:
+    """The code of a failure, None when there is none. Raises BadRequest."""
+    if code and (problem := code_problem(code)) is not None:
+        raise BadRequest(f"errorCode: {problem}")
+    return code or None
 
 
 async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list[R]:

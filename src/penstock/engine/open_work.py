@@ -198,7 +198,7 @@ class OpenWork:
             return None
         loaded = await self._definitions.by_key(connection, row.definition)
         step = loaded.definition.steps[row.step]
-        boundary = step.boundaries[row.place] if 0 <= row.place < len(step.boundaries) else None
+        boundary = dict(step.timers).get(row.place)
         return TimerView(
             kind="boundary" if boundary is not None else _KIND_OF.get(row.place, "other"),
             fire_at=row.fire_at,

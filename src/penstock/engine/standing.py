@@ -28,6 +28,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import HistoryEntry
 from penstock.store.standing import StandingTimer, StandingToken, Written
+from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page
 
@@ -234,7 +235,9 @@ def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailur
         if failure is None:
             return Why("failed", f"Failed: {reason}", since=instance.completed_at)
         attempts = f" after {failure.attempt} attempts" if failure.attempt > 1 else ""
-        text = f"{_name(steps[failure.step])} failed for good{attempts}: {reason}"
+        own = instance.failure_code is None or instance.failure_code.startswith(OWN_PREFIX)
+        code = "" if own else f" with {instance.failure_code}"
+        text = f"{_name(steps[failure.step])} failed for good{attempts}{code}: {reason}"
         return Why("failed", text, steps[failure.step].id, failure.at)
     if instance.status == "CANCELLED":
         reason = f": {instance.failure_reason}" if instance.failure_reason else ""

@@ -25,12 +25,14 @@ STATUS_OF_KIND = {
     HistoryKind.FAILED: "FAILED",
     HistoryKind.SKIPPED: "SKIPPED",
     HistoryKind.INTERRUPTED: "FAILED",
+    HistoryKind.CAUGHT: "FAILED",
 }
 _ATTEMPT_STATUS = {
     HistoryKind.COMPLETED: "COMPLETED",
     HistoryKind.FAILED: "FAILED",
     HistoryKind.SKIPPED: "SKIPPED",
     HistoryKind.INTERRUPTED: "FAILED",
+    HistoryKind.CAUGHT: "FAILED",
     HistoryKind.ATTEMPT_FAILED: "FAILED",
     HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
     HistoryKind.ATTEMPT_RELEASED: "RELEASED",
@@ -91,6 +93,7 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "started_at": row.started_at,
         "completed_at": row.ended_at,
         "failure_reason": row.failure,
+        "failure_code": row.failure_code,
         "business_key": row.business_key,
         "instance_key": row.instance_key,
         "parent_instance_id": None if row.parent_id is None else ids.show_instance(row.parent_id),
@@ -127,6 +130,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 started_at=current.started_at,
                 ended_at=None if closing is None else closing.ended_at,
                 failure_reason=reason,
+                error_code=None if closing is None else closing.code,
                 attempts=attempts,
             )
         )
@@ -156,4 +160,5 @@ def _attempt(part: store.HistoryEntry) -> Attempt:
         ended_at=part.ended_at,
         status="RUNNING" if part.kind is None else _ATTEMPT_STATUS[HistoryKind(part.kind)],
         reason=part.reason,
+        error_code=part.code,
     )

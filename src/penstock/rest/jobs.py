@@ -150,10 +150,22 @@ class JobRoutes:
 
         def read() -> Failure:
             body = _read_failure(call.body)
-            return _failure(body, call.job_id, required(body.worker_id, "workerId"))
+            return self._failure(body, call.job_id, required(body.worker_id, "workerId"))
 
         await self._engine.jobs.fail(await run_sized(len(call.body), read))
         return NO_CONTENT
+
+    def _failure(self, body: Failure, job_id: str, worker_id: str) -> Failure:
+        return Failure(
+            job_id=job_id,
+            worker_id=worker_id,
+            attempt=body.attempt,
+            retryable=bool(body.retryable),
+            error_message=error_text(body.error_message),
+            retry_after_s=body.retry_after_s,
+            error_code=body.error_code,
+            variables=given_variables(body.variables, self._limits),
+        )
 
     async def heartbeat(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/{id}/heartbeat``"""
@@ -196,7 +208,7 @@ class JobRoutes:
         """``POST /v1/jobs/fail``"""
 
         def make(item: Failure, job_id: str, worker_id: str) -> Failure:
-            return _failure(item, job_id, worker_id)
+            return self._failure(item, job_id, worker_id)
 
         requests, refused = await _sort_out(call, _failures, make)
         return _outcomes(refused, await self._engine.jobs.fail_many(requests))
@@ -260,17 +272,6 @@ async def _large_answer(jobs: Sequence[Job]) -> Reply:
         pieces += (b",", _encode(job))
         await trio.lowlevel.cancel_shielded_checkpoint()
     return Reply(200, b'{"jobs":[', rest=(*pieces[1:], b"]}"))
-
-
-def _failure(body: Failure, job_id: str, worker_id: str) -> Failure:
-    return Failure(
-        job_id=job_id,
-        worker_id=worker_id,
-        attempt=body.attempt,
-        retryable=bool(body.retryable),
-        error_message=error_text(body.error_message),
-        retry_after_s=body.retry_after_s,
-    )
 
 
 async def _sort_out(

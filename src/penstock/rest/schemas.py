@@ -14,6 +14,7 @@ from penstock.core.definition import StepType
 from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
+from penstock.wire.error_code import CODE_MAX_CHARS
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _STATUS: Final[Mapping[str, list[str]]] = {
@@ -34,7 +35,9 @@ _FIELDS: Final[Mapping[str, Schema]] = {
     "currentStepIds": {"type": "array", "items": {"type": "string"}, "description": "Open steps, each once."},
     "definitionVersion": {"type": "integer", "description": "0, or none in a request: the latest."},
     "degraded": {"type": "array", "items": {"type": "string"}, "description": "What is away, such as `kafka`."},
+    "errorCode": {"type": "string", "description": "1 to 100 of letters, digits, `_`, `.` and `-` (addition)."},
     "errorMessage": {"type": "string", "description": "Cut at 4 KiB; never a reason to refuse."},
+    "failureCode": {"type": "string", "description": "Of the error that failed it (addition)."},
     "instanceKey": {"type": "string", "description": "Unique among the open instances of a definition id (addition)."},
     "keepInstanceKey": {"type": "boolean", "description": "`instanceKey` stays taken after the end (addition)."},
     "jobTypes": {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -119,6 +122,7 @@ _DEFINITION: Final[Schema] = {
     },
     "required": ["id", "name", "steps"],
 }
+_CODES: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": CODE_MAX_CHARS}, "minItems": 1}
 _STEP: Final[Schema] = {
     "type": "object",
     "description": "A step; which fields count depends on its type.",
@@ -148,15 +152,20 @@ _STEP: Final[Schema] = {
             "items": {
                 "type": "object",
                 "properties": {
-                    "type": {"type": "string", "const": "TIMER"},
-                    "duration": {"type": "string", "description": "ISO 8601, such as `PT30S`."},
-                    "interrupting": {"type": "boolean"},
+                    "type": {"type": "string", "enum": ["TIMER", "ERROR"]},
+                    "duration": {"type": "string", "description": "`TIMER`: ISO 8601, such as `PT30S`."},
+                    "interrupting": {"type": "boolean", "description": "`TIMER`"},
+                    "errorCodes": {**_CODES, "description": "`ERROR`: which it takes; none: any (addition)."},
+                    "errorVariable": {"type": "string", "description": "`ERROR`: is set to the error (addition)."},
                     "targetStepId": {"type": "string"},
                 },
-                "required": ["type", "duration", "targetStepId"],
+                "required": ["type", "targetStepId"],
             },
         },
         "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
+        "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
+        "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
+        "errorCode": {"type": "string", "description": "`END`: fails the instance with it (addition)."},
         "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
         "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},
         "until": {"type": "string", "description": "`WAIT`: goes on at this time (addition)."},

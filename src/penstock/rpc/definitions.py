@@ -3,8 +3,9 @@
 A proto map has no order, and order means something: conditions are taken in sorted order of their expressions,
 transformations in that of their names (by code point). Objects in `metadata` and in transformations' values are sorted
 too: Go's library writes a map in another order each time, and the same content would be a new version. A definition
-that was uploaded through REST keeps its own order in the engine; only the message does not show it. Fields that the
-message does not have (`retryBackoff`, `timeout`, `duration`, `until`) can't be given here and don't come back.
+that was uploaded through REST keeps its own order in the engine; only the message does not show it. What the message
+does not have (`retryBackoff`, `timeout`, `duration`, `until`, error boundaries and codes) can't be given here and does
+not come back.
 """
 
 from __future__ import annotations
@@ -248,6 +249,7 @@ def _step_message(step: _StepText) -> m.WorkflowStep:
                 target_step_id=event.target_step_id,
             )
             for event in step.boundary_events
+            if event.type != "ERROR"
         ],
         buffer=step.buffer,
     )

@@ -43,6 +43,7 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) 
 
 async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[JobOutcome]:
     """One outcome each, in order."""
+    limits = engine.limits
 
     def make(item: Failure) -> Failure:
         return Failure(
@@ -52,9 +53,12 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
             retryable=item.retryable,
             error_message=clean_text(item.error_message, ERROR_MESSAGE_MAX_BYTES),
             retry_after_s=item.retry_after_s,
+            error_code=item.error_code,
+            variables=given_variables(item.variables, limits, "variables"),
         )
 
-    requests, refused = _sort_out(items, make)
+    size_bytes = sum(text_bytes(item.variables) for item in items)
+    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
     return _outcomes(items, refused, await engine.jobs.fail_many(requests))
 
 

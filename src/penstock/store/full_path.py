@@ -340,11 +340,11 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool,
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
         (change.effects.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
-         h.step, h.kind, h.worker, h.reason, h.output)
+         h.step, h.kind, h.worker, h.reason, h.output, h.code)
         for change in changes for h in change.effects.history
     ]  # fmt: skip
     add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
-        partial(arrays.sealed, vault=vault))  # fmt: skip
+        partial(arrays.sealed, vault=vault), texts)  # fmt: skip
     if audit:
         records = [
             (now, change.effects.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)
@@ -369,11 +369,12 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     ended = [change.effects for change in changes if change.effects.ended]
     add(
         "end_instances",
-        [(o.instance.id, o.instance.status, o.instance.failure, now) for o in ended],
+        [(o.instance.id, o.instance.status, o.instance.failure, now, o.instance.failure_code) for o in ended],
         ints,
         ints,
         texts,
         arrays.times,
+        texts,
     )
     abnormal = [
         (o.instance.status, o.instance.id, _failed_job_type(change),

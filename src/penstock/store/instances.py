@@ -61,6 +61,7 @@ class InstanceRow(NamedTuple):
     started_at: datetime
     ended_at: datetime | None
     failure: str | None
+    failure_code: str | None
     business_key: str | None
     instance_key: str | None
     parent_id: int | None
@@ -85,6 +86,7 @@ class HistoryEntry(NamedTuple):
     worker: str | None
     reason: str | None
     position: int | None
+    code: str | None
 
 
 async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool = False) -> list[Begun]:

@@ -99,7 +99,7 @@ async def signals(connection: TrioConnection, instance: int) -> int:
 
 async def open_history(connection: TrioConnection, instance: int) -> list[HistoryEntry]:
     """Open executions, with the attempts that ended of them."""
-    return [HistoryEntry(*cast(Any, row[:11])) for row in await connection.fetch(SQL["history_open"], (instance,))]
+    return [HistoryEntry(*cast(Any, row[:12])) for row in await connection.fetch(SQL["history_open"], (instance,))]
 
 
 async def history_slice(
@@ -110,8 +110,8 @@ async def history_slice(
     params = (instance, before, most, output_max_bytes is not None, output_max_bytes or 0)
     found: list[tuple[HistoryEntry, Written]] = []
     for row in cast(Any, await connection.fetch(SQL["history_slice"], params)):
-        output = row[11] if row[11] is None or connection.vault is None else connection.vault.open(row[11])
-        found.append((HistoryEntry(*row[:11]), Written(output, row[12])))
+        output = row[12] if row[12] is None or connection.vault is None else connection.vault.open(row[12])
+        found.append((HistoryEntry(*row[:12]), Written(output, row[13])))
     return found
 
 

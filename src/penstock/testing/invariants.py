@@ -196,7 +196,8 @@ CREATE TEMP VIEW definitions AS
   SELECT key, code, content::jsonb AS content,
     coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
     NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
-    AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (!(@.interrupting == true))' AS single_token
+    AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (@.type == "TIMER" && !(@.interrupting == true))'
+      AS single_token
   FROM definition;
 CREATE TEMP VIEW steps AS
   SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step

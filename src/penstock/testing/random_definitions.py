@@ -44,6 +44,7 @@ _ASSIGNMENTS: Final[tuple[tuple[str, object], ...]] = (
     ("numbers", "${map(numbers, # + n)}"),
     ("many", "${count(1..4000, # > n)}"),
 )
+ERROR_CODES: Final = ("DECLINED", "TIME.OUT")
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
 _ATTEMPTS_TO_REWIRE: Final = 3
 
@@ -69,8 +70,8 @@ def definitions(
     waits, boundary timers, dead ends and branches that leave their block. Start instances with START_VARIABLES.
 
     ``max_steps``: about so many at most. ``failing``: some conditions fail, or none matches. ``additions``:
-    retryBackoff, timeout, duration and until. ``wild``: some references are turned elsewhere, as far as the
-    definition stays valid (jumps into blocks, joins without their gateway, endless loops).
+    retryBackoff, timeout, duration and until, error boundaries and codes. ``wild``: some references are turned
+    elsewhere, as far as the definition stays valid (jumps into blocks, joins without their gateway, endless loops).
     """
 
     def pick(choices: Sequence[_T]) -> _T:
@@ -99,7 +100,8 @@ def random_output(source: random.Random) -> Json:
 
 def _build(pick: _Pick, *, max_steps: int, failing: bool, additions: bool, wild: bool) -> Json:
     made = _Builder(pick, max_steps=max_steps, failing=failing, additions=additions).build()
-    return _rewire(made, pick) if wild and pick((True, False)) else made
+    made = _rewire(made, pick) if wild and pick((True, False)) else made
+    return _with_errors(made, pick) if additions and pick((False, True)) else made
 
 
 class _Pick(Protocol):
@@ -272,6 +274,37 @@ def _rewire(made: Json, pick: _Pick) -> Json:
             continue
         made = turned
     return made
+
+
+def _with_errors(made: Json, pick: _Pick) -> Json:
+    """The definition with error boundaries and codes on a few steps, where that is valid."""
+    for _ in range(_ATTEMPTS_TO_REWIRE):
+        turned = copy.deepcopy(made)
+        steps = cast("list[Json]", turned["steps"])
+        tasks = [one for one in steps if one["type"] == "SERVICE_TASK"]
+        ends = [one for one in steps if one["type"] == "END"]
+        if pick((False, False, False, True)) and len(ends) > 1:
+            pick(ends)["errorCode"] = pick(ERROR_CODES)
+        elif tasks:
+            _with_codes(pick(tasks), [cast("str", one["id"]) for one in steps], pick)
+        try:
+            parse_definition(turned)
+        except InvalidDefinition:
+            continue
+        made = turned
+    return made
+
+
+def _with_codes(task: Json, targets: Sequence[str], pick: _Pick) -> None:
+    if pick((False, False, True)):
+        task[pick(("retryOn", "noRetryOn"))] = [pick(ERROR_CODES)]
+        return
+    caught: Json = {"type": "ERROR", "targetStepId": pick(targets)}
+    if codes := pick(((), (ERROR_CODES[0],), ERROR_CODES, ("Penstock.RetriesExhausted",))):
+        caught["errorCodes"] = list(codes)
+    if pick((True, False)):
+        caught["errorVariable"] = "error"
+    task["boundaryEvents"] = [*cast("list[Json]", task.get("boundaryEvents", [])), caught]
 
 
 def _references(steps: Sequence[Json]) -> list[tuple[Json, str]]:

@@ -62,13 +62,18 @@ class Completion(Request, frozen=True):
 
 
 class Failure(Request, frozen=True):
-    """The failure of a job. `retry_after_seconds` asks for a pause before the next attempt."""
+    """The failure of a job. `retry_after_seconds` asks for a pause before the next attempt. `error_code` says what
+    went wrong, for error boundaries and retries to go by; `variables` are what is to be known of the error where it
+    is caught.
+    """
 
     job_id: Annotated[Text, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = ""
     attempt: Annotated[int | None, Proto(2, INT32, "penstock.v1")] = None
     retryable: Annotated[Flag, Proto(3, BOOL, "workflow.v1"), Proto(3, BOOL, "penstock.v1")] = False
     error_message: Annotated[Text, Proto(4, TEXT, "workflow.v1"), Proto(4, TEXT, "penstock.v1")] = ""
     retry_after_s: Annotated[Seconds, Proto(5, MILLIS, "penstock.v1")] = field(default=None, name="retryAfterSeconds")
+    error_code: Annotated[str | None, Proto(6, TEXT, "penstock.v1")] = None
+    variables: Annotated[JsonText, Proto(7, JSON, "penstock.v1")] = None
     worker_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
 
 
@@ -119,6 +124,7 @@ class Instance(InstanceMethods, frozen=True):
     variables: Annotated[Variables, Proto(6, STRUCT, "workflow.v1"), Proto(6, JSON, "penstock.v1")] = field(
         default_factory=dict[str, Any]
     )
+    failure_code: Annotated[str | None, Proto(13, TEXT, "penstock.v1")] = None
 
 
 class StartRequest(Request, frozen=True):
@@ -212,6 +218,7 @@ class Attempt(Answer, frozen=True):
     ended_at: datetime | None = None
     worker: str | None = None
     reason: str | None = None
+    error_code: str | None = None
 
 
 class StepExecution(Answer, frozen=True):
@@ -249,6 +256,7 @@ class StepExecution(Answer, frozen=True):
     ended_at: Annotated[datetime | None, Proto(8, package="workflow.v1")] = None
     failure_reason: Annotated[str | None, Proto(9, TEXT, "workflow.v1")] = None
     attempts: list[Attempt] = []  # noqa: RUF012 - msgspec makes a new one each time
+    error_code: str | None = None
 
 
 class AuditRecord(Answer, frozen=True):

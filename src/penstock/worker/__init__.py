@@ -17,7 +17,7 @@ Runs under asyncio and Trio. Imports nothing of the engine.
 from __future__ import annotations
 
 from penstock.worker.context import JobContext, JobLogFilter, current_job
-from penstock.worker.errors import NonRetryable, Retry
+from penstock.worker.errors import NonRetryable, Retry, StepError
 from penstock.worker.held import StopReason
 from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.observer import WorkerObserver
@@ -35,6 +35,7 @@ __all__ = [
     "PullTransport",
     "Retry",
     "Statistics",
+    "StepError",
     "StopReason",
     "Subscription",
     "WorkTransport",

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.wire.model import Completion, Failure
 from penstock.worker.context import JobContext, set_current_job
-from penstock.worker.errors import NonRetryable, Retry
+from penstock.worker.errors import NonRetryable, Retry, StepError
 from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import HeldJob, StopReason
 
@@ -75,6 +75,11 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
     if held.scope.cancel_called:
         context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
         return None
+    for inner in _flat(error):
+        if isinstance(inner, StepError):
+            context.log.info("job failed with the error %s: %s", inner.code, inner)
+            failure = _failed(held, str(inner), retryable=inner.retryable)
+            return msgspec.structs.replace(failure, error_code=inner.code, variables=inner.variables)
     for inner in _flat(error):
         if isinstance(inner, NonRetryable):
             context.log.warning("job failed, not to be retried: %s", inner)

@@ -205,6 +205,10 @@ class Session:
             failure = Failure(job_id=report.job_id, attempt=report.attempt, retryable=False, error_message=reason)
             self._failures.put_nowait(held, failure)
             return
+        if outcome.outcome == "invalid" and isinstance(report, Failure) and report.variables is not None:
+            held.log.error("the engine refused what the error brings: %s", outcome.reason)
+            self._failures.put_nowait(held, msgspec.structs.replace(report, variables=None))
+            return
         self._leases.remove(held)
         self._transport.forget(held.ref)
         self._intake.notify()

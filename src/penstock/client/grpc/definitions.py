@@ -22,6 +22,8 @@ class _Boundary(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     duration: str | None = None
     interrupting: bool | None = None
     target_step_id: str | None = None
+    error_codes: Any = None
+    error_variable: Any = None
 
 
 class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -43,6 +45,9 @@ class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     duration: Any = None
     until: Any = None
     buffer: bool | None = None
+    retry_on: Any = None
+    no_retry_on: Any = None
+    error_code: Any = None
 
 
 class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -57,7 +62,15 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 _read = msgspec.json.Decoder(_Document).decode
-_WITHOUT_FIELD = {"retry_backoff": "retryBackoff", "timeout": "timeout", "duration": "duration", "until": "until"}
+_WITHOUT_FIELD = {
+    "retry_backoff": "retryBackoff",
+    "timeout": "timeout",
+    "duration": "duration",
+    "until": "until",
+    "retry_on": "retryOn",
+    "no_retry_on": "noRetryOn",
+    "error_code": "errorCode",
+}
 
 
 def message_of(document: bytes) -> m.WorkflowDefinition:
@@ -90,6 +103,9 @@ def _what_is_lost(step: _Step, path: str) -> Iterator[str]:
     for name, shown in _WITHOUT_FIELD.items():
         if getattr(step, name) is not None:
             yield f"{path} has {shown}, which has no field there"
+    for place, event in enumerate(step.boundary_events or ()):
+        if event.type == "ERROR":
+            yield f"{path}.boundaryEvents[{place}] is an ERROR, which has no number there"
     for name, given in (
         ("conditionalNextSteps", step.conditional_next_steps),
         ("transformations", step.transformations),

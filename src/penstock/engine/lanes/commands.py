@@ -62,26 +62,22 @@ class CompleteCommand(Command):
 class FailCommand(Command):
     """A failure. Answers a Verdict."""
 
-    __slots__ = ("call", "error", "retry_after_s", "retryable")
+    __slots__ = ("call", "failed", "output")
 
-    def __init__(
-        self, job: JobKey, call: FenceRequest, *, retryable: bool, error: str, retry_after_s: float | None
-    ) -> None:
+    def __init__(self, job: JobKey, call: FenceRequest, failed: JobFailed) -> None:
         super().__init__(job.instance, job=job, worker=call.worker)
         self.call = call
-        self.retryable = retryable
-        self.error = error
-        self.retry_after_s = retry_after_s
+        self.failed = failed
+        self.output = failed.data
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert known is not None
-        assert self.job is not None
         verdict = judge(self.call, known.execution)
         if verdict is not Verdict.APPLY:
             raise Settled(verdict)
-        return JobFailed(self.job.token, self.call.worker, self.retryable, self.error, self.retry_after_s)
+        return self.failed
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return Verdict.DONE

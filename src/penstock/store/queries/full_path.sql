@@ -54,13 +54,14 @@ INSERT INTO instance (id, started_at, definition, vars, business_key, instance_k
 SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[], $8::text[])
 
 -- name: end_instances
-UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure
-FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[]) AS e(id, status, failure, ended_at)
+UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure, failure_code = e.failure_code
+FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[], $5::text[])
+  AS e(id, status, failure, ended_at, failure_code)
 CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.id OFFSET 0) old
 WHERE i.ctid = old.ctid
 
 -- name: reopen_instances
-UPDATE instance SET status = 0 /* ACTIVE */, ended_at = NULL, failure = NULL WHERE id = ANY($1::bigint[])
+UPDATE instance SET status = 0 /* ACTIVE */, ended_at = NULL, failure = NULL, failure_code = NULL WHERE id = ANY($1::bigint[])
 
 -- name: insert_abnormal_ends
 -- $1 status $2 instance $3 job type $4 tokens; of failures: $5 definition $6 step $7 reason
@@ -117,6 +118,6 @@ WHERE p.instance_id = d.instance_id AND p.token_id = d.token_id
 
 -- name: insert_history
 INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
-  reason, output)
+  reason, output, error_code)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[], $6::timestamptz[],
-  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[])
+  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[], $14::text[])

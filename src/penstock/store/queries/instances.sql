@@ -37,7 +37,7 @@ FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSE
 -- name: view
 -- Instances $1 as clients see them, in their order and in one snapshot with their tokens. Their variables as long as
 -- these have no more than $2 bytes together, with the bytes of each; null: none of them.
-SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.business_key, v.instance_key, v.parent_id,
+SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.failure_code, v.business_key, v.instance_key, v.parent_id,
   CASE WHEN sum(octet_length(v.vars)) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, octet_length(v.vars),
   v.open_steps, v.waiting, v.progress
 FROM (
@@ -50,7 +50,7 @@ FROM (
        SELECT n.progress FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq AND n.progress IS NOT NULL OFFSET 0) n
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS progress
   FROM (
-    SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.business_key, i.instance_key,
+    SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.failure_code, i.business_key, i.instance_key,
       i.parent_id, CASE WHEN $2::bigint IS NOT NULL THEN (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END AS vars
@@ -190,7 +190,8 @@ SELECT count(*) FROM history WHERE instance_id = $1::bigint
 -- All rows of one instance in order of entry, closed ones and open executions; $1 instance. An END in `end_step` is an
 -- execution of its own here, named by the position of the row that holds it. An open one has the time of its claim
 -- while somebody has the job.
-SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at, x.attempt, x.worker, h.reason, h.pos
+SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at, x.attempt, x.worker, h.reason, h.pos,
+  CASE WHEN x.seq = h.seq THEN h.error_code END
 FROM history h CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.started_at, h.claimed_at, h.attempt, h.worker
   UNION ALL
@@ -198,7 +199,7 @@ FROM history h CROSS JOIN LATERAL (
 WHERE h.instance_id = $1::bigint
 UNION ALL
 SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END, t.attempt,
-  t.claimed_by, NULL, NULL
+  t.claimed_by, NULL, NULL, NULL
 FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
 ORDER BY 2, 11 NULLS LAST
 

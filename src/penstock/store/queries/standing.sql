@@ -39,10 +39,11 @@ WITH open AS MATERIALIZED (
     AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
   ORDER BY t.seq LIMIT 200)
 SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END,
-  t.attempt, t.claimed_by, NULL, NULL, NULL, NULL
+  t.attempt, t.claimed_by, NULL, NULL, NULL, NULL, NULL
 FROM open t
 UNION ALL
-SELECT h.token_id, h.seq, h.step, h.kind, h.started_at, h.ended_at, h.claimed_at, h.attempt, h.worker, h.reason, h.pos, NULL, NULL
+SELECT h.token_id, h.seq, h.step, h.kind, h.started_at, h.ended_at, h.claimed_at, h.attempt, h.worker, h.reason, h.pos,
+  h.error_code, NULL, NULL
 FROM open t CROSS JOIN LATERAL (
   SELECT h.* FROM history h WHERE h.instance_id = $1::bigint AND h.pos > t.seq ORDER BY h.pos DESC LIMIT 200) h
 WHERE t.attempt > 0 AND h.token_id = t.id AND h.seq = t.seq AND h.kind >= 10
@@ -54,6 +55,7 @@ WITH closed AS MATERIALIZED (
   SELECT h.* FROM history h WHERE h.instance_id = $1::bigint AND h.pos < $2::bigint AND h.kind < 10
   ORDER BY h.pos DESC LIMIT $3::int)
 SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at, x.attempt, x.worker, h.reason, h.pos,
+  CASE WHEN x.seq = h.seq THEN h.error_code END,
   CASE WHEN $4::boolean AND x.seq = h.seq AND pg_column_size(h.output) <= $5::int AND octet_length(h.output::text) <= $5::int
     THEN h.output::text END,
   CASE WHEN $4::boolean AND x.seq = h.seq THEN pg_column_size(h.output) END
@@ -62,7 +64,8 @@ FROM closed h CROSS JOIN LATERAL (
   UNION ALL
   SELECT h.pos, h.end_step, h.ended_at, NULL, 0, NULL WHERE h.end_step IS NOT NULL) x
 UNION ALL
-SELECT a.token_id, a.seq, a.step, a.kind, a.started_at, a.ended_at, a.claimed_at, a.attempt, a.worker, a.reason, a.pos, NULL, NULL
+SELECT a.token_id, a.seq, a.step, a.kind, a.started_at, a.ended_at, a.claimed_at, a.attempt, a.worker, a.reason, a.pos,
+  a.error_code, NULL, NULL
 FROM closed c CROSS JOIN LATERAL (
   SELECT h.* FROM history h WHERE h.instance_id = $1::bigint AND h.pos > c.seq AND h.pos < c.pos ORDER BY h.pos DESC LIMIT 200) a
 WHERE (c.attempt > 1 OR c.kind <> 1 /* COMPLETED */) AND a.token_id = c.token_id AND a.seq = c.seq AND a.kind >= 10

@@ -1,0 +1,27 @@
+"""Codes of errors: how a step says what went wrong, for error boundaries and retries to go by. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+CODE_MAX_CHARS: Final = 100
+OWN_PREFIX: Final = "Penstock."
+"""Of codes that only the engine gives."""
+RETRIES_EXHAUSTED: Final = "Penstock.RetriesExhausted"
+"""A job failed for good, and its worker gave no code."""
+LEASE_EXPIRED: Final = "Penstock.LeaseExpired"
+OWN_CODES: Final = frozenset({RETRIES_EXHAUSTED, LEASE_EXPIRED})
+
+_CODE: Final = re.compile(rf"[A-Za-z0-9_.\-]{{1,{CODE_MAX_CHARS}}}")
+
+
+def code_problem(code: str, *, own: bool = False) -> str | None:
+    """Why this is no code that a worker or a definition may give; None when it is one. ``own``: the engine's may be
+    named."""
+    if _CODE.fullmatch(code) is None:
+        return f"must be 1 to {CODE_MAX_CHARS} of letters, digits, '_', '.' and '-'"
+    if not code.startswith(OWN_PREFIX) or (own and code in OWN_CODES):
+        return None
+    named = f"; those are {', '.join(sorted(OWN_CODES))}" if own else ""
+    return f"codes that begin with '{OWN_PREFIX}' are the engine's{named}"
