@@ -133,15 +133,26 @@ def slow_heads(target: Target) -> str:
 
 def crowd(target: Target) -> str:
     """9,000 connections that ask once and stay, three times anew, from three addresses"""
+    return _visit(target.rest_port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", b"HTTP/1.1 200")
+
+
+def grpc_connections(target: Target) -> str:
+    """the same over gRPC: 9,000 connections that say hello and stay"""
+    return _visit(target.grpc_port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0", b"")
+
+
+def _visit(port: int, hello: bytes, answer: bytes) -> str:
     answered = 0
     for _ in range(3):
         streams: list[socket.socket] = []
         for number in range(CROWD):
             home = (f"127.0.0.{2 + number % 3}", 0)
-            streams.append(socket.create_connection(("127.0.0.1", target.rest_port), source_address=home))
-            streams[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            streams.append(socket.create_connection(("127.0.0.1", port), source_address=home))
+            streams[-1].sendall(hello)
             time.sleep(0.0005)
-        answered += sum(stream.recv(64).startswith(b"HTTP/1.1 200") for stream in streams)
+        for stream in streams:
+            said = stream.recv(64)
+            answered += said.startswith(answer) and said != b""
         for stream in streams:
             stream.close()
     return f"{answered} answered"
@@ -152,6 +163,7 @@ ATTACKS: dict[str, Attack] = {
     for attack in (
         grpc_halves, grpc_fields, grpc_crowd, start_compute, start_crowd, poison_timer, definition_regexes,
         definition_uploads, definition_reload, rest_numbers, large_bodies, sealed_bodies, slow_heads, crowd,
+        grpc_connections,
     )
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ import trio
 
 from penstock.http import HttpServer, Limits
 from penstock.http.connection import Connection
-from penstock.http.poller import HAVE_EPOLL
+from penstock.poller import HAVE_EPOLL
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
 from tests.http.test_direct import Batches, until

@@ -11,7 +11,8 @@ SCRIPT = """
 import gc
 import weakref
 
-from penstock.runtime.garbage import GROWTH_BEFORE_LOOK_BYTES, Collector, used_memory_bytes
+from penstock.runtime.garbage import CROWD_BYTES, CROWD_PAUSES, GROWTH_BEFORE_LOOK_BYTES, PAUSE_SECONDS
+from penstock.runtime.garbage import Collector, used_memory_bytes
 
 gc.disable()  # collections come when this script asks for them
 now, took, used_bytes = 0.0, 0.001, 100_000_000
@@ -67,6 +68,22 @@ used_bytes += GROWTH_BEFORE_LOOK_BYTES - 1
 gc.collect()
 print(found() is None)
 used_bytes += 1
+gc.collect()
+print(found() is None)
+""") == ["False", "True"]
+
+
+def test_with_a_crowd_a_look_is_put_off_and_not_for_ever() -> None:
+    assert say("""
+ring = Ring()
+found = weakref.ref(ring)
+gc.collect()
+del ring
+used_bytes += CROWD_BYTES
+now += PAUSE_SECONDS
+gc.collect()
+print(found() is None)
+now += (CROWD_PAUSES - 1) * PAUSE_SECONDS
 gc.collect()
 print(found() is None)
 """) == ["False", "True"]

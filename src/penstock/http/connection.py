@@ -22,12 +22,13 @@ import trio
 from penstock.eager import current_call, need_task
 from penstock.http.asgi import App
 from penstock.http.cycle import Cycle
-from penstock.http.direct import RECEIVE_BYTES, Over
+from penstock.http.direct import Over
 from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, error_object
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_head
 from penstock.log import get_logger
+from penstock.poller import RECEIVE_BYTES
 from penstock.tls import TlsStream
 
 if TYPE_CHECKING:

@@ -10,19 +10,17 @@ the end, answers that the socket does not take whole. Phases and deadlines are t
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
 from penstock.eager import EagerCall, EagerQueue
 from penstock.http.cycle import Cycle
-from penstock.http.poller import Poller
 from penstock.http.response import CONTINUE
+from penstock.poller import RECEIVE_BYTES, Poller
 
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
-
-RECEIVE_BYTES: Final = 64 * 1024
 
 
 class Over(Exception):

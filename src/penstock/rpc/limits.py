@@ -45,6 +45,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Nothing received for this long: the server pings."""
     keepalive_timeout_s: float = 20.0
     """Nothing received for this long after the ping: the connection is dead."""
+    keepalive_tick_s: float = 1.0
+    """How often the server looks for connections that are silent."""
     linger_s: float = 1.0
     """How long a closing connection waits for the client to close its side (a close at once would be a reset)."""
 

@@ -28,6 +28,7 @@ from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory
 from penstock.errors import PenstockError, TooManyRequests
 from penstock.log import set_trace
+from penstock.poller import HAVE_EPOLL, PolledStream, Poller
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
 ROOM_LOOK_S = 1.0
 """How often a full server looks for an idle connection to end."""
+PINGED_PER_TURN = 20
+"""Connections that are pinged or ended in one turn of the loop, for their silence: 4 ms. Of 10,000 it comes at once."""
 _ENCODING_IDENTITY = b"identity"
 # Ten years: Trio's clock takes any float, a client's "99999999H" is meant as "never".
 _MAX_TIMEOUT_S = 10 * 365 * 86_400.0
@@ -121,6 +124,7 @@ class Server:
         self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
+        self._poller: Poller | None = None  # while it serves, where there is one
         self._sockets = 0
         self._running = 0
         self._held = 0
@@ -139,17 +143,23 @@ class Server:
     ) -> None:
         """Serve on listening sockets (they are closed in the end). Returns after ``drain``; cancelling it cuts all."""
         with self._scope:
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as background:
+                background.start_soon(self._keep_alive)
+                if HAVE_EPOLL:
+                    self._poller = Poller()
+                    background.start_soon(self._poller.run)
+                async with trio.open_nursery() as nursery:
 
-                def start(sock: socket.socket) -> None:
-                    self._sockets += 1
-                    nursery.start_soon(self._serve_socket, sock)
+                    def start(sock: socket.socket) -> None:
+                        self._sockets += 1
+                        nursery.start_soon(self._serve_socket, sock)
 
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for sock in sockets:
-                            accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
-                        task_status.started()
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for sock in sockets:
+                                accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
+                            task_status.started()
+                background.cancel_scope.cancel()
 
     async def drain(self, grace_s: float) -> None:
         """Stop listening, let calls end, then close; what still runs after ``grace_s`` is told UNAVAILABLE.
@@ -216,7 +226,7 @@ class Server:
     async def _serve_socket(self, sock: socket.socket) -> None:
         try:
             peer = sock.getpeername()
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+            stream = self._open_stream(sock)
         except OSError:  # it has left already
             sock.close()
             self._left()
@@ -228,6 +238,12 @@ class Server:
             self.counts.refused += 1
             await trio.aclose_forcefully(stream)
             self._left()
+
+    def _open_stream(self, sock: socket.socket) -> trio.abc.HalfCloseableStream:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        if self._poller is None or self._poller.closed:
+            return stream
+        return PolledStream(stream, sock, self._poller)
 
     async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
         """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
@@ -259,6 +275,19 @@ class Server:
             await connection.run()
         finally:
             self._connections.discard(connection)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await trio.sleep(self.limits.keepalive_tick_s)
+            await self._look_after(trio.current_time())
+
+    async def _look_after(self, now: float) -> None:
+        busy = 0
+        for connection in list(self._connections):
+            if connection in self._connections and connection.keep_alive(now):
+                busy += 1
+                if busy % PINGED_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
 
     async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream | None:
         if self._tls is None:

@@ -1,8 +1,8 @@
 """One HTTP/2 connection on Trio: bytes in, calls out, and back.
 
-Three tasks: one reads and hands events out (h2 is not asynchronous, so all frames of one read are done without a
-switch), one writes what h2 has to say (what several calls wrote meanwhile goes out in one send), one pings. Calls
-run as children of the connection, so that none outlives it.
+Two tasks: one reads and hands events out (h2 is not asynchronous, so all frames of one read are done without a
+switch), one writes what h2 has to say (what several calls wrote meanwhile goes out in one send). The server pings for
+all. Calls run as children of the connection, so that none outlives it.
 
 Relies on `penstock.wire.http2` for the protocol and on ``server`` for what calls do. Whatever a client sends ends at
 most this connection. Must not keep anything that grows with what a client sends beyond ``Limits``.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import trio
 from grpclib.const import Status
@@ -81,7 +81,9 @@ class Connection:
         self._windows: dict[int, trio.Event] = {}  # streams that wait for their window, or the connection's
         self._new_calls: list[ServerCall[Any, Any]] = []
         self._unopened = 0  # consumed bytes by which the connection's window was not opened again yet
-        self._greeted = trio.Event()
+        self._expires_at = trio.current_time() + self.limits.handshake_s
+        self._greeted = False
+        self._pinged_at: float | None = None  # while that ping is not answered
         self._drain_pinged = trio.Event()
         self._last_received = trio.current_time()
         self.idle_since = trio.current_time()
@@ -94,20 +96,6 @@ class Connection:
         self._window_updates = Allowance(self.limits.window_updates, self.limits.window_updates_per_s)
         self._small_frames = Allowance(self.limits.small_frames, self.limits.small_frames_per_s)
         self._resets = Allowance(self.limits.resets, self.limits.resets_per_s)
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            RequestReceived: self._on_request,
-            DataReceived: self._on_data,
-            StreamEnded: self._on_stream_ended,
-            StreamReset: self._on_stream_reset,
-            WindowUpdated: self._on_window,
-            RemoteSettingsChanged: self._on_settings,
-            SettingsAcknowledged: self._on_control,
-            PingReceived: self._on_control,
-            PriorityUpdated: self._on_control,
-            UnknownFrameReceived: self._on_control,
-            PingAckReceived: self._on_ping_ack,
-            ConnectionTerminated: self._on_goaway,
-        }
         self._nursery: trio.Nursery
 
     async def run(self) -> None:
@@ -115,7 +103,6 @@ class Connection:
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._write_loop)
-                self._nursery.start_soon(self._keep_alive)
                 if self.server.is_draining:
                     self.begin_drain()
                 await self._read_loop()
@@ -123,6 +110,7 @@ class Connection:
         finally:
             for call in self.calls.values():
                 call.closed = True
+            self.h2.dispose()
 
     # ---------------------------------------------------------------------------------- for calls
 
@@ -240,6 +228,27 @@ class Connection:
         log.debug("connection of %s ended: %s", self.peer, why)
         self._close()
 
+    def keep_alive(self, now: float) -> bool:
+        """End it when nothing was heard for too long, ping when for long. Whether there was something to do."""
+        if now < self._expires_at:
+            return False
+        limits, pinged_at = self.limits, self._pinged_at
+        if not self._greeted:
+            self._lose()
+        elif pinged_at is not None and self._last_received < pinged_at:
+            self.server.counts.silent += 1
+            self._lose()
+        elif now - self._last_received < limits.keepalive_idle_s:
+            self._pinged_at, self._expires_at = None, self._last_received + limits.keepalive_idle_s
+            return False
+        else:
+            self._pinged_at, self._expires_at = now, now + limits.keepalive_timeout_s
+            self.server.counts.pings += 1
+            if not self._closing:
+                self.h2.ping(PING_IDLE)
+                self.flush()
+        return True
+
     # ---------------------------------------------------------------------------------- the tasks
 
     async def _read_loop(self) -> None:
@@ -273,29 +282,6 @@ class Connection:
             pass
         self._lose()
 
-    async def _keep_alive(self) -> None:
-        limits = self.limits
-        with trio.move_on_after(limits.handshake_s):
-            await self._greeted.wait()
-        if not self._greeted.is_set():
-            self._lose()
-            return
-        while True:
-            silent_s = trio.current_time() - self._last_received
-            if silent_s < limits.keepalive_idle_s:
-                await trio.sleep(limits.keepalive_idle_s - silent_s)
-                continue
-            pinged_at = trio.current_time()
-            if not self._closing:
-                self.h2.ping(PING_IDLE)
-                self.flush()
-            self.server.counts.pings += 1
-            await trio.sleep(limits.keepalive_timeout_s)
-            if self._last_received < pinged_at:
-                self.server.counts.silent += 1
-                self._lose()
-                return
-
     # ---------------------------------------------------------------------------------- events
 
     def _receive(self, data: bytes | bytearray) -> None:
@@ -312,7 +298,7 @@ class Connection:
         for event in events:
             handle = self._handlers.get(type(event))
             if handle is not None:
-                handle(event)
+                handle(self, event)
             if self._closing:
                 break
         for call in self._new_calls:
@@ -395,7 +381,9 @@ class Connection:
             opened.set()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        self._greeted.set()
+        if not self._greeted:
+            self._greeted = True
+            self._expires_at = trio.current_time() + self.limits.keepalive_idle_s
         self._on_control(event)
         self._wake_all_windows()
 
@@ -420,6 +408,21 @@ class Connection:
         except ProtocolError:
             log.debug("no GOAWAY: h2 has ended the connection")
         self._give_up_on(f"too many {what}")
+
+    _handlers: ClassVar[dict[type[Event], Callable[[Connection, Any], None]]] = {
+        RequestReceived: _on_request,
+        DataReceived: _on_data,
+        StreamEnded: _on_stream_ended,
+        StreamReset: _on_stream_reset,
+        WindowUpdated: _on_window,
+        RemoteSettingsChanged: _on_settings,
+        SettingsAcknowledged: _on_control,
+        PingReceived: _on_control,
+        PriorityUpdated: _on_control,
+        UnknownFrameReceived: _on_control,
+        PingAckReceived: _on_ping_ack,
+        ConnectionTerminated: _on_goaway,
+    }
 
 
 def _join_proofs(headers: dict[bytes, bytes], given: Iterable[tuple[bytes, bytes]]) -> None:

@@ -1,0 +1,152 @@
+"""One epoll and one task for all plain connections of a server: says when a socket has something to read or was closed.
+
+Trio registers a socket anew for each wait, and wakes all that have something in one turn. Here a socket is registered
+once, edge-triggered: what is told once and not read stays the listener's to remember; and a turn tells some, of however
+many. Linux only; elsewhere connections wait for themselves.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from operator import index
+from typing import Final
+
+import trio
+
+HAVE_EPOLL: Final = hasattr(select, "epoll")
+EVENTS_PER_LOOK: Final = 64
+"""Sockets that are read in one turn of the loop."""
+RECEIVE_BYTES: Final = 64 * 1024
+
+Listener = Callable[[bool], None]
+"""Something came, or (True) the client has closed its side at least."""
+
+
+class Poller:
+    """For one `run` only."""
+
+    def __init__(self, looks_per_turn: int = 1) -> None:
+        """As many looks one after the other, as long as most of what is found are clients that left: who asks may stand
+        behind thousands of them. For listeners that only note it."""
+        self._looks_per_turn = looks_per_turn
+        self._epoll = select.epoll()
+        self._listeners: dict[int, Listener] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether `run` has ended: nobody is told any more."""
+        return self._epoll.closed
+
+    def add(self, fd: int, listener: Listener) -> None:
+        """Tell ``listener`` from now on, and of what is there already."""
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        self._listeners[fd] = listener
+
+    def remove(self, fd: int, listener: Listener) -> None:
+        """Before the socket is closed: its number may be another's soon. Idempotent."""
+        if self._listeners.get(fd) == listener:
+            del self._listeners[fd]
+            if not self._epoll.closed:
+                self._epoll.unregister(fd)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                self.look()
+        finally:
+            self._epoll.close()
+
+    def look(self) -> None:
+        """Tell what is known now. Does not wait."""
+        if self._epoll.closed:
+            return
+        left = EVENTS_PER_LOOK
+        for _ in range(self._looks_per_turn):
+            found = self._epoll.poll(0, EVENTS_PER_LOOK)
+            for fd, events in found:
+                hung_up = events & ~select.EPOLLIN != 0
+                left -= not hung_up
+                listener = self._listeners.get(fd)
+                if listener is not None:
+                    listener(hung_up)
+            if len(found) < EVENTS_PER_LOOK or left <= EVENTS_PER_LOOK // 2:
+                return
+
+
+class PolledStream(trio.abc.HalfCloseableStream):
+    """A connection that is read when the poller says so; for all else ``stream``, which is of the same socket."""
+
+    def __init__(self, stream: trio.SocketStream, sock: socket.socket, poller: Poller) -> None:
+        self._stream = stream
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._poller = poller
+        self._task: trio.lowlevel.Task | None = None  # while it waits
+        self._unread = True  # there may be something that will not be told again
+        self._hung_up = False
+        self._closed = False
+        poller.add(self._fd, self._heard)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """As `trio.SocketStream`."""
+        most = RECEIVE_BYTES if max_bytes is None else index(max_bytes)
+        if most < 1:
+            raise ValueError("max_bytes must be at least 1")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._task is not None:
+            raise trio.BusyResourceError("another task is receiving")
+        if self._unread:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        while True:
+            if not self._unread and not self._closed:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if self._closed:
+                raise trio.ClosedResourceError
+            self._unread = False
+            try:
+                data = self._sock.recv(most)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            self._unread = self._hung_up or len(data) == most
+            return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As `trio.SocketStream`."""
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As `trio.SocketStream`."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """As `trio.SocketStream`."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """As `trio.SocketStream`."""
+        if not self._closed:
+            self._closed = True
+            self._poller.remove(self._fd, self._heard)
+            self._wake()
+        await self._stream.aclose()
+
+    def _heard(self, hung_up: bool) -> None:
+        self._hung_up |= hung_up
+        self._unread = True
+        self._wake()
+
+    def _wake(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
