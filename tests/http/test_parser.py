@@ -74,6 +74,93 @@ def test_any_cutting_of_the_stream_gives_the_same_requests(requests: list[bytes]
     assert under_test.progress is Progress.NOTHING
 
 
+KNOWN = post("/v1/jobs/poll", b"{}", "Content-Type: application/json", "Authorization: Bearer x")
+
+
+def verdict(under_test: RequestParser, data: bytes) -> list[Request] | tuple[int, str]:
+    try:
+        return feed(under_test, [data])
+    except Refusal as refusal:
+        return refusal.status, refusal.reason
+
+
+LINES = [
+    b"POST /v1/jobs/a-1/complete HTTP/1.1", b"POST / HTTP/1.1", b"POST /a?b=c HTTP/1.1", b"POST /%2e HTTP/1.1",
+    b"POST http://a/b HTTP/1.1", b"POST /a HTTP/1.0", b"POST /a HTTP/1.2", b"POST  /a HTTP/1.1", b"POST /a\tHTTP/1.1",
+    b"POST /a b HTTP/1.1", b"post /a HTTP/1.1", b"POST /a HTTP/1.1 ", b" POST /a HTTP/1.1", b"POST a HTTP/1.1",
+    b"POST /a#b HTTP/1.1", b"POST /\xff HTTP/1.1", b"POST /a\0 HTTP/1.1", b"POST /a\rHost: b HTTP/1.1",
+    b"GET /a HTTP/1.1",
+    b"CONNECT a:1 HTTP/1.1", b"POST /" + b"a" * 2_000 + b" HTTP/1.1", b"POST /a HTTP/1.1\r", b"POST /a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_headers_that_were_seen_before_change_no_verdict(line: bytes) -> None:
+    data = line + KNOWN[KNOWN.find(b"\r\n") :]
+    experienced, fresh = parser(max_request_line_bytes=1_500), parser(max_request_line_bytes=1_500)
+    assert len(feed(experienced, [KNOWN])) == 1
+    assert experienced._known
+    assert verdict(experienced, data) == verdict(fresh, data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        post("/a", b"{}", "Connection: close"),
+        post("/a", b"{}", "Expect: 100-continue"),
+        post("/a", b"{}", "X: " + "y" * 2_000),
+        post("/a", b"{}", version="1.0"),
+        h2c_offer("/a", b"{}"),
+        chunked("/a", b"{}"),
+        get("/a"),
+    ],
+)
+def test_headers_that_say_more_than_a_length_are_read_each_time(data: bytes) -> None:
+    under_test = parser()
+    feed(under_test, [data])
+    assert not under_test._known
+
+
+def test_known_headers_count_their_body_and_its_end() -> None:
+    budget = BodyBudget(1_000)
+    under_test = RequestParser(Limits(), budget)
+    assert len(feed(under_test, [KNOWN])) == 1
+    under_test.receive(KNOWN[:-1])
+    assert under_test.next_request() is None
+    assert (under_test.progress, under_test.body_bytes, budget.used_bytes) == (Progress.BODY, 1, 1)
+    under_test.receive(KNOWN[-1:] + KNOWN[:20])
+    request = under_test.next_request()
+    assert request is not None
+    assert request.body == b"{}"
+    assert under_test.next_request() is None
+    budget.used_bytes = 999
+    under_test.receive(KNOWN[20:])
+    with pytest.raises(Refusal, match="too many large requests"):
+        under_test.next_request()
+
+
+def test_a_whole_body_with_known_headers_gives_way_to_nobody() -> None:
+    budget = BodyBudget(10)
+    answered, other = RequestParser(Limits(), budget), RequestParser(Limits(), budget)
+    assert len(feed(answered, [KNOWN])) == 1
+    answered.receive(KNOWN)
+    assert answered.next_request() is not None  # and it is being answered
+    other.receive(post("/a", b"x" * 10))
+    with pytest.raises(Refusal, match="too many large requests"):
+        other.next_request()
+    other.close()
+    answered.release()
+    assert len(feed(answered, [KNOWN])) == 1
+    assert budget.used_bytes == 0
+
+
+def test_few_headers_are_known_at_a_time() -> None:
+    under_test = parser()
+    for number in range(50):
+        feed(under_test, [post("/a", b"x" * number)])
+        assert len(under_test._known) <= 4
+
+
 def test_a_chunked_body_may_be_cut_anywhere_twice() -> None:
     stream = chunked("/a", b"\r\n\r\n", b"0\r\n\r\n", b"\r\n") + get("/b")
     expected = parse(stream)

@@ -57,6 +57,9 @@ from penstock.wire.page import Page
 
 JOB_TYPES_MAX = 1000
 MAX_JOBS_DEFAULT = 10
+GOOD_POLLS_MAX = 1_000
+GOOD_POLL_TYPES_MAX = 10
+"""Workers and their job types that need no second look: three million characters at most."""
 A = TypeVar("A", Completion, Failure, Heartbeat, JobRef)
 R = TypeVar("R")
 _ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
@@ -83,6 +86,7 @@ class Jobs:
         self._fast_path = fast_path
         self._full_path = full_path
         self.looks = Lookups(database, settings, metrics)
+        self._good_polls: set[tuple[str, tuple[str, ...]]] = set()
         self.beats = Heartbeats(database, settings, metrics, polls.leases)
 
     async def poll(self, request: PollRequest) -> list[Job]:
@@ -93,18 +97,9 @@ class Jobs:
         settings = self._settings
         if settings.through_kafka:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
-        check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
-        if not request.worker_id:
-            raise BadRequest("workerId: is required")
-        if len(request.job_types) > MANY_TYPES:
-            await need_task()
-            await take_turn()
-        types = tuple(dict.fromkeys(request.job_types))
-        if not types or len(types) > JOB_TYPES_MAX:
-            raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
-        for name in types:
-            check_text(name, "jobTypes", NAME_MAX_CHARS)
-        refuse_executors(request.worker_id, types)
+        types = tuple(request.job_types)
+        if (request.worker_id, types) not in self._good_polls:
+            types = await self._check_poll(request.worker_id, types)
         check_job_types(types)
         self._polls.losses.note_poller(request.worker_id)
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
@@ -117,6 +112,27 @@ class Jobs:
         if not jobs:
             self._metrics.empty_polls.inc()
         return jobs
+
+    async def _check_poll(self, worker: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """The job types, each once. What is good is known from then on: a worker asks the same all day. Raises
+        BadRequest."""
+        check_text(worker, "workerId", NAME_MAX_CHARS)
+        if not worker:
+            raise BadRequest("workerId: is required")
+        if len(wanted) > MANY_TYPES:
+            await need_task()
+            await take_turn()
+        types = tuple(dict.fromkeys(wanted))
+        if not types or len(types) > JOB_TYPES_MAX:
+            raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
+        for name in types:
+            check_text(name, "jobTypes", NAME_MAX_CHARS)
+        refuse_executors(worker, types)
+        if len(types) == len(wanted) <= GOOD_POLL_TYPES_MAX:
+            if len(self._good_polls) >= GOOD_POLLS_MAX:
+                self._good_polls.clear()
+            self._good_polls.add((worker, types))
+        return types
 
     async def wait_lost(self, worker_id: str, wait_seconds: float) -> list[LostJob]:
         """Jobs that were cancelled under this worker's lease, waiting for up to ``wait_seconds`` while there are none.

@@ -47,6 +47,10 @@ UNWATCHED_SECONDS: Final = 0.1
 """A long poll begins with this time in which nobody looks whether the client is still there: the look-out costs 35 µs
 of a poll that takes 100, and busy workers are answered before it would begin."""
 
+KNOWN_POLLS_MAX_COUNT: Final = 2_000
+KNOWN_POLL_MAX_BYTES: Final = 1_000
+"""Of a poll's body that is kept with what it says."""
+
 ENCODED_AT_ONCE_BYTES: Final = 262_144
 """Variables of the jobs of one answer that are encoded in one step of the loop."""
 
@@ -72,6 +76,7 @@ class JobRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = engine.limits
+        self._known_polls: dict[bytes, tuple[PollRequest, float]] = {}
 
     # -- poll
 
@@ -81,19 +86,9 @@ class JobRoutes:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
         if len(call.body) > INLINE_MAX_BYTES:
             await take_turn()
-        body = _read_poll(call.body)
-        if not body.job_types:
-            raise BadRequest("jobTypes: needs at least one job type")
-        wait_s = min(max(body.wait_seconds or 0, 0), self._engine.settings.poll_max_wait_seconds)
-        request = PollRequest(
-            worker_id=required(body.worker_id, "workerId"),
-            job_types=body.job_types,
-            max_jobs=whole(body.max_jobs),
-            lease_seconds=whole(body.lease_seconds),
-            wait_seconds=min(wait_s, UNWATCHED_SECONDS),
-        )
+        request, wait_s = self._known_polls.get(call.body) or self._read_poll(call.body)
         # looking into the queue for many types costs more than the look-out
-        watched = wait_s > UNWATCHED_SECONDS and len(body.job_types) > MANY_TYPES
+        watched = wait_s > UNWATCHED_SECONDS and len(request.job_types) > MANY_TYPES
         jobs = [] if watched else await self._engine.jobs.poll(request)
         if jobs and wait_s and call.peer_gone_nowait():
             await self._give_back(jobs)
@@ -110,6 +105,26 @@ class JobRoutes:
         if size_bytes > ENCODED_AT_ONCE_BYTES:
             return await _large_answer(jobs)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
+
+    def _read_poll(self, body: bytes) -> tuple[PollRequest, float]:
+        """What is asked for at first, and how long the caller would wait. A worker asks the same all day: it is read
+        once."""
+        found = _read_poll(body)
+        if not found.job_types:
+            raise BadRequest("jobTypes: needs at least one job type")
+        wait_s = min(max(found.wait_seconds or 0, 0), self._engine.settings.poll_max_wait_seconds)
+        request = PollRequest(
+            worker_id=required(found.worker_id, "workerId"),
+            job_types=found.job_types,
+            max_jobs=whole(found.max_jobs),
+            lease_seconds=whole(found.lease_seconds),
+            wait_seconds=min(wait_s, UNWATCHED_SECONDS),
+        )
+        if len(body) <= KNOWN_POLL_MAX_BYTES:
+            if len(self._known_polls) == KNOWN_POLLS_MAX_COUNT:
+                self._known_polls.clear()
+            self._known_polls[body] = request, wait_s
+        return request, wait_s
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""

@@ -79,11 +79,13 @@ class Batcher(Generic[I]):
 
         Raises TooManyRequests when the queue is full; the item is refused then.
         """
-        if len(self._queue) + len(self._aside) >= self._max_queue_items:
+        queue = self._queue
+        if len(queue) + len(self._aside) >= self._max_queue_items:
             raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
         item.deadline = trio.current_time() + (self._within_s if within_s is None else within_s)
-        self._queue.append(item)
-        self._lot.unpark()
+        if not queue:  # else the flusher does not sleep
+            self._lot.unpark()
+        queue.append(item)
 
     async def submit(self, item: Item[R]) -> R:
         """Queue an item and wait for its answer."""
