@@ -25,7 +25,6 @@ CALLED_FROM_OUTSIDE = {
     "_receive_goaway_frame": "h2",
     "on_url": "httptools",
     "on_header": "httptools",
-    "on_body": "httptools",
     "on_message_complete": "httptools",
     "_read_data": "hypercorn",
     "before_task_step": "trio",

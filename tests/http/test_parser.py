@@ -115,7 +115,7 @@ def test_headers_that_were_seen_before_change_no_verdict(line: bytes) -> None:
         get("/a"),
     ],
 )
-def test_headers_that_say_more_than_a_length_are_read_each_time(data: bytes) -> None:
+def test_headers_beyond_a_length_are_read_each_time(data: bytes) -> None:
     under_test = parser()
     feed(under_test, [data])
     assert not under_test._known

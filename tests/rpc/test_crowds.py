@@ -69,7 +69,7 @@ async def test_an_ended_connection_is_no_garbage(
 
 
 @pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
-async def test_a_crowd_that_leaves_at_once_is_let_go_in_turns() -> None:
+async def test_a_leaving_crowd_is_let_go_in_turns() -> None:
     async with running() as run, AsyncExitStack() as stack:
         crowd: list[socket.socket] = []
         for _ in range(CROWD):

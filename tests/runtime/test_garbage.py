@@ -73,7 +73,7 @@ print(found() is None)
 """) == ["False", "True"]
 
 
-def test_with_a_crowd_a_look_is_put_off_and_not_for_ever() -> None:
+def test_a_crowd_puts_a_look_off_not_for_ever() -> None:
     assert say("""
 ring = Ring()
 found = weakref.ref(ring)
