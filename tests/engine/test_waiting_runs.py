@@ -327,7 +327,7 @@ async def test_the_tree_shows_what_ended_and_what_is_open(driver: Driver) -> Non
     branches = msgspec.json.encode(open_ones)
     assert await driver.engine.journal.park(run.held, mail=0, due_at=None, view=b'{"stage":1}', branches=branches)
     tree = await driver.engine.runs.tree(run.instance_id)
-    assert (tree.status, tree.workflow, tree.version, tree.waits_for) == ("WAITING", "order", 1, "a message")
+    assert (tree.status, tree.workflow, tree.version, tree.waits_for) == ("WAITING", "order", 1, "message 'payment'")
     assert msgspec.json.decode(msgspec.json.encode(tree.view)) == {"stage": 1}
     first, nursery = tree.branches
     assert (first.path, first.status, first.name) == ("/0", "done", "charge")

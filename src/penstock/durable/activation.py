@@ -17,16 +17,18 @@ import msgspec
 
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode_error
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
+from penstock.durable.failure import describe
 from penstock.durable.isolation import body_runs
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
 from penstock.kernel.drive import Kernel, Limits
-from penstock.kernel.errors import Undecodable
+from penstock.kernel.errors import Mismatch, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
 from penstock.kernel.record import OUTCOMES, Kind, Record
 from penstock.kernel.scope import CancelScope
+from penstock.masking import mask_text
 
 MAX_HELD_PAUSE_S = 30.0
 """A longer pause before a retry is a record, so that the run may be given up meanwhile."""
@@ -58,6 +60,12 @@ class Retry(msgspec.Struct, frozen=True):
     due: float
     begun_at: float
     error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class CancelSaid(msgspec.Struct, frozen=True):
+    """What the journal holds of a cancel from outside."""
+
+    reason: str | None = None
 
 
 class Host(Protocol):
@@ -95,6 +103,7 @@ class Activation:
         *,
         epoch: int = 1,
         payload_max_bytes: int = PAYLOAD_MAX_BYTES,
+        strict_args: bool = False,
     ) -> None:
         self.workflow, self.run_id, self.host, self.epoch = workflow, run_id, host, epoch
         self._arguments, self.payload_max_bytes = arguments, payload_max_bytes
@@ -107,8 +116,10 @@ class Activation:
                 self.info.deadline = datetime.fromtimestamp(deadline, UTC)
         except ValueError as error:
             self._unfit = error  # told when it starts, as of any other argument
-        self.kernel = Kernel(started_at, self.info, limits, warn, deadline=deadline)
+        self.kernel = Kernel(started_at, self.info, limits, warn, deadline=deadline, strict_args=strict_args)
+        self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
+        self._warn = warn
         self._touched: dict[str, None] = {}
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
         self._clock_asked = False
@@ -141,8 +152,11 @@ class Activation:
     def feed(self, record: Record, *, replaying: bool = False) -> None:
         """One record that is durable, and the activation that follows from it."""
         self.info.replaying = replaying
-        with body_runs(muted=replaying):
-            self.kernel.deliver(record)
+        try:
+            with body_runs(muted=replaying):
+                self.kernel.deliver(record)
+        except Mismatch as error:
+            raise error if error.where else error.at(self.workflow.where) from None
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
@@ -154,6 +168,8 @@ class Activation:
             self._touched[call.path] = None
         elif record.kind is Kind.CLOCK:
             self._clock_asked = False
+        elif record.kind is Kind.CANCEL and not record.path and record.payload is not None:
+            self.cancel_reason = _cancel_reason(record.payload)
         self._obey()
 
     def settle(self) -> None:
@@ -205,6 +221,11 @@ class Activation:
         if pause_s is None:
             self._write(call, Kind.FAILED, encode_error(outcome.error), took_ms)
             return
+        if self._warn is not None:
+            told = (
+                f"{call.step.name!r} at {call.path} failed, attempt {call.attempt} of {call.step.options.retries + 1}"
+            )
+            self._warn(f"step {told}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
         due = self.host.now() + pause_s
         if pause_s > MAX_HELD_PAUSE_S:
             retry = Retry(due, call.begun_at, msgspec.Raw(encode_error(outcome.error).encode()))
@@ -220,7 +241,7 @@ class Activation:
 
     def discard(self) -> None:
         """Gives this copy of the run up: another executor has the run, or will."""
-        with body_runs(muted=True):
+        with body_runs(muted=True, ending=True):
             self.kernel.discard()
         self.calls.clear()
 
@@ -318,3 +339,11 @@ class Activation:
         if options.within_s is not None and self.host.now() + pause_s - call.begun_at > options.within_s:
             return None
         return pause_s
+
+
+def _cancel_reason(payload: str) -> str | None:
+    try:
+        reason: str | None = decode(payload, CancelSaid).reason
+    except ValueError:  # of another version: it is for people only
+        return None
+    return reason

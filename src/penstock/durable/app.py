@@ -44,6 +44,12 @@ class App:
 
     Tables are made and changed in the embedded one; elsewhere by `penstock migrate`, or with ``migrate``.
 
+    ``rest_port`` opens REST and the console of the engine inside while the app serves, on the loopback address (or
+    where ``WE_BIND`` says, with the access rules of `penstock serve`); 0 takes a free port, `rest_url` tells it.
+
+    ``strict_args``: a step that is asked for with other arguments than the journal has blocks its run; without it that
+    is a warning in the log.
+
     ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
     workflows it is a client: it starts, finds and talks to runs, and executes none.
     """
@@ -54,11 +60,15 @@ class App:
         name: str = "",
         at: str | None = None,
         migrate: bool = False,
+        rest_port: int | None = None,
+        strict_args: bool = False,
         limits: ExecutorLimits | None = None,
     ) -> None:
-        self.name = name
-        self._at, self._migrate = at, migrate
-        self._limits = limits
+        self.name, self.at = name, at
+        self.rest_url: str | None = None
+        """Of the REST interface and the console, while the app is open with a ``rest_port``."""
+        self._migrate, self._rest_port = migrate, rest_port
+        self._strict_args, self._limits = strict_args, limits
         self._workflows = {(each.name, each.version): each for each in workflows}
         if len(self._workflows) != len(workflows):
             raise ValueError("two workflows have one name and version")
@@ -158,8 +168,8 @@ class App:
         """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
         if not 0 < limit <= FIND_MAX:
             raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
-        found = await self._open_runs().latest(workflow, status, limit)
-        return [Run(id, instance_id, self._open_runs, self._news, workflow) for id, instance_id in found]
+        found = await self._open_runs().latest(workflow.name, status, limit)
+        return [Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow) for each in found]
 
     # -- inside
 
@@ -169,9 +179,11 @@ class App:
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
-        from penstock.durable.local import LocalBackend, LocalRuns, open_engine
+        from penstock.durable.local import LocalBackend, LocalRuns, find_database, open_engine
 
-        async with open_engine(self._dsn(), serves=bool(self._workflows), migrate=self._migrate) as engine:
+        dsn, serves = find_database(self.at), bool(self._workflows)
+        async with open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as found:
+            engine, self.rest_url = found
             self._runs = LocalRuns(engine, self.name)
             try:
                 if not self._workflows:
@@ -180,7 +192,9 @@ class App:
                 backend = LocalBackend(engine, self.name, list(self._workflows.values()), self._runs)
                 await backend.register()
                 limits = msgspec.structs.replace(
-                    self._limits or ExecutorLimits(), payload_max_bytes=self._runs.payload_max_bytes
+                    self._limits or ExecutorLimits(),
+                    payload_max_bytes=self._runs.payload_max_bytes,
+                    strict_args=self._strict_args,
                 )
                 executor = Executor(backend, self._workflows, limits, self._note, self._note_result)
                 async with trio.open_nursery() as nursery:
@@ -192,7 +206,7 @@ class App:
                             await executor.drain(grace_s)
                     nursery.cancel_scope.cancel()
             finally:
-                self._runs = None
+                self._runs = self.rest_url = None
 
     def _note(self, event: str, held: Held, detail: str) -> None:
         if event == "blocked":
@@ -208,12 +222,6 @@ class App:
 
     def _note_result(self, held: Held, result: str) -> None:
         self._news.tell(held.id, result)
-
-    def _dsn(self) -> str | None:
-        at = self._at or os.environ.get("PENSTOCK_AT")
-        if at is not None and "://" in at and not at.startswith(("postgresql://", "postgres://")):
-            raise ValueError(f"at: {at.split('://')[0]}://… can't be used; a PostgreSQL is postgresql://…")
-        return at
 
     def _open_runs(self) -> LocalRuns:
         self.claim()

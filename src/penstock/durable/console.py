@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import trio
 
@@ -17,16 +19,20 @@ from penstock.durable.workflow import Workflow
 R = TypeVar("R")
 
 
+_MESSAGE = re.compile(r"message '([\w.-]+)'")
+
+
 def _tell(text: str) -> None:
     sys.stderr.write(f"penstock: {text}\n")
     sys.stderr.flush()
 
 
 class _Teller:
-    """Says what becomes of the run that the terminal waits for."""
+    """Says what becomes of the run that the terminal waits for. ``hints``: how another terminal sends to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hints: bool) -> None:
         self.run: Run[Any] | None = None
+        self._hints = hints
         self._early: list[tuple[str, Held, str]] = []
 
     def begin(self, run: Run[Any]) -> None:
@@ -43,6 +49,10 @@ class _Teller:
                 _tell(f"run {self.run.id} goes on")
             elif event == "parked" and detail:
                 _tell(f"run {self.run.id} waits: {detail}")
+                message = _MESSAGE.search(detail)
+                if message is not None and self._hints:
+                    self._hints = False
+                    _tell(f"from another terminal: penstock runs send {shlex.quote(self.run.id)} {message[1]} JSON")
 
 
 async def serve_one(
@@ -54,22 +64,24 @@ async def serve_one(
     deadline: Duration | None,
 ) -> R:
     """`App.run`."""
-    teller = _Teller()
+    teller = _Teller(hints=app.at is None)
     app.on_event = teller.hear
     results: list[R] = []
     came: list[int] = []
     with trio.CancelScope() as scope:
         async with until_signalled(scope, came), app.opened(0.0):
+            _tell_url(app)
             run = await app.start(workflow, *args, id=id, deadline=deadline, **kwargs)
             if id is None:
                 _tell(f"run {run.id}; with id= it can be gone on with")
             teller.begin(run)
             results.append(await run.result())
     if not results:
-        _tell("stopped; " + (f"run {teller.run.id} goes on where it was" if teller.run else "nothing was started"))
-        if signal.SIGTERM in came:
-            raise SystemExit(128 + signal.SIGTERM)
-        raise KeyboardInterrupt
+        again = f"when {workflow.name} is served again" if id is None else "when this is run again"
+        _tell(
+            "stopped; " + (f"run {teller.run.id} goes on where it was {again}" if teller.run else "nothing was started")
+        )
+        _leave(came[0] if came else signal.SIGINT)
     return results[0]
 
 
@@ -77,6 +89,19 @@ async def serve(app: App) -> None:
     """`App.main`."""
     with trio.CancelScope() as scope:
         async with until_signalled(scope, []), app.opened(STOP_GRACE_S):
+            _tell_url(app)
             _tell(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
             await trio.sleep_forever()
     _tell("stopped")
+
+
+def _tell_url(app: App) -> None:
+    if app.rest_url is not None:
+        _tell(f"REST and console at {app.rest_url}")
+
+
+def _leave(number: int) -> NoReturn:
+    """Ends the program as a shell expects of one that was told to; at a prompt of Python only the call."""
+    if hasattr(sys, "ps1"):
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)

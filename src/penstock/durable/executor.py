@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import trio
 
 from penstock.durable.backend import Away, Backend, Held, LeaseLost
+from penstock.durable.forbidden import watch_bodies
 from penstock.durable.held_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
 from penstock.durable.isolation import Watch, mute_replayed_logs
 from penstock.durable.step_host import StepHost
@@ -77,6 +78,7 @@ class Executor:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled. What is held then is held until its lease ends: call `drain` before."""
         mute_replayed_logs()
+        watch_bodies()
         with Watch():
             async with trio.open_nursery() as self.nursery:
                 for service in (self._ring, self._beat, self._hear):

@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.durable")
 
 class ExecutorLimits(msgspec.Struct, frozen=True):
     """Bounds of one executor. ``park_after_s``: how long a run that only waits stays in memory. ``step_threads`` and
-    ``step_tasks``: how many plain and asynchronous steps run at a time."""
+    ``step_tasks``: how many plain and asynchronous steps run at a time. ``strict_args``: as an App's."""
 
     max_in_memory: int = 10_000
     step_threads: int = 40
@@ -52,6 +52,7 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     journal_warn_records: int = 10_000
     journal_max_records: int = 100_000
     payload_max_bytes: int = PAYLOAD_MAX_BYTES
+    strict_args: bool = False
     run: Limits = Limits()
 
 
@@ -96,6 +97,7 @@ class HeldRun:
         self.activation = Activation(
             workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn,
             epoch=held.attempt, payload_max_bytes=keeper.limits.payload_max_bytes,
+            strict_args=keeper.limits.strict_args,
         )  # fmt: skip
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
@@ -356,4 +358,6 @@ def _ending(outcome: Outcome, run: Activation) -> Ending:
             return Ending(result=run.workflow.encode_result(outcome.value, run.payload_max_bytes))
         except (Unencodable, PayloadTooLarge) as error:
             return Ending(failure=describe(error))
-    return Ending(failure=describe(outcome.error), cancelled=isinstance(outcome.error, Cancelled))
+    if isinstance(outcome.error, Cancelled):
+        return Ending(failure=run.cancel_reason or describe(outcome.error), cancelled=True)
+    return Ending(failure=describe(outcome.error))

@@ -16,11 +16,13 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import trio
 
+from penstock.durable.forbidden import enter_body, leave_body, refuse
 from penstock.kernel.branch import PACKAGE
 from penstock.kernel.errors import Endless, ForeignAwait, Overrun
 
@@ -85,19 +87,21 @@ def _refused(frame: FrameType | None) -> ForeignAwait:
     if name == "CancelScope":
         ours = "move_on_after, fail_after or CancelScope"
     hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
-    return ForeignAwait(f"{place}uses {module}.{name} in a workflow body. {hint}")
+    return refuse(ForeignAwait(f"{place}uses {module}.{name} in a workflow body. {hint}"))
 
 
 class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
-    """Around every call into the kernel that runs a body. ``muted``: what it logs was logged before.
+    """Around every call into the kernel that runs a body. ``muted``: what it logs was logged before. ``ending``: the
+    kernel is given up, and nothing that the body does is of interest.
 
-    Raises `Endless` for a body that ran too long without an await, where this thread has a `Watch`.
+    Raises `ForeignAwait` for a body that used what it must not, even if it caught that; `Endless` for one that ran too
+    long without an await, where this thread has a `Watch`.
     """
 
-    __slots__ = ("_before", "_hooks", "_muted", "_watch")
+    __slots__ = ("_before", "_ending", "_hooks", "_muted", "_watch")
 
-    def __init__(self, *, muted: bool = False) -> None:
-        self._muted = muted
+    def __init__(self, *, muted: bool = False, ending: bool = False) -> None:
+        self._muted, self._ending = muted, ending
 
     def __enter__(self) -> None:
         context = _CONTEXT.__dict__
@@ -109,16 +113,21 @@ class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
         self._watch = _here.watch
         if self._watch is not None:
             self._watch.begin()
+        enter_body()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        overran = None
-        try:
-            if self._watch is not None:
-                overran = self._watch.end()
-        except Overrun:  # it came just now
-            overran = "it"
+        overran: str | None = None
+        broken: ForeignAwait | None = None
+        while True:
+            try:
+                broken = broken or leave_body()
+                if self._watch is not None:
+                    overran = self._watch.end() or overran
+                break
+            except Overrun:  # it came just now; none comes after the end
+                overran = "it"
         context = _CONTEXT.__dict__
         task, runner, _here.muted = self._before
         _put(context, "task", task)
@@ -126,6 +135,8 @@ class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
         sys.set_asyncgen_hooks(*self._hooks)
         if overran is not None or kind is Overrun:
             raise Endless(f"{overran or 'it'} ran for more than {END_AFTER_S:g} s without an await") from None
+        if broken is not None and not self._ending:
+            raise broken from None
 
 
 def _put(context: dict[str, Any], name: str, value: Any) -> None:
@@ -172,8 +183,19 @@ class Watch:
             if not self._fired:
                 return None
             self._fired = False
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)  # if it has not come yet
+            self._take()
             return self._place
+
+    def _take(self) -> None:
+        """Sees to it that none comes later, whether it has come or not. Taken back by None instead, CPython 3.11 would
+        go on looking for it, and hang in the first call under a profile function or a debugger."""
+        with suppress(Overrun):
+            self._throw()
+            while True:
+                pass
+
+    def _throw(self) -> None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
 
     def _look(self) -> None:
         while not self._closed.wait(LOOK_INTERVAL_S):
@@ -190,7 +212,7 @@ class Watch:
                 if ran_s >= END_AFTER_S:
                     self._place = self._place if self._fired else self._where()
                     self._fired = True
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
+                    self._throw()
 
     def _where(self) -> str:
         """The innermost line outside of our package: what it runs, in a library or not."""

@@ -7,9 +7,10 @@ are the engine's; here is what one says to the other.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -32,7 +33,8 @@ from penstock.engine.payload import check_json_value
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.record import Kind, Record
-from penstock.runtime.node import Node
+from penstock.runtime.access import make_gate
+from penstock.runtime.node import Node, address, bind
 from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
 from penstock.store.database import AWAY, first_line
@@ -43,15 +45,40 @@ T = TypeVar("T")
 
 MAX_CONNECTIONS = 6
 CLIENT_MAX_CONNECTIONS = 2
+REST_MAX_CONNECTIONS = 500
+"""The program's own files come first."""
 PROBE_INTERVAL_S = 1.0
 """A program is told of new runs by hints; its looks into the queue are for those that were lost."""
 NAMES_MAX = 10_000
-PAGE_RECORDS = 500
+PAGE_RECORDS, PAGE_RUNS = 500, 200
+LOOKED_AT_MAX = 10_000
 
 
-def _settings(dsn: str | None, *, serves: bool) -> Settings:
+def find_database(at: str | None) -> str | None:
+    """The PostgreSQL that was named, here or in ``PENSTOCK_AT``; None for that of the settings. Raises ValueError."""
+    at = at or os.environ.get("PENSTOCK_AT")
+    if at is not None and "://" in at and not at.startswith(("postgresql://", "postgres://")):
+        raise ValueError(f"at: {at.split('://')[0]}://… can't be used; a PostgreSQL is postgresql://…")
+    return at
+
+
+class OpenEngine(NamedTuple):
+    """An engine that works, and where its REST interface is, if it has one."""
+
+    engine: Engine
+    rest_url: str | None
+
+
+def _settings(dsn: str | None, *, serves: bool, rest_port: int | None) -> Settings:
     """Those of the environment (``WE_…``), for a program with an engine inside."""
     settings = load_settings()
+    if rest_port is None:  # who may call is of no interest where nobody can
+        settings = msgspec.structs.replace(settings, authentication=False)
+    else:
+        few = min(settings.http_max_connections, REST_MAX_CONNECTIONS)
+        settings = msgspec.structs.replace(
+            settings, rest_port=rest_port, http_max_connections=few, grpc_max_connections=1
+        )
     return msgspec.structs.replace(
         settings,
         postgres_dsn=settings.postgres_dsn if dsn is None else Secret(dsn),
@@ -59,7 +86,6 @@ def _settings(dsn: str | None, *, serves: bool) -> Settings:
         ready_probe_interval_seconds=PROBE_INTERVAL_S,
         metrics_enabled=False,
         processes=1,
-        authentication=False,
     )
 
 
@@ -81,17 +107,23 @@ def _quiet_logs() -> None:
 
 
 @asynccontextmanager
-async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncGenerator[Engine]:
+async def open_engine(
+    dsn: str | None, *, serves: bool, migrate: bool, rest_port: int | None = None
+) -> AsyncGenerator[OpenEngine]:
     """An engine for the block: on a database, or on the embedded PostgreSQL. Its failure is the block's.
 
-    Tables are made and changed in the embedded one, elsewhere only with ``migrate``.
+    Tables are made and changed in the embedded one, elsewhere only with ``migrate``. Without a ``rest_port`` it has no
+    listeners.
     """
     _quiet_logs()
-    settings = _settings(dsn, serves=serves)
+    works = serves or rest_port is not None
+    settings = _settings(dsn, serves=works, rest_port=rest_port)
     async with trio.open_nursery() as nursery:
         if settings.postgres_dsn is not None:
-            async with _node(settings, settings.postgres_dsn.reveal(), migrate=migrate, works=serves) as engine:
-                yield engine
+            async with _node(
+                settings, settings.postgres_dsn.reveal(), rest_port, migrate=migrate, works=works
+            ) as found:
+                yield found
         else:
             async with run_embedded(settings.data_path, shared=True) as server:
                 watching = trio.CancelScope()
@@ -102,24 +134,29 @@ async def open_engine(dsn: str | None, *, serves: bool, migrate: bool) -> AsyncG
 
                 nursery.start_soon(watch)
                 try:
-                    async with _node(settings, server.dsn, migrate=True, works=serves) as engine:
-                        yield engine
+                    async with _node(settings, server.dsn, rest_port, migrate=True, works=works) as found:
+                        yield found
                 finally:
                     watching.cancel()
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _node(settings: Settings, dsn: str, *, migrate: bool, works: bool) -> AsyncGenerator[Engine]:
-    stopping = Stopping()
+async def _node(
+    settings: Settings, dsn: str, rest_port: int | None, *, migrate: bool, works: bool
+) -> AsyncGenerator[OpenEngine]:
+    stopping, gate = Stopping(), make_gate(settings)
+    sockets = {} if rest_port is None else bind(settings, ["REST"])  # a taken port is known before anything runs
+    scheme = "http" if settings.tls_cert_path is None else "https"
+    rest_url = f"{scheme}://{address(sockets['REST'])}" if sockets else None
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            node = Node(settings, dsn, {}, started=task_status.started, migrate=migrate, works=works)
+            node = Node(settings, dsn, sockets, gate, task_status.started, migrate=migrate, works=works)
             await node.run(stopping)
 
         engine: Engine = await nursery.start(run)
-        yield engine
+        yield OpenEngine(engine, rest_url)
         stopping.asked.set()
 
 
@@ -266,18 +303,29 @@ class LocalRuns:
         except NotFound:
             raise NotFound(f"there is no run with the id '{id}'") from None
 
-    async def latest(self, workflow: Workflow[..., Any], status: str | None, limit: int) -> list[tuple[str, str]]:
-        """The latest runs of a workflow, newest first: the id that each was started with, and its instance's."""
-        code = CodeWorkflow(workflow.name, workflow.version, self._app)
-        wanted = InstanceFilter(definition_id=code.definition_id, status=status)
-        instances, found, cursor = self._engine.instances, list[tuple[str, str]](), None
-        while len(found) < limit:
-            page = await told(instances.find_slice(wanted, cursor, limit - len(found)))
-            found += [(each.business_key or each.id, each.id) for each in await told(instances.summarize(page.items))]
-            cursor = page.next
+    async def latest(self, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
+        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, no
+        more than `LOOKED_AT_MAX` instances are looked at."""
+        definition_id = None if workflow is None else CodeWorkflow(workflow, 1, self._app).definition_id
+        wanted = InstanceFilter(definition_id=definition_id, status=status)
+        instances, found, looked_at, cursor = self._engine.instances, list[Instance](), 0, None
+        while len(found) < limit and looked_at < LOOKED_AT_MAX:
+            page = await told(instances.find_slice(wanted, cursor, PAGE_RUNS))
+            for each in await told(instances.summarize(page.items)):
+                if definition_id is not None or await self._is_code(each):
+                    found.append(each)
+            looked_at, cursor = looked_at + len(page.items), page.next
             if cursor is None:
                 break
-        return found
+        return found[:limit]
+
+    async def _is_code(self, instance: Instance) -> bool:
+        stored = await told(self._engine.definitions.get(instance.definition_id, instance.definition_version))
+        return isinstance(stored.definition.metadata, dict) and "code" in stored.definition.metadata
+
+    async def waits_for(self, instance_id: str) -> str | None:
+        """What an open run waits for, in words."""
+        return await told(self._engine.runs.waits_for(instance_id))
 
     async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Some records of a run, oldest first, as REST shows them, and where the next ones are."""

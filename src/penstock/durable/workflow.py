@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -33,6 +34,8 @@ class Workflow(Generic[P, R]):
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
+        code = function.__code__
+        self.where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """The function itself: part of the body that awaits it, not a run of its own."""

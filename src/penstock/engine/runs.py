@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never, cast
 
@@ -15,13 +15,14 @@ from penstock.access.identity import actor
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
 from penstock.engine.journal_items import JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
+from penstock.store import activity as activity_store
 from penstock.store import instances as instance_store
 from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
@@ -33,6 +34,7 @@ from penstock.wire.page import Page
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
 REASON_MAX_CHARS: Final = 4_096
+WAITS_SHOWN: Final = 3
 TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
@@ -128,7 +130,7 @@ class Runs:
         async with self._database.connection() as connection:
             row, loaded = await self._run(connection, number, instance_id)
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
-            about = await store.about(connection, number)
+            about, executors = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         active = row.status == InstanceStatus.ACTIVE
@@ -139,9 +141,25 @@ class Runs:
             version=code["version"],
             branches=_branches(records, _open_branches(about)),
             view=None if view is None else msgspec.Raw(view.encode()),
-            waits_for=None if about is None else _waits_for(about, loaded.definition.steps[0].job_type or ""),
+            waits_for=None if about is None else _waits_for(about, loaded, executors),
             mail=0 if about is None else about.mail,
         )
+
+    async def waits_for(self, instance_id: str) -> str | None:
+        """What an open run waits for, in words; None for one that is at work or has ended."""
+        number = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            _, loaded = await self._run(connection, number, instance_id)
+            about, executors = await self._about(connection, number)
+        return None if about is None else _waits_for(about, loaded, executors)
+
+    async def _about(
+        self, connection: TrioConnection, number: int
+    ) -> tuple[store.RunAbout | None, Mapping[str, int] | None]:
+        """How a run stands, and how many executors take which job types where it waits for one."""
+        about = await store.about(connection, number)
+        waits = about is not None and about.state == TokenState.READY
+        return about, await activity_store.read_worker_counts(connection) if waits else None
 
     async def _run(
         self, connection: TrioConnection, number: int, instance_id: str
@@ -192,19 +210,23 @@ def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:
         return []
 
 
-def _waits_for(about: store.RunAbout, job_type: str) -> str | None:
+def _waits_for(about: store.RunAbout, loaded: LoadedDefinition, executors: Mapping[str, int] | None) -> str | None:
     state = TokenState(about.state)
     match state:
         case TokenState.READY:
-            return f"an executor that has {job_type.removeprefix('code:')}"
+            job_type = loaded.definition.steps[0].job_type or ""
+            alone = executors is not None and not executors.get(job_type)
+            return f"an App with {job_type.removeprefix(CODE_PREFIX)}" + (": none is connected" if alone else "")
         case TokenState.BACKOFF if about.failures:
             return f"other code: {about.reason}"
         case TokenState.BACKOFF:
             return f"a pause, as {about.expiries} executors ended with it"
-        case TokenState.PARKED if about.due_at is not None:
-            return f"a message, or {about.due_at:%Y-%m-%d %H:%M:%S} UTC"
         case TokenState.PARKED:
-            return "a message"
+            names = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "receive")
+            what = [f"message {name!r}" for name in list(names)[:WAITS_SHOWN]] or ["a message"]
+            if about.due_at is not None:
+                what.append(f"{about.due_at:%Y-%m-%d %H:%M:%S} UTC")
+            return ", or ".join(what)
         case (
             TokenState.LOCKED
             | TokenState.FORKED

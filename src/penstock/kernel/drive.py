@@ -24,9 +24,11 @@ from penstock.kernel.errors import (
     Endless,
     ForeignAwait,
     Mismatch,
+    OtherArguments,
     Overrun,
     TooManyBranches,
     TooSlow,
+    Undecodable,
 )
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import CallOperation, Operation, Outcome, Receive, Sleep, Start, Stop
@@ -69,6 +71,7 @@ class Kernel:
         "receivers",
         "result",
         "root",
+        "strict_args",
         "warn",
     )  # fmt: skip
 
@@ -80,9 +83,11 @@ class Kernel:
         warn: Callable[[str], None] | None = None,
         *,
         deadline: float = inf,
+        strict_args: bool = False,
     ) -> None:
         self.now, self.limits = now, limits or _LIMITS
         self.info = info  # what verbs want to know of the run; the kernel does not look at it
+        self.strict_args = strict_args  # other arguments than the recorded ones block the run
         self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
         self.root = CancelScope(self)
         self.root.is_open = True
@@ -134,15 +139,22 @@ class Kernel:
         if branch is None:
             if record.path in self._answered:  # the smallest position counts, live and at replay
                 return
-            raise Mismatch(record.path, record.name, None, None)
+            raise Mismatch(record.path, record.name, None, self._where_of(record.path))
         operation = branch.operation
         assert isinstance(operation, CallOperation)
         call = operation.call
         if record.name is not None and record.name != call.name:
             raise Mismatch(record.path, record.name, call.name, branch.where())
-        if self.warn is not None and None not in (record.digest, call.digest) and record.digest != call.digest:
-            self.warn(f"{call.name} at {record.path} was called with other arguments before ({branch.where()})")
-        outcome = call.outcome(record)
+        if record.digest != call.digest and None not in (record.digest, call.digest):
+            text = f"{call.name} at {record.path} was called with other arguments before ({branch.where()})"
+            if self.strict_args:
+                raise OtherArguments(text)
+            if self.warn is not None:
+                self.warn(text)
+        try:
+            outcome = call.outcome(record)
+        except Undecodable as error:
+            raise Undecodable(f"{error} ({branch.where()})") from None
         self._answered.add(record.path)
         if record.kind is Kind.CHILD:  # a deadline wins against a child's end, as against a message
             self._advance(record.at)
@@ -151,6 +163,11 @@ class Kernel:
             branch.operation = None  # first: what is durable is delivered, whatever is due by now
             self._advance(record.at)
         self.answer(branch, outcome)
+
+    def _where_of(self, path: str) -> str | None:
+        """File and line of the innermost open branch that an operation with this path would be of."""
+        found = [branch for branch in self.open_branches() if path.startswith(f"{branch.path}/")]
+        return max(found, key=lambda branch: len(branch.path)).where() if found else None
 
     def _deliver_message(self, record: Record) -> None:
         name = record.name or ""
@@ -321,9 +338,7 @@ class Kernel:
         if not isinstance(operation, Operation):
             place, awaited = branch.where(), branch.awaits()
             hint = "Use what penstock.durable has for it, or move it into a step."
-            text = f"{place} awaits {awaited} in a workflow body. {hint}"
-            self._ready.append((branch, None, ForeignAwait(text)))
-            return
+            raise ForeignAwait(f"{place} awaits {awaited} in a workflow body. {hint}")
         if branch.scope.effective and not operation.shielded:  # level-triggered: every operation in there raises
             self._ready.append((branch, None, Cancelled()))
         else:

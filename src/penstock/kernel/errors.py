@@ -19,10 +19,6 @@ class Overrun(BaseException):
     """Thrown into a body from outside, as it has run for too long without an await."""
 
 
-class ForeignAwait(RuntimeError):
-    """A body awaited something that is no durable operation, or used a scope or nursery of a loop."""
-
-
 class CancelSwallowed(RuntimeError):
     """A branch caught `Cancelled` again and again and went on."""
 
@@ -47,6 +43,17 @@ class Blocked(Exception):
     """The run can't go on with this code; other code may. The kernel that raised it is of no more use."""
 
 
+class ForeignAwait(Blocked):
+    """A body awaited something that is no durable operation, or used a loop, a clock, chance, a file …"""
+
+
+class OtherArguments(Blocked):
+    """A step is asked for with other arguments than the journal has."""
+
+
+CURE = "Runs that are under way need the steps they began with: undo the change, or make it another version"
+
+
 class Mismatch(Blocked):
     """The journal and the code disagree: at `path` the one has `recorded`, the other asks for `asked`."""
 
@@ -54,10 +61,14 @@ class Mismatch(Blocked):
         self.path, self.recorded, self.asked, self.where = path, recorded, asked, where
         place = f" ({where})" if where else ""
         if asked is None:
-            text = f"the journal has {path} {recorded!r}, the code ended or went on without it"
+            text = f"the journal has {path} {recorded!r}, the code ended or went on without it{place}"
         else:
             text = f"at {path} the journal has {recorded!r}, the code asks for {asked!r}{place}"
-        super().__init__(text)
+        super().__init__(f"{text}. {CURE}")
+
+    def at(self, where: str) -> Mismatch:
+        """The same, with file and line."""
+        return Mismatch(self.path, self.recorded, self.asked, where)
 
 
 class Undecodable(Blocked):

@@ -1,4 +1,4 @@
-"""The servers through which others reach an engine: REST and gRPC, on sockets that were bound before.
+"""The servers through which others reach an engine: REST, and gRPC where it has a socket; bound before.
 
 REST may answer before the engine is there (`entrance`). Drained, they finish what is in flight within the grace.
 """
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class Listeners:
-    """REST and gRPC of one engine."""
+    """Of one engine."""
 
     def __init__(
         self,
@@ -57,33 +57,37 @@ class Listeners:
         if (shares.rest, shares.grpc) != (settings.http_max_connections, settings.grpc_max_connections):
             log.warning("fewer connections than set: the system allows few open files", **shares._asdict())
         limits = make_limits(settings)
-        rpc = RpcServer(engine, settings, self._gate, self._tls.grpc, limits, max_connections=shares.grpc)
-        await supervisor.start("gRPC", rpc.serve, self._sockets["gRPC"])
+        if "gRPC" in self._sockets:
+            rpc = RpcServer(engine, settings, self._gate, self._tls.grpc, limits, max_connections=shares.grpc)
+            await supervisor.start("gRPC", rpc.serve, self._sockets["gRPC"])
+            self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
+            self._rpc = rpc
         self._entrance.app = make_app(engine, degraded=degraded, gate=self._gate, limits=limits)
         if "REST" not in supervisor.names():
             await self.serve_entrance(supervisor)
-        self._metrics.watch_connections("gRPC", lambda: rpc.server.statistics().connections)
         self._metrics.watch_connections("REST", lambda: self._http.statistics().connections)
-        rpc.set_serving(True)
-        self._rpc = rpc
+        if self._rpc is not None:
+            self._rpc.set_serving(True)
 
     async def drain(self, supervisor: Supervisor, engine: Engine) -> None:
         """Answer what is in flight within the grace; past it requests are cancelled."""
-        assert self._rpc is not None
-        grace_s = self._settings.shutdown_grace_seconds
+        rpc, grace_s = self._rpc, self._settings.shutdown_grace_seconds
         supervisor.expect_end("REST")
-        supervisor.expect_end("gRPC")
-        self._rpc.set_serving(False)
+        if rpc is not None:
+            supervisor.expect_end("gRPC")
+            rpc.set_serving(False)
         self._http.drain()  # first: then the answers of parked polls tell their clients that the connection ends
         engine.drain()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._rpc.drain, grace_s)
+            if rpc is not None:
+                nursery.start_soon(rpc.drain, grace_s)
             with trio.move_on_after(grace_s) as grace:
                 await supervisor.wait_ended("REST")
             if grace.cancelled_caught:
                 log.warning("requests were cut off", grace_s=grace_s)
                 await supervisor.stop("REST")
-        await supervisor.wait_ended("gRPC")
+        if rpc is not None:
+            await supervisor.wait_ended("gRPC")
 
     def _http_server(self) -> Server:
         settings = self._settings

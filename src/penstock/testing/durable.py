@@ -25,12 +25,14 @@ from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
+from penstock.testing.shadow import replay_elsewhere, seen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,14 +109,18 @@ def run_workflow(
     seed: str | int = "test",
     started_at: datetime = STARTED_AT,
     limits: Limits | None = None,
+    shadow: bool = False,
     **kwargs: Any,
 ) -> WorkflowRun[R]:
     """Runs a body to its end and gives what became of it.
 
     ``steps`` stand in for the workflow's own, which are called otherwise; they take no time on the virtual clock unless
     wrapped in `Takes`. Retries, time limits and pauses are kept to. ``seed`` is the run's id, which `rng` and `uuid4`
-    follow from. Raises `StuckWorkflow`, `NotDeterministic`, and `Blocked` for what an engine would block.
+    follow from. ``shadow``: the run is replayed in another process, too, where sets have another order; that takes
+    half a second. Raises `StuckWorkflow`, `NotDeterministic`, and `Blocked` for what an engine would block, and for a
+    body that asks Python for the time or chance.
     """
+    watch_bodies()
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
     memory = _Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
     for message in messages:
@@ -122,8 +128,11 @@ def run_workflow(
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
     if cancel_after is not None:
         memory.plan(seconds_of(cancel_after), Record(at=0, kind=Kind.CANCEL))
-    outcome = memory.run()
-    memory.check_replay(outcome)
+    with calls_checked():
+        outcome = memory.run()
+        memory.check_replay(outcome)
+    if shadow:
+        memory.check_elsewhere()
     return WorkflowRun(
         value=outcome.value,
         error=outcome.error,
@@ -151,9 +160,10 @@ class _Memory:
         self.fakes = {step.name: fake for step, fake in fakes.items()}
         self.began = self._at = started_at.timestamp()
         self._activate: Callable[[], Activation] = partial(
-            Activation, workflow, run_id, arguments, self.began, self, limits
+            Activation, workflow, run_id, arguments, self.began, self, limits, strict_args=True
         )
         self.activation = self._activate()
+        self._replay_elsewhere = partial(replay_elsewhere, workflow, run_id, arguments, self.began)
         self.journal: list[Record] = []
         self.attempts: list[Called] = []
         self.stopped: list[str] = []
@@ -218,6 +228,12 @@ class _Memory:
             raise NotDeterministic("replayed from its journal the run did not end")
         if _seen(first, self.activation) != _seen(second, again):
             raise NotDeterministic(f"first {first}, replayed from its journal {second}")
+
+    def check_elsewhere(self) -> None:
+        """The same in a process with another order of sets."""
+        saw = self._replay_elsewhere(self.journal)
+        if saw.blocked is not None or saw != seen(self.activation):
+            raise NotDeterministic(f"replayed with another order of sets: {saw.blocked or saw}")
 
     # -- for the activation
 

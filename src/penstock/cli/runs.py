@@ -1,0 +1,188 @@
+"""`penstock runs …`: runs of durable functions from a terminal, on the database that an `App` without `at` has, too.
+
+It runs an engine of its own that only asks, so nothing else needs to run. Errors are a line, with exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+
+if TYPE_CHECKING:
+    from penstock.durable.local import LocalRuns
+
+T = TypeVar("T")
+SHOWN_MAX_CHARS = 200
+
+app = typer.Typer(
+    name="runs",
+    help="Runs of durable functions: list, show, send, cancel, journal. On the database that `--at` or PENSTOCK_AT "
+    "names, else on that of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR.",
+    no_args_is_help=True,
+)
+
+AtOption = Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")]
+IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
+
+
+@app.command(name="list")
+def list_runs(
+    workflow: Annotated[str | None, typer.Argument(help="Of this one only, as `order` or `shop:order`.")] = None,
+    status: Annotated[str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.")] = None,
+    limit: LimitOption = 50,
+    at: AtOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the latest runs, newest first, with what those that are open wait for."""
+
+    owner, _, name = (workflow or "").rpartition(":")
+
+    async def told(runs: LocalRuns) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for found in await runs.latest(name or None, None if status is None else status.upper(), limit):
+            waits = await runs.waits_for(found.id) if found.completed_at is None else None
+            row = {"id": found.business_key or found.id, "instanceId": found.id, "workflow": found.definition_id}
+            row |= {"status": found.status, "startedAt": found.started_at}
+            rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
+        return rows
+
+    found = _ask(at, told, owner)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("id", "workflow", "started", "status", "waits for, or why it failed"),
+        [
+            (
+                row["id"],
+                row["workflow"],
+                shown_time(row["startedAt"]),
+                row["status"],
+                _cut(row["waitsFor"] or row["failureReason"] or ""),
+            )
+            for row in found
+        ],
+    )
+
+
+@app.command()
+def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> None:
+    """A run: how it stands, what it waits for, what it shows, and its branches with file and line."""
+
+    async def told(runs: LocalRuns) -> dict[str, Any]:
+        return await runs.tree(await runs.find(id, {}))
+
+    tree = _ask(at, told)
+    if as_json:
+        print_json(tree)
+        return
+    typer.echo(f"{id}  {tree['workflow']}@{tree['version']}  {tree['status']}")
+    if tree.get("waitsFor"):
+        typer.echo(f"waits for {tree['waitsFor']}")
+    if tree.get("view") is not None:
+        typer.echo(f"shows {_json(tree['view'])}")
+    for line in _branches(tree.get("branches") or [], 1):
+        typer.echo(line)
+
+
+@app.command()
+def send(
+    id: IdArgument,
+    name: Annotated[str, typer.Argument(help="Of the message, as the body receives it.")],
+    payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")] = "null",
+    dedup: Annotated[str | None, typer.Option(help="A second one with the same text is the same one.")] = None,
+    at: AtOption = None,
+) -> None:
+    """Send a message. It is kept until the body receives it."""
+    try:
+        json.loads(payload)
+    except ValueError:
+        payload = json.dumps(payload)
+
+    async def told(runs: LocalRuns) -> None:
+        await runs.send(await runs.find(id, {}), name, payload, dedup, id=id)
+
+    _ask(at, told)
+    typer.echo(f"sent {name} to {id}")
+
+
+@app.command()
+def cancel(
+    id: IdArgument,
+    reason: Annotated[str | None, typer.Option(help="It is in the journal, and in the error.")] = None,
+    force: Annotated[bool, typer.Option(help="End it without letting it clean up.")] = False,
+    at: AtOption = None,
+) -> None:
+    """Cancel a run: its body cleans up, then it has ended."""
+
+    async def told(runs: LocalRuns) -> None:
+        await runs.cancel(await runs.find(id, {}), reason, force=force, id=id)
+
+    _ask(at, told)
+    typer.echo(f"ended {id}" if force else f"asked {id} to end")
+
+
+@app.command()
+def journal(id: IdArgument, at: AtOption = None) -> None:
+    """The records of a run, oldest first, a JSON object each."""
+
+    async def told(runs: LocalRuns) -> None:
+        instance_id, cursor = await runs.find(id, {}), None
+        while True:
+            records, cursor = await runs.journal(instance_id, cursor)
+            for record in records:
+                typer.echo(json.dumps(record, ensure_ascii=False))
+            if cursor is None:
+                return
+
+    _ask(at, told)
+
+
+def _ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
+    """The answer of the runs on the database, of the App with the name ``owner``; an error is told in a line."""
+    import trio
+
+    from penstock.client.errors import ClientError
+    from penstock.durable.local import LocalRuns, find_database, open_engine
+    from penstock.errors import PenstockError
+    from penstock.log import configure_logging
+    from penstock.store.database import DatabaseError, first_line
+
+    configure_logging("error")
+
+    async def ask() -> T:
+        async with open_engine(find_database(at), serves=False, migrate=False) as (engine, _):
+            return await call(LocalRuns(engine, owner))
+
+    try:
+        return trio.run(ask, strict_exception_groups=False)
+    except (ClientError, PenstockError, DatabaseError, ValueError) as error:
+        typer.echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:
+    lines: list[str] = []
+    for branch in branches:
+        what = [branch["path"], branch["status"], branch.get("kind"), branch.get("name")]
+        place = f"({branch['where']})" if branch.get("where") else None
+        due = f"until {branch['dueAt']}" if branch.get("dueAt") else None
+        progress = _json(branch["progress"]) if branch.get("progress") is not None else None
+        lines.append("  " * depth + " ".join(str(word) for word in (*what, due, place, progress) if word))
+        lines += _branches(branch.get("children") or [], depth + 1)
+    return lines
+
+
+def _json(value: Any) -> str:
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN_MAX_CHARS else text[:SHOWN_MAX_CHARS] + " …"
+

@@ -1,0 +1,165 @@
+"""What a body calls that would be different at replay, or happen twice: told at its line, and the run is blocked.
+
+Python's audit events tell of files, sockets and processes, everywhere. Clocks and chance have none: in tests
+(`penstock.testing.run_workflow`) a profile function sees the calls.
+"""
+
+from __future__ import annotations
+
+import _thread
+import datetime as dt
+import functools
+import os
+import random
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from penstock.kernel.branch import PACKAGE
+from penstock.kernel.errors import ForeignAwait
+
+_EVENTS = frozenset(
+    {
+        "_thread.start_new_thread", "builtins.input", "glob.glob", "mmap.__new__", "open", "pathlib.Path.glob",
+        "pathlib.Path.rglob", "sqlite3.connect", "time.sleep", "urllib.Request", "webbrowser.open",
+        *(
+            f"os.{name}" for name in (
+                "chdir", "chmod", "chown", "exec", "fork", "forkpty", "kill", "link", "listdir", "listxattr", "mkdir",
+                "posix_spawn", "putenv", "remove", "rename", "rmdir", "scandir", "spawn", "startfile", "symlink",
+                "system", "truncate", "unsetenv", "utime", "walk",
+            )
+        ),
+    }
+)  # fmt: skip
+_FAMILIES = (
+    "ftplib.",
+    "http.client.",
+    "imaplib.",
+    "poplib.",
+    "shutil.",
+    "smtplib.",
+    "socket.",
+    "subprocess.",
+    "tempfile.",
+)
+_CALLS = {
+    call: name
+    for name, call in (
+        *((f"time.{name}", getattr(time, name)) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")),
+        ("time.perf_counter", time.perf_counter),
+        ("datetime.now", dt.datetime.now),
+        ("datetime.utcnow", dt.datetime.utcnow),
+        ("datetime.today", dt.datetime.today),
+        ("date.today", dt.date.today),
+        ("random", random.random),
+        ("random", random.getrandbits),
+        ("os.urandom", os.urandom),
+        ("_thread.start_new_thread", _thread.start_new_thread),
+    )
+}
+_CODES = {os.environ.__class__.__getitem__.__code__: "os.environ", os.environ.__class__.__iter__.__code__: "os.environ"}
+_OURS = {"time.sleep": "sleep", "random": "rng", "os.urandom": "uuid4 or rng"}
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
+_MAY = ("<frozen importlib", "<frozen zipimport", *(
+    _LIBRARY + name for name in (
+        "bdb.py", "importlib" + os.sep, "linecache.py", "logging" + os.sep, "pdb.py", "tokenize.py", "traceback.py",
+        "warnings.py", "zoneinfo" + os.sep,
+    )
+))  # fmt: skip
+"""What Python itself does for a body: lazy imports, log records, warnings, time zones. It changes nothing."""
+_TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
+_DRIVE = PACKAGE + os.path.join("kernel", "drive.py")
+
+
+class _Here(threading.local):
+    is_body = False
+    checks_calls = False
+    broken: ForeignAwait | None = None
+    profile_before: Any = None
+
+
+_here = _Here()
+
+
+def enter_body() -> None:
+    """From now on this thread runs a body."""
+    _here.is_body, _here.broken = True, None
+    if _here.checks_calls and sys.getprofile() is None:
+        sys.setprofile(_profile)
+
+
+def leave_body() -> ForeignAwait | None:
+    """It does no more. What it did that it must not, if anything: the first one."""
+    if _here.checks_calls and sys.getprofile() is _profile:
+        sys.setprofile(None)
+    _here.is_body, broken, _here.broken = False, _here.broken, None
+    return broken
+
+
+def refuse(error: ForeignAwait) -> ForeignAwait:
+    """To be raised at the body's line; the run is blocked, whatever the body makes of it."""
+    _here.broken = _here.broken or error
+    return error
+
+
+@contextmanager
+def calls_checked() -> Generator[None]:
+    """Within the block bodies in this thread may not ask for the time or chance either."""
+    before, _here.checks_calls = _here.checks_calls, True
+    try:
+        yield
+    finally:
+        _here.checks_calls = before
+
+
+@functools.cache
+def watch_bodies() -> None:
+    """From now on bodies in this process are told of files, sockets and processes. Idempotent."""
+    sys.addaudithook(_audit)
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if (event in _EVENTS or event.startswith(_FAMILIES)) and _here.is_body:
+        if event == "open" and _TIME_ZONES in str(arguments[0]):  # read in C, without a frame of zoneinfo's
+            return
+        _check(event, sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
+
+
+def _profile(frame: FrameType, event: str, argument: Any) -> None:
+    if event == "c_call":
+        try:
+            name = _CALLS.get(argument)
+        except TypeError:  # a method of something without a hash
+            return
+    else:
+        name = _CODES.get(frame.f_code) if event == "call" else None
+    if name is not None and _here.is_body:
+        _check(name, frame)
+
+
+def _check(used: str, frame: FrameType | None) -> None:
+    """Raises for a call of the body, or of what it calls."""
+    frames: list[FrameType] = []
+    while frame is not None and frame.f_code.co_filename != _DRIVE:
+        if frame.f_code.co_filename.startswith(_MAY):
+            return
+        frames.append(frame)
+        frame = frame.f_back
+    own = [each for each in frames if not each.f_code.co_filename.startswith((PACKAGE, "<"))]
+    if frame is None or not own:
+        return
+    theirs = [each for each in own if not _is_library(each.f_code.co_filename)] or own[-1:]
+    place = f"{os.path.basename(theirs[0].f_code.co_filename)}:{theirs[0].f_lineno}"
+    ours = _OURS.get(used, "now" if used.startswith(("time.", "date")) else None)
+    hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
+    raise refuse(ForeignAwait(f"{place} uses {used} in a workflow body. {hint}"))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or _INSTALLED in file
