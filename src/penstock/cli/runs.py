@@ -46,7 +46,11 @@ def list_runs(
         rows: list[dict[str, Any]] = []
         for found in await runs.latest(name or None, None if status is None else status.upper(), limit):
             waits = await runs.waits_for(found.id) if found.completed_at is None else None
-            row = {"id": found.business_key or found.id, "instanceId": found.id, "workflow": found.definition_id}
+            row: dict[str, Any] = {
+                "id": found.business_key or found.id,
+                "instanceId": found.id,
+                "workflow": found.definition_id,
+            }
             row |= {"status": found.status, "startedAt": found.started_at}
             rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
         return rows
@@ -185,4 +189,3 @@ def _json(value: Any) -> str:
 def _cut(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= SHOWN_MAX_CHARS else text[:SHOWN_MAX_CHARS] + " …"
-
