@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import structlog
@@ -321,7 +321,7 @@ class LocalRuns:
 
     async def _is_code(self, instance: Instance) -> bool:
         stored = await told(self._engine.definitions.get(instance.definition_id, instance.definition_version))
-        return isinstance(stored.definition.metadata, dict) and "code" in stored.definition.metadata
+        return "code" in cast("dict[str, Any]", stored.definition.metadata or {})
 
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words."""

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -98,13 +98,13 @@ def replay_here(journey: Journey) -> Saw:
     """In the other process."""
     sys.path[:] = journey.path
     found = [
-        value
+        cast("Workflow[..., Any]", value)
         for value in vars(import_module(journey.module)).values()
         if isinstance(value, Workflow) and (value.name, value.version) == (journey.name, journey.version)
     ]
     if not found:
         raise ValueError(f"{_NEEDS} {journey.module}, where there is no workflow {journey.name}")
-    workflow: Workflow[..., Any] = found[0]
+    workflow = found[0]
     run = Activation(workflow, journey.run_id, journey.arguments, journey.started_at, Still(), strict_args=True)
     try:
         run.start(replaying=True)
