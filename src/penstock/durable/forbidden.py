@@ -52,9 +52,7 @@ _CALLS = {
     for name, call in (
         *((f"time.{name}", getattr(time, name)) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")),
         ("time.perf_counter", time.perf_counter),
-        ("datetime.now", dt.datetime.now),
-        ("datetime.utcnow", dt.datetime.utcnow),
-        ("datetime.today", dt.datetime.today),
+        *((f"datetime.{name}", getattr(dt.datetime, name)) for name in ("now", "utcnow", "today")),
         ("date.today", dt.date.today),
         ("random", random.random),
         ("random", random.getrandbits),
