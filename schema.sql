@@ -91,7 +91,7 @@ CREATE INDEX instance_definition ON instance (definition, id);
 CREATE INDEX instance_key_prefix ON instance (business_key COLLATE "C", id) WHERE business_key IS NOT NULL;
 CREATE INDEX instance_parent ON instance (parent_id, id) WHERE parent_id IS NOT NULL;
 
--- What failures of one cause have in common: the reason without its numbers and quoted parts. engine/overview.py does the same.
+-- What failures of one cause have in common: the reason without its numbers and quoted parts. engine/causes.py does the same.
 CREATE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT hashtextextended(left(regexp_replace(reason, '[0-9]+|''[^'']*''|"[^"]*"', '…', 'g'), 200), 0) $$;
 

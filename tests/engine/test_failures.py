@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.overview import cause_of
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.engine.activity import DEPTHS_KEPT, WORKERS_MAX, Activity
 from penstock.engine.answers import AnswerMemory
-from penstock.engine.overview import Attention, OverviewView, cause_of
+from penstock.engine.causes import cause_of
+from penstock.engine.overview import Attention, OverviewView
 from penstock.engine.waiters import Waiters
 from penstock.errors import BadRequest
 from penstock.metrics import Metrics

@@ -8,14 +8,17 @@ import msgspec
 import psycopg
 import pytest
 
+from penstock.engine import standing as module
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store import standing as store
+from penstock.store import variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
-from penstock.testing.definitions import definition, end, linear, service, step
+from penstock.testing.definitions import definition, end, linear, service, step, timer
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
+from tests.shapes import assign, choose, gateway, joining, user
 
 FORK = definition(
     step("fork", "PARALLEL_GATEWAY", parallelNextSteps=["a", "b"], joinStep="join"),
@@ -153,16 +156,117 @@ async def test_cursors_that_are_none_are_refused(driver: Driver) -> None:
         await driver.engine.standing.history("abc", None, 1, output=False)
 
 
-def long_run(dsn: str, instance: int, steps: int) -> None:
+def long_run(dsn: str, instance: int, steps: int, output: str | None = '{"a": 1}') -> None:
     """So many more closed executions of its first step."""
     with psycopg.connect(dsn) as connection:
         connection.execute(
             """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step,
                  kind, worker, output)
-               SELECT %(i)s, n.pos, %(i)s, n.pos - 1, now(), now(), now(), 2, 0, 1, 'w', '{"a": 1}'
+               SELECT %(i)s, n.pos, %(i)s, n.pos - 1, now(), now(), now(), 2, 0, 1, 'w', %(output)s
                FROM (SELECT nextval('step_seq') * 3 AS pos FROM generate_series(1, %(n)s)) n""",
-            {"i": instance, "n": steps},
+            {"i": instance, "n": steps, "output": output},
         )
+
+
+LOOP = definition(
+    choose("more", {"n < 2": "work", "true": "fork"}),
+    service("work", "more", job_type="j"),
+    gateway("fork", "a", "b"),
+    assign("a", {"x": 1}, "join"),
+    user("b", "join", boundaryEvents=[timer("beside", "PT1H"), timer("late", "PT2H", interrupting=True)]),
+    assign("beside", {"y": 1}, "join"),
+    user("late", "join"),
+    joining(),
+    end(),
+    definition_id="loop",
+)
+
+
+async def taken(driver: Driver, instance: str) -> list[tuple[str, str, int]]:
+    path = (await driver.engine.standing.state(instance)).path
+    return [(edge.source, edge.target, edge.times) for edge in path]
+
+
+async def test_the_path_tells_loops_branches_and_timers(driver: Driver) -> None:
+    instance = await driver.run(LOOP, {"n": 0})
+    assert await taken(driver, instance) == [("more", "work", 1)]
+    for n in (1, 2):
+        await driver.complete(await driver.one("j"), {"n": n})
+    begun = [("more", "work", 2), ("more", "fork", 1), ("work", "more", 2), ("fork", "a", 1), ("fork", "b", 1)]
+    assert await taken(driver, instance) == [*begun, ("a", "join", 1)]
+    await driver.due(3_700)
+    beside = [("a", "join", 1), ("b", "beside", 1), ("beside", "join", 1)]
+    assert await taken(driver, instance) == [*begun, *beside]
+    await driver.due(3_700)
+    beside.insert(2, ("b", "late", 1))
+    assert await taken(driver, instance) == [*begun, *beside]
+    await driver.finish_task(instance, "late")
+    assert await driver.status(instance) == "COMPLETED"
+    assert await taken(driver, instance) == [*begun, *beside, ("late", "join", 1), ("join", "end", 1)]
+
+
+async def test_a_failed_step_that_is_tried_again_is_no_way(driver: Driver) -> None:
+    instance = await driver.run(linear(2, job_type="j"))
+    await driver.complete(await driver.one("j"))
+    await driver.fail(await driver.one("j"), retryable=False)
+    assert await taken(driver, instance) == [("task-1", "task-2", 1)]
+    await driver.retry(instance)
+    await driver.complete(await driver.one("j"))
+    assert await taken(driver, instance) == [("task-1", "task-2", 1), ("task-2", "end", 1)]
+
+
+async def test_the_path_of_a_long_run_is_of_its_newest(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = await driver.run(LOOP, {"n": -10})
+    for n in range(-9, 3):
+        await driver.complete(await driver.one("j"), {"n": n})
+    assert ("more", "work", 12) in await taken(driver, instance)
+    monkeypatch.setattr(module, "PATH_MAX", 3)
+    assert await taken(driver, instance) == [("more", "fork", 1), ("fork", "a", 1), ("fork", "b", 1), ("a", "join", 1)]
+
+
+async def test_a_chained_instance_is_a_child(driver: Driver) -> None:
+    await driver.upload(definition(user("u"), end(), definition_id="second"))
+    chained = {"autoStartNextWorkflow": True, "nextWorkflowId": "second"}
+    parent = await driver.run(definition(user("u"), end(), definition_id="first") | chained)
+    assert (await driver.engine.standing.state(parent)).children == []
+    await driver.finish_task(parent, "u")
+    (child,) = (await driver.engine.standing.state(parent)).children
+    assert (await driver.view(child)).parent_instance_id == parent
+
+
+async def test_the_version_is_that_of_the_variables(driver: Driver) -> None:
+    async def version() -> str:
+        return (await driver.engine.standing.state(instance)).version
+
+    instance = await driver.run(definition(service("one", "ask", job_type="j"), user("ask"), end()))
+    seen = [await version()]
+    await driver.complete(await driver.one("j"), {"a": 1})
+    seen.append(await version())
+    assert await version() == seen[1]
+    edit = VariablesEdit(set=msgspec.Raw(b'{"a": 2}'), if_version=seen[0])
+    with pytest.raises(Conflict, match="ifVersion"):
+        await driver.engine.repair.edit_variables(instance, edit)
+    edit.if_version = seen[1]
+    await driver.engine.repair.edit_variables(instance, edit)
+    seen.append(await version())
+    long_run(driver.dsn, number(instance), 1_100, output=None)
+    seen.append(await version())
+    driver.rows("DELETE FROM history WHERE worker = 'w' RETURNING 1")
+    assert seen == sorted(set(seen), key=int)
+
+
+async def test_a_list_for_people_tells_where_each_stands(driver: Driver) -> None:
+    instance = await driver.run(FORK)
+    failed = await driver.run(linear(1, job_type="j"))
+    await driver.fail(await driver.one("j"), "503 from 'A'", retryable=False)
+    found = {row.id: row for row in await driver.engine.instances.summaries([number(instance), number(failed)])}
+    assert [(at.step_id, at.state) for at in found[instance].where] == [("a", "READY"), ("b", "PARKED")]
+    assert found[instance].cause is None
+    (at,) = found[failed].where
+    assert (at.step_id, at.state, at.since) == ("task-1", "FAILED", found[failed].completed_at)
+    assert found[failed].cause == "… from …"
+    done = await driver.run(definition(end(), definition_id="done"))
+    assert (await driver.engine.instances.summaries([number(done)]))[0].where == []
 
 
 async def blocks(dsn: str, instance: int) -> int:
@@ -174,6 +278,9 @@ async def blocks(dsn: str, instance: int) -> int:
             await store.failure(connection, instance)
             await store.signals(connection, instance)
             await store.open_history(connection, instance)
+            await store.children(connection, instance, 200)
+            await store.passages(connection, instance, 500)
+            await variables.version(connection, instance)
             rows = await store.history_slice(
                 connection, instance, before=store.BEYOND_ALL, most=500, output_max_bytes=None
             )

@@ -19,26 +19,29 @@ def driver(make_driver: MakeDriver) -> Driver:
     return make_driver()
 
 
-async def begin(watch: Watch, *instances: str, newer_than: str | None = None) -> str:
+async def begin(watch: Watch, *instances: str, newer_than: str | None = None, overview: str | None = None) -> str:
     """The tag of the first call, which tells of all."""
-    found = await watch.wait(None, instances, newer_than, 0)
+    found = await watch.wait(None, instances, newer_than, 0, overview)
     assert found is not None
     assert found.changed == list(instances)
     return found.tag
 
 
-async def told(watch: Watch, since: str, *instances: str, newer_than: str | None = None) -> Changes | None:
+async def told(
+    watch: Watch, since: str, *instances: str, newer_than: str | None = None, overview: str | None = None
+) -> Changes | None:
     """After one look."""
     found: list[Changes | None] = []
 
     async def wait() -> None:
-        found.append(await watch.wait(since, instances, newer_than, 30))
+        found.append(await watch.wait(since, instances, newer_than, 30, overview))
 
     with trio.move_on_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             await watch.look()
+            await watch.look_over()
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     return found[0] if found else None
@@ -85,6 +88,52 @@ async def test_newer_instances_are_told(driver: Driver) -> None:
     assert news is not None
     assert news.newer
     assert await told(watch, news.tag, newer_than=second) is None
+
+
+async def test_one_call_tells_changes_and_the_overview(driver: Driver) -> None:
+    watch, overview = driver.engine.watch, driver.engine.overview
+    instance = await driver.run(linear(1, job_type="j"))
+    first = await watch.wait(None, [instance], None, 0, "15m")
+    assert first is not None
+    assert first.overview is not None
+    assert first.overview.open.count == 1
+    overview.forget()
+    assert await told(watch, first.tag, instance, overview="15m") is None  # only its time is another one
+    await driver.start("linear")
+    overview.forget()
+    news = await told(watch, first.tag, instance, overview="15m")
+    assert news is not None
+    assert news.changed == []
+    assert news.overview is not None
+    assert news.overview.open.count == 2
+    await driver.complete(await driver.one("j"))
+    change = await told(watch, news.tag, instance, overview="15m")  # the overview is not two seconds old
+    assert change is not None
+    assert (change.changed, change.overview) == ([instance], None)
+
+
+async def test_who_begins_to_watch_an_overview_tells_others_what_it_read(driver: Driver) -> None:
+    watch = driver.engine.watch
+    tag = await begin(watch, overview="1h")
+    await driver.run(linear(1))
+    driver.engine.overview.forget()
+    found: list[Changes | None] = []
+
+    async def wait() -> None:
+        found.append(await watch.wait(tag, [], None, 30, "1h"))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await begin(watch, overview="1h")
+    (news,) = found
+    assert news is not None
+    assert news.overview is not None
+    assert await told(watch, tag, overview="24h") is not None
+    assert not watch._ranges
+    with pytest.raises(BadRequest, match="range"):
+        await watch.wait(None, [], None, 0, "2h")
 
 
 async def test_another_engines_tag_begins_anew(make_driver: MakeDriver) -> None:

@@ -13,7 +13,7 @@ from penstock.core.parsing import parse_definition
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.open_work import OpenJobView
-from penstock.engine.views import LEFT_OUT
+from penstock.engine.views import LEFT_OUT, InstanceSummary, Whereabouts
 from penstock.errors import NotFound, Unavailable
 from penstock.store.definitions import DefinitionRow
 from penstock.wire.model import (
@@ -21,7 +21,6 @@ from penstock.wire.model import (
     AuditRecord,
     DefinitionSummary,
     FailedJob,
-    Instance,
     KeptSignal,
     Signal,
     StepExecution,
@@ -248,11 +247,13 @@ async def test_a_list_read_in_pieces_is_one_answer(rest: Rest, engine: ScriptedE
 
 async def test_a_summary_has_no_variables(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("instances.find", Page(items=[1], total=1))
-    engine.on("instances.summarize", [Instance(**INSTANCE_SUMMARY, variables=LEFT_OUT)])
+    where = [Whereabouts(step_id="pay", state="READY", since=NOON)]
+    engine.on("instances.summaries", [InstanceSummary(**INSTANCE_SUMMARY, variables=LEFT_OUT, where=where)])
     (item,) = (await rest.get("/v1/instances?view=summary")).json["items"]
     assert "variables" not in item
     assert item["currentStepIds"] == ["pay"]
-    assert engine.one("instances.summarize") == [1]
+    assert item["where"] == [{"stepId": "pay", "state": "READY", "since": "2026-01-02T12:00:00Z"}]
+    assert engine.one("instances.summaries") == [1]
     assert (await rest.get("/v1/instances?view=some")).error == (400, "bad-request", "view: must be full or summary")
 
 

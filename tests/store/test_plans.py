@@ -23,7 +23,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import idempotency, instances, jobs, standing, timers
+from penstock.store import idempotency, instances, jobs, standing, timers, variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import FastStart, IdPage, Listed
@@ -191,6 +191,21 @@ async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return [*tokens, *timers]
 
 
+async def summary(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    """Where fifty stand: half of them open, one failed."""
+    wanted = [BASE + 4 * k for k in range(25)] + [BASE + 4 * k + 2 for k in range(25)]
+    found = await instances.places(connection, wanted)
+    return [place for places in found.values() for place in places]
+
+
+async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    found, whole = await standing.passages(connection, BASE + 4 * 100 + 2, 500)
+    assert whole
+    assert await standing.children(connection, BASE + 4 * 100, 200) == []
+    assert await variables.version(connection, BASE + 4 * 100 + 2) > 0
+    return found
+
+
 async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     instance = BASE + 4 * 100 + 2
     opened = await standing.open_history(connection, instance)
@@ -277,6 +292,8 @@ CASES = {
     ),
     "fill causes": Case(fill_causes, 1, 200),
     "standing": Case(stands, 2, 60),
+    "summary": Case(summary, 26, 600),
+    "path, children and version": Case(way, 1, 60),
     "history slice": Case(history_slice, 1, 60),
     "failed jobs": Case(lambda c, _: failed(c, None), 5, 150),  # counted; their history is not there
     "failed jobs of an unknown type": Case(lambda c, _: failed(c, "none"), 0, 60),

@@ -43,7 +43,7 @@ HOT = (
     "append_records", "read_journal", "run_marks", "run_states", "appended", "tell_runs", "park_runs", "lock_due_runs",
     "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about", "taken_runs", "last_view",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
-    "edited_size", "edit_variables",
+    "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"

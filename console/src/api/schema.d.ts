@@ -1336,12 +1336,14 @@ export interface components {
         };
         /**
          * Changes
-         * @description What has changed. `tag` is the `since` of the next call; `newer`: instances were started.
+         * @description What has changed. `tag` is the `since` of the next call; `newer`: instances were started. `overview` is
+         *         there when it was asked for and is another one than before.
          */
         Changes: {
             tag: string;
             changed: string[];
             newer?: boolean;
+            overview?: components["schemas"]["OverviewView"];
         };
         /**
          * ClaimBody
@@ -1418,6 +1420,15 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * Edge
+         * @description A way from one step to another, and how often it was taken.
+         */
+        Edge: {
+            from: string;
+            to: string;
+            times: number;
         };
         /**
          * EngineView
@@ -1642,6 +1653,9 @@ export interface components {
         /**
          * InstanceState
          * @description Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it.
+         *
+         *         `children`: the newest 200 instances that it has started. `path`: the ways that its newest 500 executions took.
+         *         `version` is that of its variables, as a change of them takes it.
          */
         InstanceState: {
             instance: components["schemas"]["Instance"];
@@ -1649,6 +1663,57 @@ export interface components {
             tokens: components["schemas"]["OpenStep"][];
             timers: components["schemas"]["OpenTimer"][];
             signals: number;
+            children: string[];
+            path: components["schemas"]["Edge"][];
+            version: string;
+        };
+        /**
+         * InstanceSummary
+         * @description An instance without its variables, and where it stands: at most 20 places. `cause`: what its failure has in
+         *         common with others.
+         */
+        InstanceSummary: {
+            id: string;
+            definitionId: string;
+            /** @description 0, or none in a request: the latest. */
+            definitionVersion: number;
+            status: string;
+            /** @description Open steps, each once. */
+            currentStepIds: string[];
+            /** Format: date-time */
+            startedAt: string;
+            /** Format: date-time */
+            completedAt?: string;
+            failureReason?: string;
+            /** @description Yours; any number of instances may share it. 256 characters. */
+            businessKey?: string;
+            /** @description Unique among the open instances of a definition id (addition). */
+            instanceKey?: string;
+            parentInstanceId?: string;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
+            variables?: {
+                [key: string]: unknown;
+            };
+            where: components["schemas"]["Whereabouts"][];
+            cause?: string;
+        };
+        /**
+         * InstanceSummaryPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        InstanceSummaryPage: {
+            items: components["schemas"]["InstanceSummary"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * ItemOutcome
@@ -2343,6 +2408,15 @@ export interface components {
             waitSeconds?: number;
         };
         /**
+         * Whereabouts
+         * @description A step that an instance stands on, in the state of its token, since when; or the one at which it FAILED.
+         */
+        Whereabouts: {
+            stepId: string;
+            state: string;
+            since?: string;
+        };
+        /**
          * Why
          * @description Why an instance stands where it stands. `next`: when something happens by itself.
          */
@@ -2651,7 +2725,7 @@ export interface operations {
                 startedAfter?: string;
                 /** @description Before this time (addition). */
                 startedBefore?: string;
-                /** @description `summary` leaves the variables out (addition). */
+                /** @description `summary` leaves the variables out and adds where each stands (addition). */
                 view?: "full" | "summary";
                 /** @description From 0. */
                 page?: number;
@@ -2674,7 +2748,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstancePage"];
+                    "application/json": components["schemas"]["InstancePage"] | components["schemas"]["InstanceSummaryPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -5687,6 +5761,10 @@ export interface operations {
                 instances?: string;
                 /** @description Tell when an instance with a greater id was started. */
                 newerThan?: string;
+                /** @description Tell the overview, too, when it is another one than before. */
+                overview?: boolean;
+                /** @description Of the overview: `15m` (the default), `1h`, `24h` or `7d`. */
+                range?: string;
                 /** @description At most 30, by default 30. */
                 waitSeconds?: number;
             };

@@ -19,9 +19,9 @@ import trio
 
 from penstock.access.identity import Identity, actor, set_identity
 from penstock.engine import ids
+from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import STATUSES, InstanceFilter
 from penstock.engine.instances import Instances
-from penstock.engine.overview import cause_of
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks

@@ -111,9 +111,9 @@ class Engine:
         self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.standing = Standing(database, self.definitions, polled=not settings.through_kafka)
-        self.watch = Watch(database)
         self.failures = Failures(database, self.definitions)
         self.overview = Overview(database, self.instances, self.polls.activity)
+        self.watch = Watch(database, self.overview)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         for batcher in self.batchers():
             metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))

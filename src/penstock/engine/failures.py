@@ -10,9 +10,9 @@ import msgspec
 import trio
 
 from penstock.engine import ids
+from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions
-from penstock.engine.overview import RANGES, cause_of
-from penstock.errors import BadRequest
+from penstock.engine.overview import RANGES, check_range
 from penstock.store import activity as activity_store
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
@@ -73,8 +73,7 @@ class Failures:
 
     async def read(self, definition_id: str | None, range_name: str) -> FailureList:
         """Of instances that started within the range. Raises BadRequest for a range that there is not."""
-        if range_name not in RANGES:
-            raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
+        check_range(range_name)
         wanted = definition_id, range_name
         async with self._reading:
             kept = self._kept.get(wanted)

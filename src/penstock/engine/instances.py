@@ -30,7 +30,7 @@ from penstock.engine.paging import (
 )
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.runs import Runs
-from penstock.engine.views import history_items, summarize_instances, view_instances
+from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
 from penstock.store import audit as audit_store
@@ -270,6 +270,11 @@ class Instances:
         """The instances without their variables."""
         async with self._database.connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
+
+    async def summaries(self, found: Sequence[int]) -> Sequence[InstanceSummary]:
+        """The instances without their variables, and where each stands."""
+        async with self._database.connection() as connection:
+            return await list_summaries(connection, self._definitions, found)
 
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""

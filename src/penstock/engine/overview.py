@@ -6,7 +6,6 @@ decide anything: what it says is told, not acted on.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ import msgspec
 import trio
 
 from penstock.engine.activity import Activity, Depth
+from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.paging import CAUSE_MAX_CHARS
@@ -45,8 +45,6 @@ _GROWS_OVER: Final = 30
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
 _NO_WORKER_AGE_S: Final = 5.0
-_VARYING: Final = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
-_CAUSE_MAX_CHARS: Final = 200
 
 
 class Rate(msgspec.Struct, frozen=True, rename="camel"):
@@ -147,8 +145,7 @@ class Overview:
 
     async def read(self, range_name: str) -> OverviewView:
         """Raises BadRequest for a range that there is not."""
-        if range_name not in RANGES:
-            raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
+        check_range(range_name)
         async with self._reading:  # the second one in line finds the first one's answer
             kept = self._kept.get(range_name)
             if kept is None or trio.current_time() >= kept.until:
@@ -257,9 +254,10 @@ class Overview:
 _EMPTY: Final = Depth(0, 0.0)
 
 
-def cause_of(reason: str) -> str:
-    """What failures of one cause have in common: the reason without its numbers and quoted parts."""
-    return _VARYING.sub("…", reason)[:_CAUSE_MAX_CHARS]
+def check_range(name: str) -> None:
+    """Raises BadRequest for a range that there is not."""
+    if name not in RANGES:
+        raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
 
 
 def _causes(failures: Sequence[Instance]) -> list[Attention]:

@@ -73,11 +73,9 @@ class EditCommand(Command):
         self._vault = vault
 
     async def prepare(self, connection: TrioConnection) -> None:
-        size_bytes, version = await variables.edited_size(
-            connection, self.instance, self._given, self._removed, self._vault
-        )
-        if self._version is not None and version != self._version:
+        if self._version is not None and await variables.version(connection, self.instance) != self._version:
             raise Conflict("ifVersion: the variables were written again since they were read")
+        size_bytes = await variables.edited_size(connection, self.instance, self._given, self._removed, self._vault)
         if size_bytes > self._limit_bytes:
             raise PayloadTooLarge(f"variables: the instance would have more than {self._limit_bytes} bytes of them")
 

@@ -19,11 +19,13 @@ from penstock.core.state import RETRY_TIMER, WAIT_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.taken_path import Edge, taken_path
 from penstock.engine.views import history_items, summarize_instances
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store import activity as activity_store
 from penstock.store import instances as instance_store
 from penstock.store import standing as store
+from penstock.store import variables as variables_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import HistoryEntry
@@ -34,6 +36,8 @@ from penstock.wire.page import Page
 
 LOOKS_AT_ONCE: Final = 2
 SLICE_MAX: Final = 500
+PATH_MAX: Final = 500
+CHILDREN_MAX: Final = 200
 OUTPUT_SLICE_MAX: Final = 50
 OUTPUT_MAX_BYTES: Final = 65_536
 FIRST_READ_BYTES: Final = 16_384
@@ -82,13 +86,20 @@ class OpenTimer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class InstanceState(msgspec.Struct, frozen=True, rename="camel"):
-    """Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it."""
+    """Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it.
+
+    ``children``: the newest 200 instances that it has started. ``path``: the ways that its newest 500 executions took.
+    ``version`` is that of its variables, as a change of them takes it.
+    """
 
     instance: Instance
     why: Why
     tokens: list[OpenStep]
     timers: list[OpenTimer]
     signals: int
+    children: list[str]
+    path: list[Edge]
+    version: str
 
 
 class ShownExecution(StepExecution, frozen=True, kw_only=True):
@@ -139,6 +150,9 @@ class Standing:
             workers = None if loaded.code else await self._workers(connection, tokens)
             failure = await store.failure(connection, number) if found[0].status == "FAILED" else None
             signals = await store.signals(connection, number)
+            children = await store.children(connection, number, CHILDREN_MAX)
+            passages, whole = await store.passages(connection, number, PATH_MAX)
+            version = await variables_store.version(connection, number)
             now = await activity_store.read_clock(connection)
         steps = loaded.definition.steps
         retries = {timer.token: timer.fire_at for timer in timers if timer.timer == RETRY_TIMER}
@@ -149,6 +163,9 @@ class Standing:
             [_shown(number, place, retries.get(place.token.token)) for place in places],
             _timers(timers, {place.token.token: place.step for place in places}, steps),
             signals,
+            [ids.show_instance(child) for child in children],
+            [] if loaded.code else taken_path(steps, passages, number, whole=whole),
+            str(version),
         )
 
     async def history(self, id: str, cursor: str | None, limit: int, *, output: bool) -> Page[ShownExecution]:

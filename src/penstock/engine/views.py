@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus
+from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus, TokenState
 from penstock.engine import ids
+from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.wire.model import Attempt, Instance, StepExecution
-from penstock.wire.noun import raw
+from penstock.wire.noun import Answer, raw
 
 LEFT_OUT: Any = msgspec.UNSET
 """Variables of an instance whose answer has none."""
@@ -74,6 +76,49 @@ async def summarize_instances(
         Instance(**_shown(row, await definitions.by_key(connection, row.definition)), variables=LEFT_OUT)
         for row in rows
     ]
+
+
+class Whereabouts(Answer, frozen=True, kw_only=True):
+    """A step that an instance stands on, in the state of its token, since when; or the one at which it FAILED."""
+
+    step_id: str
+    state: str
+    since: datetime | None = None
+
+
+class InstanceSummary(Instance, frozen=True, kw_only=True):
+    """An instance without its variables, and where it stands: at most 20 places. ``cause``: what its failure has in
+    common with others."""
+
+    where: list[Whereabouts]
+    cause: str | None = None
+
+
+async def list_summaries(
+    connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
+) -> list[InstanceSummary]:
+    """As `summarize_instances`, with where each stands."""
+    async with store.one_snapshot(connection):
+        rows = await store.view(connection, wanted, None)
+        places = await store.places(connection, wanted)
+        loaded = {row.id: await definitions.by_key(connection, row.definition) for row in rows}
+    return [
+        InstanceSummary(
+            **_shown(row, loaded[row.id]),
+            variables=LEFT_OUT,
+            where=[_place(place, row, loaded[row.id]) for place in places.get(row.id, ())],
+            cause=cause_of(row.failure or "") if row.status == InstanceStatus.FAILED else None,
+        )
+        for row in rows
+    ]
+
+
+def _place(place: store.Place, row: store.InstanceRow, loaded: LoadedDefinition) -> Whereabouts:
+    if place.failed_step is not None:
+        return Whereabouts(step_id=place.failed_step, state="FAILED", since=row.ended_at)
+    assert place.step is not None
+    assert place.state is not None
+    return Whereabouts(step_id=loaded.step_id_of(place.step), state=TokenState(place.state).name, since=place.since)
 
 
 def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 One task looks once a second, while anybody watches, with one statement for all watched instances; parked calls cost
 nothing meanwhile. What is remembered is this engine's: a tag of another engine is answered at once, as if everything
-had changed. Nothing is added to any path that writes.
+had changed. Who watches the overview, too, is told with the rest, so that a page needs one call only: one reading of it
+serves all. Nothing is added to any path that writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 import trio
 
 from penstock.engine import ids
+from penstock.engine.overview import Overview, OverviewView, check_range
 from penstock.errors import BadRequest, NotFound, TooManyRequests
 from penstock.store import watch as store
 from penstock.store.database import Database
@@ -33,11 +35,13 @@ KEPT_MAX_COUNT: Final = 20_000
 
 
 class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has changed. ``tag`` is the ``since`` of the next call; ``newer``: instances were started."""
+    """What has changed. ``tag`` is the ``since`` of the next call; ``newer``: instances were started. ``overview`` is
+    there when it was asked for and is another one than before."""
 
     tag: str
     changed: list[str]
     newer: bool = False
+    overview: OverviewView | None = None
 
 
 class _Known:
@@ -50,11 +54,24 @@ class _Known:
         self.changed_at = changed_at
 
 
+class _Reading:
+    """An overview, and the look at which it became another one."""
+
+    __slots__ = ("changed_at", "view")
+
+    def __init__(self, view: OverviewView, changed_at: int) -> None:
+        self.view = view
+        self.changed_at = changed_at
+
+
 class Watch:
     """The parked calls of one engine."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, overview: Overview) -> None:
         self._database = database
+        self._overview = overview
+        self._ranges: Counter[str] = Counter()
+        self._readings: dict[str, _Reading] = {}
         self._name = secrets.token_hex(4)
         self._looks = 1
         self._newest = 0
@@ -67,9 +84,15 @@ class Watch:
         self._stopping = False
 
     async def wait(
-        self, since: str | None, instances: Sequence[str], newer_than: str | None, wait_s: float
+        self,
+        since: str | None,
+        instances: Sequence[str],
+        newer_than: str | None,
+        wait_s: float,
+        overview: str | None = None,
     ) -> Changes | None:
-        """What has changed since a tag, as soon as something has; None when nothing did within the time.
+        """What has changed since a tag, as soon as something has; None when nothing did within the time. ``overview``:
+        the range of the one that is watched as well.
 
         Without a tag, or with another engine's, at once: the tag to begin with, and all that is watched.
         Raises BadRequest, and TooManyRequests.
@@ -78,17 +101,21 @@ class Watch:
         newest = None if newer_than is None else _instance(newer_than)
         if len(watched) > INSTANCES_MAX:
             raise BadRequest(f"instances: at most {INSTANCES_MAX}")
+        if overview is not None:
+            check_range(overview)
         if self._parked >= CALLS_MAX or len(self._watched) + len(watched) > WATCHED_MAX:
             raise TooManyRequests("too many pages watch already")
         self._parked += 1
         self._watched.update(watched)
+        ranges = [] if overview is None else [overview]
+        self._ranges.update(ranges)
         try:
             from_look = self._read_tag(since)
             if from_look is None:
-                return await self._begin(watched, newest)
+                return await self._begin(watched, newest, overview)
             with trio.move_on_after(min(max(wait_s, 0.0), WAIT_MAX_S)):
                 while True:
-                    changes = self._since(from_look, watched, newest)
+                    changes = self._since(from_look, watched, newest, overview)
                     if changes is not None or self._stopping:
                         return changes
                     self._wanted.set()
@@ -100,6 +127,8 @@ class Watch:
             for id in watched:
                 if self._watched[id] <= 0:
                     del self._watched[id]
+            self._ranges.subtract(ranges)
+            self._ranges += Counter()  # those that nobody watches go
 
     async def step(self) -> None:
         """One round of the service loop: a look, or a wait for somebody who watches."""
@@ -107,6 +136,7 @@ class Watch:
             self._wanted = trio.Event()
             await self._wanted.wait()
         await self.look()
+        await self.look_over()
         await trio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -123,6 +153,14 @@ class Watch:
         for id in list(self._known) if len(self._known) > KEPT_MAX_COUNT else ():
             if id not in self._watched:
                 del self._known[id]
+        self._tell()
+
+    async def look_over(self) -> None:
+        """Read the overviews that are watched, and tell those who wait."""
+        for name in list(self._ranges):
+            await self._read(name)
+
+    def _tell(self) -> None:
         looked, self._looked = self._looked, trio.Event()
         looked.set()
 
@@ -138,7 +176,17 @@ class Watch:
         elif known.mark != mark:
             known.mark, known.changed_at = mark, self._looks
 
-    async def _begin(self, watched: Sequence[int], newest: int | None) -> Changes:
+    async def _read(self, name: str) -> OverviewView:
+        """An overview, which all are told of that wait for it. The time alone makes no other one of it."""
+        view = await self._overview.read(name)
+        known = self._readings.get(name)
+        if known is None or msgspec.structs.replace(known.view, at=view.at) != view:
+            self._looks += 1
+            self._readings[name] = _Reading(view, self._looks)
+            self._tell()
+        return view
+
+    async def _begin(self, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes:
         """All of it has changed, for somebody who knows nothing yet. What changes from here on is told."""
         self._wanted.set()
         unknown = [id for id in watched if id not in self._known]
@@ -147,17 +195,19 @@ class Watch:
                 marks = await store.marks(connection, unknown)
             for id in unknown:
                 self._known.setdefault(id, _Known(marks.get(id), self._looks))
-        return Changes(
-            self._tag(), [ids.show_instance(id) for id in watched], newest is not None and self._newest > newest
-        )
+        view = None if overview is None else await self._read(overview)
+        newer = newest is not None and self._newest > newest
+        return Changes(self._tag(), [ids.show_instance(id) for id in watched], newer, view)
 
-    def _since(self, look: int, watched: Sequence[int], newest: int | None) -> Changes | None:
+    def _since(self, look: int, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes | None:
         """What was seen to change after a look; None when nothing was."""
         changed = [id for id in watched if (known := self._known.get(id)) is not None and known.changed_at > look]
         newer = newest is not None and self._newest > newest and self._newest_at > look
-        if not changed and not newer:
+        reading = None if overview is None else self._readings.get(overview)
+        view = reading.view if reading is not None and reading.changed_at > look else None
+        if not changed and not newer and view is None:
             return None
-        return Changes(self._tag(), [ids.show_instance(id) for id in changed], newer)
+        return Changes(self._tag(), [ids.show_instance(id) for id in changed], newer, view)
 
     def _tag(self) -> str:
         return f"{self._name}-{self._looks}"

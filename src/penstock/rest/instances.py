@@ -70,7 +70,7 @@ class InstanceRoutes:
             page = query_number(request, "page"), query_number(request, "pageSize")
             found = await self._instances.find(wanted, *page)
         if view == VIEW_SUMMARY:
-            items = await self._instances.summarize(found.items)
+            items = await self._instances.summaries(found.items)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
         pieces = self._instances.read(found.items)
         first: list[Instance] = await anext(pieces, list[Instance]())

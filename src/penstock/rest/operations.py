@@ -16,6 +16,7 @@ from penstock.access.roles import Permission
 from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import VariablesEdit
 from penstock.engine.standing import ShownExecution
+from penstock.engine.views import InstanceSummary, Whereabouts
 from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
@@ -112,6 +113,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
     "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
+    "InstanceSummary": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt", "where"),
     "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
     "ShownExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
     "Job": (
@@ -136,7 +138,8 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
-    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], StepExecution, Page[ShownExecution],
+    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary, Whereabouts, Page[InstanceSummary],
+    StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
     VariablesEdit, Page[OpenJobView], *KINDS_FOR_PEOPLE,
@@ -187,12 +190,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
         parameters=(
             *FILTER,
             Parameter(
-                "view", "query", "`summary` leaves the variables out (addition).",
+                "view", "query", "`summary` leaves the variables out and adds where each stands (addition).",
                 {"type": "string", "enum": ["full", "summary"]},
             ),
             *PAGE,
         ),
-        answer=struct(Page[Instance]), errors=(400,),
+        answer=either(Page[Instance], Page[InstanceSummary]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,

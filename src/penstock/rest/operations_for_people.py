@@ -142,6 +142,8 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             Parameter("since", "query", "The `tag` of the answer before."),
             Parameter("instances", "query", "Up to 200 ids, with commas between."),
             Parameter("newerThan", "query", "Tell when an instance with a greater id was started."),
+            Parameter("overview", "query", "Tell the overview, too, when it is another one than before.", BOOLEAN),
+            Parameter("range", "query", "Of the overview: `15m` (the default), `1h`, `24h` or `7d`."),
             Parameter("waitSeconds", "query", "At most 30, by default 30.", INTEGER),
         ),
         answer=struct(Changes), errors=(400, 429), waits=True,

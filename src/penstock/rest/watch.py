@@ -14,7 +14,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.watch import INSTANCES_MAX, WAIT_MAX_S, Changes
 from penstock.errors import Unauthenticated
 from penstock.rest.exchange import NO_CONTENT, Reply
-from penstock.rest.reading import query_number, query_text, respond
+from penstock.rest.overview import DEFAULT_RANGE
+from penstock.rest.reading import query_flag, query_number, query_text, respond
 
 ID_MAX_CHARS: Final = 17
 
@@ -32,7 +33,10 @@ class WatchRoutes:
         """``GET /v1/watch``"""
         instances = (query_text(request, "instances", INSTANCES_MAX * ID_MAX_CHARS) or "").split(",")
         wait_s = float(query_number(request, "waitSeconds", int(WAIT_MAX_S)))
-        wanted = query_text(request, "since"), [id for id in instances if id], query_text(request, "newerThan"), wait_s
+        range_name = query_text(request, "range") or DEFAULT_RANGE
+        overview = range_name if query_flag(request, "overview") else None
+        since, newer_than = query_text(request, "since"), query_text(request, "newerThan")
+        wanted = since, [id for id in instances if id], newer_than, wait_s, overview
         identity = current_identity()
         if self._gate is None or identity is None:
             return _answer(await self._watch.wait(*wanted))

@@ -20,6 +20,7 @@ from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
 from penstock.store.vault import PROGRESS, Vault, offloaded
 
+PLACES_MAX: Final = 20
 BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
 WALK_S: Final = 1.0
@@ -70,6 +71,15 @@ class InstanceRow(NamedTuple):
     open_steps: list[int] | None
     waiting: bool
     progress: str | None
+
+
+class Place(NamedTuple):
+    """A step that an instance stands on, with the state of its token; or else the id of the one that failed."""
+
+    step: int | None
+    state: int | None
+    since: datetime | None
+    failed_step: str | None
 
 
 class HistoryEntry(NamedTuple):
@@ -149,6 +159,14 @@ def _opened(row: InstanceRow, vault: Vault) -> InstanceRow:
         opened = [(step, msgspec.Raw(vault.open_value(bytes(value).decode(), PROGRESS))) for step, value in noted]
         progress = msgspec.json.encode(opened).decode()
     return row._replace(variables=variables, progress=progress)
+
+
+async def places(connection: TrioConnection, ids: Sequence[int]) -> dict[int, list[Place]]:
+    """Where instances stand, in order of entry, or at which step they failed; `PLACES_MAX` of each."""
+    found: dict[int, list[Place]] = {}
+    for id, *place in cast(Any, await connection.fetch(SQL["places"], (arrays.ints(ids), PLACES_MAX))):
+        found.setdefault(id, []).append(Place(*place))
+    return found
 
 
 async def exists(connection: TrioConnection, id: int) -> bool:

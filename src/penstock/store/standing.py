@@ -55,6 +55,16 @@ class LastFailure(NamedTuple):
     at: datetime
 
 
+class Passage(NamedTuple):
+    """An execution as a way through the definition: positions at which it was entered and closed."""
+
+    token: int
+    entered_at: int
+    step: int
+    kind: int | None
+    closed_at: int | None
+
+
 class Written(NamedTuple):
     """What an execution wrote: None when it is too large, or nothing; and its size in the database."""
 
@@ -95,6 +105,18 @@ async def failure(connection: TrioConnection, instance: int) -> LastFailure | No
 async def signals(connection: TrioConnection, instance: int) -> int:
     """How many signals are kept for an instance."""
     return cast(int, (await connection.fetch(SQL["standing_signals"], (instance,)))[0][0])
+
+
+async def passages(connection: TrioConnection, instance: int, most: int) -> tuple[list[Passage], bool]:
+    """The executions that closed last, at most so many, and those that are open; whether that is all of them."""
+    rows = cast(Any, await connection.fetch(SQL["passages"], (instance, most)))
+    found = [Passage(*row) for row in rows]
+    return found, len({passage.closed_at for passage in found if passage.closed_at is not None}) < most
+
+
+async def children(connection: TrioConnection, instance: int, most: int) -> list[int]:
+    """The newest instances that one has started."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["children"], (instance, most))]
 
 
 async def open_history(connection: TrioConnection, instance: int) -> list[HistoryEntry]:

@@ -68,13 +68,19 @@ def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[St
     return [(SQL["count_unfolded"], (arrays.ints(ids), count)) for ids, count in counts if ids]
 
 
+async def version(connection: TrioConnection, instance: int) -> int:
+    """Which variables an instance has: another number, and a greater one, once somebody has written some. It may be
+    another one as well after a thousand steps that wrote none."""
+    rows = await connection.fetch(SQL["variables_version"], (instance,))
+    return cast(int, rows[0][0])
+
+
 async def edited_size(
     connection: TrioConnection, instance: int, given: bytes, removed: Collection[str], vault: Vault | None
-) -> tuple[int, int]:
-    """What an edit of an instance, whose tokens are all locked, would lead to: bytes of variables; and which version of
-    them it would change."""
+) -> int:
+    """The bytes of variables that an edit of an instance, whose tokens are all locked, would lead to."""
     rows = await connection.fetch(SQL["edited_size"], _edit(instance, given, removed, vault))
-    return cast("tuple[int, int]", rows[0])
+    return cast(int, rows[0][0])
 
 
 def edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> Statement:

@@ -57,6 +57,18 @@ FROM (
     FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) i) v
 ORDER BY v.place
 
+-- name: places
+-- Where the instances $1 stand, in order of entry, $2 of each: (instance, step, state, since); and the steps at which they failed.
+(SELECT w.id, t.step, t.state, t.entered_at, NULL::text FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
+   SELECT t.step, t.state, t.entered_at, t.seq FROM token t
+   WHERE (t.id = w.id OR (t.instance_id = w.id AND t.id <> t.instance_id))
+     AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
+   ORDER BY t.seq LIMIT $2::int) t
+ ORDER BY t.seq)
+UNION ALL
+(SELECT w.id, NULL, NULL, NULL, e.step FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
+   SELECT e.step FROM abnormal_end e WHERE e.status = 2 /* FAILED */ AND e.instance_id = w.id AND e.step IS NOT NULL OFFSET 0) e)
+
 -- name: instance_exists
 SELECT 1 FROM instance WHERE id = $1::bigint
 

@@ -31,6 +31,22 @@ WHERE h.kind = 2 /* FAILED */ ORDER BY h.pos DESC LIMIT 1
 -- Signals that are kept for the instance $1, to 1,000.
 SELECT count(*) FROM (SELECT FROM buffered_signal WHERE instance_id = $1::bigint LIMIT 1000) s
 
+-- name: passages
+-- The $2 executions of the instance $1 that closed last, and those that are open: (token, entered at, step, kind, closed at). An
+-- END after the step that led to it has that row's position as both.
+(SELECT h.token_id, x.seq, x.step, h.kind, h.pos FROM (
+   SELECT * FROM history h WHERE h.instance_id = $1::bigint AND h.kind < 10 ORDER BY h.pos DESC LIMIT $2::int) h
+ CROSS JOIN LATERAL (SELECT h.seq, h.step UNION ALL SELECT h.pos, h.end_step WHERE h.end_step IS NOT NULL) x)
+UNION ALL
+(SELECT t.id, t.seq, t.step, NULL, NULL FROM token t
+ WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
+   AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
+ ORDER BY t.seq LIMIT 200)
+
+-- name: children
+-- The newest $2 instances that the instance $1 has started.
+SELECT id FROM instance WHERE parent_id = $1::bigint ORDER BY id DESC LIMIT $2::int
+
 -- name: history_open
 -- The open executions of the instance $1 as rows of history, and the attempts that ended of them, of the last 200 rows.
 WITH open AS MATERIALIZED (

@@ -31,13 +31,19 @@ WHERE id = ANY($1::bigint[]) OR (instance_id = ANY($1::bigint[]) AND id <> insta
 
 -- name: edited_size
 -- What an edit of the instance $1 would lead to ($2 what is set, $3 what is removed), under the locks of all its tokens: the
--- bytes of the variables as jsonb, and the version of them that it would change.
+-- bytes of the variables as jsonb.
 SELECT pg_column_size((i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}')) - $3::text[] || $2::jsonb),
-  greatest(i.folded_pos, (
-    SELECT h.pos FROM history h WHERE h.instance_id = i.id AND h.output IS NOT NULL ORDER BY h.pos DESC LIMIT 1))
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}')) - $3::text[] || $2::jsonb)
 FROM instance i WHERE i.id = $1::bigint
+
+-- name: variables_version
+-- The position at which variables of the instance $1 were written last. Where none of the newest 1,000 rows wrote any, the oldest
+-- of these: whatever was written before is older.
+SELECT greatest(i.folded_pos, w.pos) FROM instance i CROSS JOIN LATERAL (
+  SELECT coalesce(max(h.pos) FILTER (WHERE h.written), CASE count(*) WHEN 1000 THEN min(h.pos) END) AS pos FROM (
+    SELECT h.pos, h.output IS NOT NULL AS written FROM history h WHERE h.instance_id = i.id ORDER BY h.pos DESC LIMIT 1000) h) w
+WHERE i.id = $1::bigint
 
 -- name: edit_variables
 -- Folds everything into `vars` and changes that: $1 instance $2 what is set $3 what is removed.
