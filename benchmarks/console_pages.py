@@ -34,7 +34,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.embedded import embedded
 from penstock.store.schema import ensure_schema
-from penstock.testing.definitions import definition, end, service, step
+from penstock.testing.definitions import definition, end, service, step, timer
 
 BASE: Final = ids.first_instance(datetime.now(UTC) - timedelta(hours=23))
 """Ids of about a day ago."""
@@ -52,6 +52,8 @@ FILL: Final = (
     "INSERT INTO parked SELECT id, id FROM token WHERE state = 2",
     """INSERT INTO open_task (seq, token_id, instance_id, entered_at, job_type, definition, step)
     SELECT seq, id, id, entered_at, {task}, {key}, 1 FROM token WHERE state = 2""",
+    """INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+    SELECT id, seq, now() + interval '9 days', id, 0 FROM token WHERE state = 2""",
     """INSERT INTO abnormal_end (status, instance_id, job_type, tokens, definition, step, cause)
     SELECT 2, id, {type}, '[]', definition, 'pay', failure_cause(failure) FROM instance WHERE status = 2""",
     """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, attempt, step, kind, reason)
@@ -79,12 +81,12 @@ class Cost(NamedTuple):
 
 
 def listed(**wanted: Any) -> Ask:
-    """A page of a list as it is shown: ids, then the rows without their variables."""
+    """A page of a list as it is shown: ids, then the rows without their variables and where each stands."""
 
     async def ask(engine: Engine) -> None:
         found = await engine.instances.find_slice(InstanceFilter(**wanted), None, LIMIT)
         assert found.items, "an empty list costs nothing"
-        await engine.instances.summarize(found.items)
+        await engine.instances.summaries(found.items)
 
     return ask
 
@@ -93,6 +95,28 @@ def counted(**wanted: Any) -> Ask:
     return lambda engine: engine.instances.count(InstanceFilter(**wanted))
 
 
+def tasks(job_type: str | None = None) -> Ask:
+    async def ask(engine: Engine) -> None:
+        found = await engine.inbox.list_open(job_type, None, None, unclaimed=False, cursor=None, limit=LIMIT)
+        assert found.items, "an empty list costs nothing"
+
+    return ask
+
+
+async def watched(engine: Engine) -> None:
+    """One look for all who watch, and the reading of the overview that they share."""
+    shown = [f"{BASE + 5 * n:x}" for n in range(1, LIMIT + 1)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.watch.wait, None, shown, FAILED, 0, "15m")
+        await trio.lowlevel.checkpoint()
+        await engine.watch.look()
+        await engine.watch.look_over()
+
+
+OPEN_BUFFERS: Final = 20_000
+"""Of a walk over open branches, a fifth of the instances here: for a page that is seldom open, every ten seconds."""
+JOINED_BUFFERS: Final = 1_500_000
+"""With the instance of each; beyond 500,000 open branches a tenth of them. Once a minute, while such a page is open."""
 FAILED: Final = f"{BASE + 7:x}"
 WAITING: Final = f"{BASE + 5:x}"
 PAGES: Final[dict[str, Page]] = {
@@ -105,10 +129,14 @@ PAGES: Final[dict[str, Page]] = {
     "instances, waiting": Page(listed(status="WAITING"), 2_000),
     "instances, of a definition": Page(listed(definition_id="orders"), 2_000),
     "instances, by business key": Page(listed(business_key="order-7"), 100),
+    "instances, by its beginning": Page(listed(business_key_prefix="order-7777"), 2_000),
+    "instances, by a common beginning": Page(listed(business_key_prefix="order-"), 2_000),
+    "instances, waiting, by its beginning": Page(listed(status="WAITING", business_key_prefix="order-9995"), 3_000),
     "count": Page(counted(), 20_000),
     "count, failed": Page(counted(status="FAILED"), 60_000),
     "count, failed for a cause": Page(counted(status="FAILED", cause="501 from bank"), 20_000),
     "count, waiting": Page(counted(status="WAITING"), 20_000),
+    "count, by a common beginning": Page(counted(business_key_prefix="order-"), 20_000),
     "failures by cause": Page(lambda engine: engine.failures.read(None, "7d"), 12_000),
     "bulk, what it would meet": Page(
         lambda engine: engine.bulk.preview(
@@ -121,6 +149,15 @@ PAGES: Final[dict[str, Page]] = {
     "instance, history": Page(lambda engine: engine.standing.history(FAILED, None, 500, output=False), 100),
     "instance, variables": Page(lambda engine: engine.instances.get(FAILED), 100),
     "instance, audit": Page(lambda engine: engine.instances.audit(FAILED), 200),
+    "watched: 50 instances and overview": Page(watched, 8_000),
+    "tasks": Page(tasks(), 1_000),
+    "tasks of a type": Page(tasks(job_type="people"), 1_000),
+    "jobs, waiting": Page(lambda engine: engine.open_work.jobs("WAITING", "pay", None, LIMIT), 1_000),
+    "jobs, backing off": Page(lambda engine: engine.open_work.jobs("BACKOFF", "pay", None, LIMIT), 20_000),
+    "jobs, under lease": Page(lambda engine: engine.open_work.jobs("LOCKED", None, None, LIMIT), OPEN_BUFFERS),
+    "timers": Page(lambda engine: engine.open_work.timers(None, None, LIMIT), 2_000),
+    "definition, versions": Page(lambda engine: engine.definition_use.versions("orders", None, LIMIT), 100),
+    "definition, what stands where": Page(lambda engine: engine.definition_use.tokens("orders", 0), JOINED_BUFFERS),
     "failed jobs": Page(lambda engine: engine.jobs.failed_slice(None, LIMIT), 4_000),
     "engines": Page(lambda engine: engine.overview.engines(), 100),
     "workers": Page(lambda engine: engine.overview.workers(None, LIMIT), 100),
@@ -130,7 +167,8 @@ PAGES: Final[dict[str, Page]] = {
 
 async def fill(connection: TrioConnection, engine: Engine, count: int) -> None:
     """So many instances of one definition."""
-    approve = step("approve", "USER_TASK", jobType="people", nextStep="end")
+    late = timer("end", "P9D", interrupting=True)
+    approve = step("approve", "USER_TASK", jobType="people", nextStep="end", boundaryEvents=[late])
     shape = definition(service("pay", "approve", job_type="pay"), approve, end(), definition_id="orders")
     await engine.definitions.upload(parse_definition(msgspec.json.encode(shape)))
     rows = cast(Any, await connection.fetch("SELECT key FROM definition"))
@@ -171,6 +209,8 @@ def _forget(engine: Engine) -> None:
     """Answers that are kept for some seconds would cost nothing."""
     engine.overview.forget()
     engine.failures.forget()
+    engine.definition_use.forget()
+    engine.open_work.forget()
 
 
 async def measure(dsn: str, count: int) -> dict[str, Cost]:

@@ -112,7 +112,7 @@ async def test_one_call_tells_changes_and_the_overview(driver: Driver) -> None:
     assert (change.changed, change.overview) == ([instance], None)
 
 
-async def test_who_begins_to_watch_an_overview_tells_others_what_it_read(driver: Driver) -> None:
+async def test_a_newcomers_overview_is_told_to_others(driver: Driver) -> None:
     watch = driver.engine.watch
     tag = await begin(watch, overview="1h")
     await driver.run(linear(1))

@@ -103,7 +103,7 @@ class ScriptedEngine:
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
         self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
-        self.definition_use = Part(self, "definition_use")
+        self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", _read)

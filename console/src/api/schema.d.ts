@@ -1017,6 +1017,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/definitions/validate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check a definition before it is uploaded (addition)
+         * @description All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.
+         */
+        post: operations["validateDefinition"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/expressions/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try an expression (addition)
+         * @description With the variables given, or those that an instance has now; within the work that one in a definition has.
+         */
+        post: operations["checkExpression"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/definitions/{id}/impact": {
         parameters: {
             query?: never;
@@ -1422,6 +1462,35 @@ export interface components {
             next?: string;
         };
         /**
+         * DraftCheck
+         * @description Whether a definition could be uploaded, with all that is wrong. `identifiers`: the variables that its
+         *         expressions read. `same`: the version that has this content already.
+         */
+        DraftCheck: {
+            valid: boolean;
+            problems: components["schemas"]["DraftProblem"][];
+            hints: components["schemas"]["DraftHint"][];
+            identifiers: string[];
+            same?: number;
+        };
+        /**
+         * DraftHint
+         * @description What may be meant otherwise, though it can be uploaded.
+         */
+        DraftHint: {
+            path: string;
+            text: string;
+        };
+        /**
+         * DraftProblem
+         * @description One thing wrong with a definition, and the id of the step that it is in.
+         */
+        DraftProblem: {
+            path: string;
+            reason: string;
+            stepId?: string;
+        };
+        /**
          * Edge
          * @description A way from one step to another, and how often it was taken.
          */
@@ -1453,6 +1522,39 @@ export interface components {
             problems?: components["schemas"]["Problem"][];
             dispatch_mode?: string;
             hint?: string;
+        };
+        /**
+         * ExpressionCheck
+         * @description An expression as it stands in a `condition` or gives a `value`, and the variables to evaluate it with: these,
+         *         or those that an instance has now. Without either it is only read.
+         */
+        ExpressionCheck: {
+            expression: string;
+            kind?: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            instanceId?: string;
+        };
+        /**
+         * ExpressionProblem
+         * @description What is wrong, and with which characters, counted from 0.
+         */
+        ExpressionProblem: {
+            reason: string;
+            from: number;
+            to: number;
+        };
+        /**
+         * ExpressionVerdict
+         * @description `ok`: it can be read. `value`: what it gives with the variables; `value_error`: why it gives nothing.
+         */
+        ExpressionVerdict: {
+            ok: boolean;
+            identifiers: string[];
+            problem?: components["schemas"]["ExpressionProblem"];
+            value?: unknown;
+            valueError?: components["schemas"]["ExpressionProblem"];
         };
         /**
          * FailedJob
@@ -1677,7 +1779,8 @@ export interface components {
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion: number;
-            status: string;
+            /** @enum {string} */
+            status: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
             /** @description Open steps, each once. */
             currentStepIds: string[];
             /** Format: date-time */
@@ -6364,6 +6467,153 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    validateDefinition: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Definition"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DraftCheck"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    checkExpression: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExpressionCheck"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExpressionVerdict"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

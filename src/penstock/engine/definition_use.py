@@ -167,6 +167,10 @@ class DefinitionUse:
             ),
         )
 
+    def forget(self) -> None:
+        """Count anew the next time."""
+        self._counted = None
+
     async def _steps(self, content: str) -> dict[str, Any]:
         """What each step says, by its id. Order is meaning only within a step, where JSON text would keep it."""
 

@@ -134,9 +134,7 @@ class Definitions:
         and Unavailable.
         """
         if not code:
-            check_is_graph(definition)
-            if self._need_topics:
-                _check_topics(definition)
+            self.check_upload(definition)
         deadline = trio.current_time() + self._outage_wait_s
         pause_s = RETRY_FIRST_S
         again = False
@@ -152,6 +150,12 @@ class Definitions:
             again = True
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def check_upload(self, definition: Definition) -> None:
+        """Raises InvalidDefinition for what is a definition, and yet none that this engine takes."""
+        check_is_graph(definition)
+        if self._need_topics:
+            _check_topics(definition)
 
     async def _upload(self, definition: Definition, code: bool, again: bool) -> DefinitionSummary:
         """``again``: an earlier try may have stored it."""

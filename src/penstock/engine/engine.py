@@ -19,6 +19,7 @@ from penstock.engine.bulk import Bulk
 from penstock.engine.code import Code
 from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
+from penstock.engine.drafts import Drafts
 from penstock.engine.events import Events
 from penstock.engine.failures import Failures
 from penstock.engine.ids import IdSource
@@ -108,6 +109,7 @@ class Engine:
         self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.definition_use = DefinitionUse(database, self.definitions)
+        self.drafts = Drafts(database, self.definitions, self.instances, self.limits, polled=not settings.through_kafka)
         self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.standing = Standing(database, self.definitions, polled=not settings.through_kafka)

@@ -184,7 +184,8 @@ class OpenWork:
         boundary: bool = False,
     ) -> tuple[list[ComingTimer], str | None]:
         after = _timer_key(cursor) if cursor else _FIRST
-        found = await store.timers(connection, after, indexes, boundary=boundary)
+        most = limit + 1 if job_type is None else None  # which of them are of a type is seen afterwards
+        found = await store.timers(connection, after, indexes, boundary=boundary, most=most)
         rows = [row for row in found if job_type is None or row.job_type == number]
         if len(rows) > limit:
             last = rows[limit - 1]
@@ -226,6 +227,10 @@ class OpenWork:
             worker_id=row.worker,
             lease_until=row.lease_until,
         )
+
+    def forget(self) -> None:
+        """Read anew the next time."""
+        self._leased.clear()
 
     async def unlock(self, job_id: str, note: str | None) -> None:
         """End a job's lease now: it goes back to the queue, no retry is spent, and its worker is told that it lost it.

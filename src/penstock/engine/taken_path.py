@@ -55,15 +55,13 @@ def taken_path(steps: Sequence[Step], passages: Sequence[Passage], root: int, *,
 
 def _leads_to(step: Step, kind: int | None) -> list[int]:
     """Where a token goes from an execution that ended so."""
-    match kind:
-        case HistoryKind.COMPLETED if step.type is not StepType.PARALLEL_GATEWAY:
-            beside = {boundary.target for boundary in step.boundaries}
-            beside -= {step.next, *(target for _, target in step.conditions)}
-            return [target for target in step_successors(step) if target not in beside]
-        case HistoryKind.INTERRUPTED:
-            return [boundary.target for boundary in step.boundaries if boundary.interrupting]
-        case _:
-            return []
+    if kind == HistoryKind.INTERRUPTED:
+        return [boundary.target for boundary in step.boundaries if boundary.interrupting]
+    if kind != HistoryKind.COMPLETED or step.type is StepType.PARALLEL_GATEWAY:
+        return []
+    beside = {boundary.target for boundary in step.boundaries}
+    beside -= {step.next, *(target for _, target in step.conditions)}
+    return [target for target in step_successors(step) if target not in beside]
 
 
 def _makers(steps: Sequence[Step]) -> Mapping[int, list[int]]:

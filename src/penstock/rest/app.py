@@ -29,6 +29,7 @@ from penstock.rest.cors import Cors
 from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
+from penstock.rest.drafts import DraftRoutes
 from penstock.rest.exchange import (
     AsgiExchange,
     ClientGone,
@@ -332,7 +333,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     """All that are switched on."""
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
-        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine),
+        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
         OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),

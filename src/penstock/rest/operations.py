@@ -138,8 +138,8 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
-    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary, Whereabouts, Page[InstanceSummary],
-    StepExecution, Page[ShownExecution],
+    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
+    Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
     VariablesEdit, Page[OpenJobView], *KINDS_FOR_PEOPLE,

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkStarted, BulkView
 from penstock.engine.definition_use import ImpactView, TokensView, VersionView
+from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.instances import InstanceCount
@@ -17,6 +18,7 @@ from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.definition_use import DefinitionUseRoutes
+from penstock.rest.drafts import DraftRoutes
 from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.me import Me, MeRoutes
@@ -43,7 +45,7 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     Page[WorkerView], EngineView, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
     UnlockBody, SettingView, Page[VersionView], TokensView, ImpactView, InstanceState,
-    InstanceCount, FailureList, Changes, VariablesAsOf,
+    InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -194,6 +196,18 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "As of the last minute; with more than 500,000 open branches estimated.",
         parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
         answer=struct(TokensView), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
+        "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
+        "All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.",
+        body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
+    ),
+    Operation(
+        "POST", "/v1/expressions/check", DraftRoutes.check_expression, Permission.VIEW,
+        "checkExpression", "definitions", "Try an expression (addition)",
+        "With the variables given, or those that an instance has now; within the work that one in a definition has.",
+        body=struct(ExpressionCheck), answer=struct(ExpressionVerdict), errors=(400, 404, 413, 503),
     ),
     Operation(
         "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,

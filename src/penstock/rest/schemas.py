@@ -19,6 +19,7 @@ from penstock.wire.error_code import CODE_MAX_CHARS
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _STATUS: Final[Mapping[str, list[str]]] = {
     "Instance": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
+    "InstanceSummary": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"],
     "StepExecution": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
     "ShownExecution": ["RUNNING", "COMPLETED", "FAILED", "SKIPPED"],
     "Job": ["LOCKED"],

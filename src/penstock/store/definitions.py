@@ -79,6 +79,12 @@ async def find(connection: TrioConnection, id: str, version: int) -> DefinitionR
     return DefinitionRow(*cast(Any, rows[0])) if rows else None
 
 
+async def same(connection: TrioConnection, id: str, content: str) -> int | None:
+    """The newest version of an id that has this content."""
+    rows = await connection.fetch(SQL["same_definition"], (id, content))
+    return DefinitionRow(*cast(Any, rows[0])).version if rows else None
+
+
 async def by_key(connection: TrioConnection, key: int) -> DefinitionRow:
     """The version that an instance refers to; it exists."""
     rows = await connection.fetch(SQL["definition_by_key"], (key,))

@@ -72,10 +72,10 @@ async def leased(connection: TrioConnection, job_type: int | None, limit: int) -
 
 
 async def timers(
-    connection: TrioConnection, after: TimerKey, indexes: Sequence[int], *, boundary: bool
+    connection: TrioConnection, after: TimerKey, indexes: Sequence[int], *, boundary: bool, most: int | None
 ) -> list[ComingTimer]:
-    """Those among the next `LOOK_ROWS` with one of the indexes, or of boundary events; next first."""
-    params = (*after, arrays.ints(indexes), boundary, LOOK_ROWS)
+    """Those among the next `LOOK_ROWS` with one of the indexes, or of boundary events; next first, at most so many."""
+    params = (*after, arrays.ints(indexes), boundary, LOOK_ROWS, most)
     return [ComingTimer(*row) for row in await _read(connection, (SQL["next_timers"], params))]
 
 

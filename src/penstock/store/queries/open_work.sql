@@ -20,13 +20,15 @@ ORDER BY t.claimed_at
 
 -- name: next_timers
 -- The timers among the $7 after ($1 time, $2 token, $3 seq, $4 index), next first, with the indexes $5, or with $6 of
--- boundary events.
+-- boundary events; at most $8 (null: all of these).
 SELECT m.fire_at, m.token_id, m.seq, m.index, m.instance_id, t.step, t.attempt, t.failures, t.entered_at, t.job_type, i.definition
-FROM (SELECT * FROM timer WHERE fire_at >= $1::timestamptz AND (fire_at, token_id, seq, index) > ($1, $2::bigint, $3::bigint, $4::smallint)
-      ORDER BY fire_at, token_id, seq, index LIMIT $7::int) m
+FROM (SELECT * FROM (
+    SELECT * FROM timer WHERE fire_at >= $1::timestamptz AND (fire_at, token_id, seq, index) > ($1, $2::bigint, $3::bigint, $4::smallint)
+    ORDER BY fire_at, token_id, seq, index LIMIT $7::int) k
+  WHERE k.index = ANY($5::smallint[]) OR $6::boolean AND k.index >= 0
+  ORDER BY k.fire_at, k.token_id, k.seq, k.index LIMIT $8::int) m
 LEFT JOIN LATERAL (SELECT * FROM token o WHERE o.id = m.token_id AND o.seq = m.seq OFFSET 0) t ON true
 LEFT JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = m.instance_id OFFSET 0) i ON true
-WHERE m.index = ANY($5::smallint[]) OR $6::boolean AND m.index >= 0
 ORDER BY m.fire_at, m.token_id, m.seq, m.index
 
 -- name: timer_at

@@ -1,0 +1,204 @@
+"""What people write before they upload it: definitions are checked, expressions tried. Nothing is stored.
+
+The rules are the engine's own, so that a page needs none. Reading and evaluating is done away from the event loop, one
+at a time, within the bounds that definitions and their expressions have anyway.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType
+from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.strict_json import BadJson, read_json
+from penstock.engine.definitions import Definitions
+from penstock.engine.instances import Instances
+from penstock.engine.payload import PayloadLimits, check_variables
+from penstock.errors import BadRequest
+from penstock.offload import run_long
+from penstock.store import activity as activity_store
+from penstock.store import definitions as store
+from penstock.store.database import Database
+from penstock.wire.noun import Answer
+
+KINDS: Final = ("condition", "value")
+IDENTIFIERS_MAX: Final = 10_000
+_STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
+_WORD: Final = re.compile(r"\w+|.", re.DOTALL)
+
+
+class DraftProblem(Answer, frozen=True):
+    """One thing wrong with a definition, and the id of the step that it is in."""
+
+    path: str
+    reason: str
+    step_id: str | None = None
+
+
+class DraftHint(Answer, frozen=True):
+    """What may be meant otherwise, though it can be uploaded."""
+
+    path: str
+    text: str
+
+
+class DraftCheck(Answer, frozen=True):
+    """Whether a definition could be uploaded, with all that is wrong. ``identifiers``: the variables that its
+    expressions read. ``same``: the version that has this content already."""
+
+    valid: bool
+    problems: list[DraftProblem]
+    hints: list[DraftHint]
+    identifiers: list[str]
+    same: int | None = None
+
+
+class ExpressionCheck(msgspec.Struct, rename="camel"):
+    """An expression as it stands in a ``condition`` or gives a ``value``, and the variables to evaluate it with: these,
+    or those that an instance has now. Without either it is only read."""
+
+    expression: str
+    kind: str = "value"
+    variables: msgspec.Raw | None = None
+    instance_id: str | None = None
+
+
+class ExpressionProblem(Answer, frozen=True):
+    """What is wrong, and with which characters, counted from 0."""
+
+    reason: str
+    start: int = msgspec.field(name="from")
+    end: int = msgspec.field(name="to")
+
+
+class ExpressionVerdict(Answer, frozen=True):
+    """``ok``: it can be read. ``value``: what it gives with the variables; ``value_error``: why it gives nothing."""
+
+    ok: bool
+    identifiers: list[str]
+    problem: ExpressionProblem | None = None
+    value: msgspec.Raw | None = None
+    value_error: ExpressionProblem | None = None
+
+
+class Drafts:
+    """Looks at what is not there yet."""
+
+    def __init__(
+        self,
+        database: Database,
+        definitions: Definitions,
+        instances: Instances,
+        limits: PayloadLimits,
+        *,
+        polled: bool,
+    ) -> None:
+        """``polled``: jobs go out to workers that poll."""
+        self._database = database
+        self._polled = polled
+        self._definitions = definitions
+        self._instances = instances
+        self._limits = limits
+
+    async def validate(self, body: bytes, read: Callable[[bytes], Definition]) -> DraftCheck:
+        """Whether ``body``, which ``read`` makes a definition of, could be uploaded. Raises PayloadTooLarge."""
+        try:
+            definition = await self._definitions.parse(lambda: read(body), len(body))
+            self._definitions.check_upload(definition)
+        except InvalidDefinition as error:
+            named = await run_long(_named, body, error.problems, line="uploads")
+            return DraftCheck(valid=False, problems=named, hints=[], identifiers=[])
+        async with self._database.connection() as connection:
+            same = await store.same(connection, definition.id, definition.content)
+            workers = await activity_store.read_worker_counts(connection) if self._polled else None
+        names = {name for expression in _expressions(definition.steps) for name in expression.names}
+        return DraftCheck(
+            valid=True,
+            problems=[],
+            hints=[hint for step in definition.steps for hint in _hints(step, workers)],
+            identifiers=sorted(names)[:IDENTIFIERS_MAX],
+            same=same,
+        )
+
+    async def check_expression(self, asked: ExpressionCheck) -> ExpressionVerdict:
+        """Whether it can be read, and what it gives. Raises BadRequest, PayloadTooLarge, NotFound and Overloaded."""
+        if asked.kind not in KINDS:
+            raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
+        if asked.variables is not None and asked.instance_id is not None:
+            raise BadRequest("instanceId: not together with variables")
+        variables: bytes | None = None
+        if asked.variables is not None:
+            variables = check_variables(bytes(asked.variables), self._limits)
+        elif asked.instance_id is not None:
+            variables = bytes(cast(msgspec.Raw, (await self._instances.get(asked.instance_id)).variables))
+        return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
+
+
+def _named(body: bytes, problems: Iterable[Problem]) -> list[DraftProblem]:
+    """With the ids of the steps, as far as these can be read."""
+    try:
+        tree: Any = read_json(body)
+    except BadJson:
+        tree = None
+    steps = tree.get("steps") if isinstance(tree, dict) else None
+    return [
+        DraftProblem(path=problem.path, reason=problem.reason, step_id=_step_id(steps, problem.path))
+        for problem in problems
+    ]
+
+
+def _step_id(steps: Any, path: str) -> str | None:
+    found = _STEP.match(path)
+    if found is None or not isinstance(steps, list) or int(found[1]) >= len(cast("list[object]", steps)):
+        return None
+    step: Any = steps[int(found[1])]
+    id: Any = step.get("id") if isinstance(step, dict) else None
+    return id if isinstance(id, str) and id.isprintable() else None
+
+
+def _expressions(steps: Iterable[Step]) -> Iterable[Expression]:
+    for step in steps:
+        yield from (condition for condition, _ in step.conditions)
+        values = (*(value for _, value in step.transformations), step.duration, step.until)
+        yield from (value for value in values if isinstance(value, Expression))
+
+
+def _hints(step: Step, polled: Container[str] | None) -> Iterable[DraftHint]:
+    path = f"steps[{step.index}]"
+    if step.conditions and step.conditions[-1][0].names:
+        yield DraftHint(
+            path=f"{path}.conditionalNextSteps",
+            text="where no condition is true the instance fails; a last one that is `true` takes the rest",
+        )
+    if step.type is StepType.SERVICE_TASK and polled is not None and (step.job_type or "") not in polled:
+        yield DraftHint(path=f"{path}.jobType", text=f"nobody polls for {step.job_type} now")
+
+
+def _verdict(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:
+    try:
+        expression = parse(source)
+    except ExpressionError as error:
+        return ExpressionVerdict(ok=False, identifiers=[], problem=_problem(error))
+    names = sorted(expression.names)
+    if variables is None:
+        return ExpressionVerdict(ok=True, identifiers=names)
+    try:
+        value = expression.evaluate(msgspec.json.decode(variables, type=dict[str, Any]), now)
+    except ExpressionError as error:
+        return ExpressionVerdict(ok=True, identifiers=names, value_error=_problem(error))
+    if kind == "condition" and not isinstance(value, bool):
+        whole = ExpressionProblem(reason="a condition must give true or false", start=0, end=len(source))
+        return ExpressionVerdict(ok=True, identifiers=names, value_error=whole)
+    return ExpressionVerdict(ok=True, identifiers=names, value=msgspec.Raw(msgspec.json.encode(value)))
+
+
+def _problem(error: ExpressionError) -> ExpressionProblem:
+    """The word, or the sign, at which it was found."""
+    word = _WORD.match(error.source, error.position)
+    end = error.position if word is None else word.end()
+    return ExpressionProblem(reason=error.reason, start=error.position, end=end)

@@ -1,0 +1,128 @@
+"""What is checked before it is uploaded: all that is wrong, and what an expression gives; nothing is stored."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.definition import DefinitionLimits
+from penstock.core.parsing import parse_definition
+from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
+from penstock.errors import BadRequest, NotFound, PayloadTooLarge
+from penstock.testing.definitions import definition, end, linear, service
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.shapes import assign, choose, wait
+
+READ = partial(parse_definition, limits=DefinitionLimits(body_max_bytes=20_000))
+
+
+@pytest.fixture
+def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver()
+
+
+async def validate(driver: Driver, given: dict[str, Any] | bytes) -> DraftCheck:
+    body = given if isinstance(given, bytes) else msgspec.json.encode(given)
+    found = await driver.engine.drafts.validate(body, READ)
+    assert driver.rows("SELECT count(*) FROM definition") == [(len(driver.engine.definitions._by_key),)]
+    return found
+
+
+async def check(driver: Driver, expression: str, **given: Any) -> ExpressionVerdict:
+    if "variables" in given:
+        given["variables"] = msgspec.Raw(msgspec.json.encode(given["variables"]))
+    return await driver.engine.drafts.check_expression(ExpressionCheck(expression, **given))
+
+
+CHOICE = definition(
+    choose("choose", {"amount > limit": "pay", "vip": "wait"}),
+    service("pay", "set", job_type="pay"),
+    wait("wait", "set", duration="${pause}"),
+    assign("set", {"total": "${amount + fee}", "text": "amount"}),
+    end(),
+    definition_id="choice",
+)
+
+
+async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
+    found = await validate(driver, CHOICE)
+    assert (found.valid, found.problems, found.same) == (True, [], None)
+    assert found.identifiers == ["amount", "fee", "limit", "pause", "vip"]
+    assert [hint.path for hint in found.hints] == ["steps[0].conditionalNextSteps", "steps[1].jobType"]
+    await driver.upload(CHOICE)
+    await driver.upload(CHOICE | {"name": "another"})
+    assert (await validate(driver, CHOICE)).same == 1
+    assert (await validate(driver, CHOICE | {"name": "a third"})).same is None
+
+
+async def test_each_problem_names_its_step(driver: Driver) -> None:
+    bad = definition(service("a", "nowhere", job_type="x"), choose("b", {"1 +": "end"}), end(), definition_id="bad")
+    found = await validate(driver, bad)
+    assert not found.valid
+    assert {(problem.path, problem.step_id) for problem in found.problems} >= {
+        ("steps[0].nextStep", "a"),
+        ("steps[1]", "b"),
+    }
+    for body in (b"{", b"[]", b'{"steps": [7, {"id": 1}]}', b'{"steps": 7}'):
+        found = await validate(driver, body)
+        assert found.problems
+        assert {problem.step_id for problem in found.problems} == {None}
+    code = await validate(driver, linear(1, job_type="code:x"))
+    assert [(problem.path, problem.step_id) for problem in code.problems] == [("steps[0].jobType", "task-1")]
+    with pytest.raises(PayloadTooLarge):
+        await validate(driver, linear(1) | {"description": "x" * 20_000})
+
+
+async def test_an_expression_is_tried_with_variables(driver: Driver) -> None:
+    found = await check(driver, "amount * 2", variables={"amount": 21})
+    assert (found.ok, bytes(found.value or b""), found.identifiers) == (True, b"42", ["amount"])
+    found = await check(driver, "${ nothing }", variables={"nothing": None})
+    assert bytes(found.value or b"") == b"null"
+    read = await check(driver, "amount * 2")
+    assert (read.ok, read.value, read.value_error) == (True, None, None)
+    instance = await driver.run(linear(1), {"amount": 5})
+    assert bytes((await check(driver, "amount > 4", kind="condition", instance_id=instance)).value or b"") == b"true"
+
+
+async def test_a_problem_names_its_characters(driver: Driver) -> None:
+    source = "amount + missing"
+    unread = (await check(driver, "amount +* 2")).problem
+    assert unread is not None
+    assert (unread.start, unread.end) == (8, 9)
+    ends = (await check(driver, "amount +")).problem
+    assert ends is not None
+    assert (ends.start, ends.end) == (8, 8)
+    found = await check(driver, source, variables={"amount": 1})
+    assert found.ok
+    assert found.value_error is not None
+    assert source[found.value_error.start : found.value_error.end] == "missing"
+    told = (await check(driver, source, kind="condition", variables={"amount": 1, "missing": 2})).value_error
+    assert told is not None
+    assert (told.reason, told.start, told.end) == ("a condition must give true or false", 0, len(source))
+
+
+async def test_work_and_answer_are_bounded(driver: Driver) -> None:
+    over = "sum(map(1..9999, # * sum(map(1..9999, #))))"
+    for source in (over, '"x" * 1', "map(1..99999, string(# * 1000000))"):
+        found = await check(driver, source, variables={})
+        assert found.ok
+        assert found.value_error is not None
+    assert not (await check(driver, "1 + " * 5_000 + "1")).ok
+    large = driver.engine.limits.variables_max_bytes
+    with pytest.raises(PayloadTooLarge):
+        await check(driver, "1", variables={"x": "x" * large})
+
+
+async def test_what_can_not_be_asked_is_refused(driver: Driver) -> None:
+    with pytest.raises(BadRequest, match="kind: must be one of condition, value"):
+        await check(driver, "1", kind="number")
+    with pytest.raises(BadRequest, match="instanceId: not together with variables"):
+        await check(driver, "1", variables={}, instance_id="1f")
+    with pytest.raises(BadRequest, match="variables"):
+        await check(driver, "1", variables=[])
+    with pytest.raises(NotFound):
+        await check(driver, "1", instance_id="1f")
