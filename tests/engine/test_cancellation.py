@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import trio
 
+from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
 from penstock.engine.repair import VariablesEdit
@@ -229,6 +230,35 @@ async def edit(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.repair.edit_variables(instance, changes))
 
 
+async def unlock(driver: Driver, key: str) -> LockedBatch:
+    _, job = await begun(driver, key, linear(1))
+    return LockedBatch(key, lambda: driver.engine.open_work.unlock(job.id, "stuck"))
+
+
+async def watch(driver: Driver, key: str) -> LockedBatch:
+    """Two calls, the first of which tells all at once."""
+    instance = (await driver.start("ask", business_key=key)).id
+    driver.engine.overview.forget()
+
+    async def operation() -> None:
+        told = await driver.engine.watch.wait(None, [instance], instance, 0, "15m")
+        assert told is not None
+        await driver.engine.watch.wait(told.tag, [instance], instance, 0.01, "15m")
+
+    return LockedBatch(key, operation)
+
+
+async def look(driver: Driver, key: str) -> LockedBatch:
+    instance = (await driver.start("ask", business_key=key)).id
+    return LockedBatch(key, lambda: driver.engine.standing.state(instance))
+
+
+async def try_expression(driver: Driver, key: str) -> LockedBatch:
+    instance = (await driver.start("ask", {"x": 1}, business_key=key)).id
+    asked = ExpressionCheck("x + 1", instance_id=instance)
+    return LockedBatch(key, lambda: driver.engine.drafts.check_expression(asked))
+
+
 async def signal(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("wait", business_key=key)).id
     return LockedBatch(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
@@ -282,6 +312,10 @@ SCENARIOS: dict[str, Prepare] = {
     "a claim of a user task": claiming(),
     "a claimed task given back": claiming(release=True),
     "an edit of variables": edit,
+    "a lease that an operator ends": unlock,
+    "a watch": watch,
+    "a look at an instance": look,
+    "an expression that is tried": try_expression,
     "a signal": signal,
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
@@ -334,6 +368,8 @@ def check_before_or_after(
 def check_nothing_is_left(driver: Driver, attempt: Attempt[Any]) -> None:
     assert len(driver.engine.polls.waiters) == 0
     assert driver.engine.polls.waiters.types() == []
+    watching = driver.engine.watch
+    assert (watching._parked, len(watching._watched), len(watching._ranges)) == (0, 0, 0)
     held = {(t, s) for t, s in driver.rows("SELECT id, seq FROM token WHERE state = 1")}
     watched = {(t, s) for t, s in held if driver.engine.polls.leases.find(t, s) is not None}
     assert watched == held, "a lease that nobody watches"

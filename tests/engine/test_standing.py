@@ -215,6 +215,14 @@ async def test_a_failed_step_that_is_tried_again_is_no_way(driver: Driver) -> No
     assert await taken(driver, instance) == [("task-1", "task-2", 1), ("task-2", "end", 1)]
 
 
+async def test_an_error_that_is_caught_leads_to_its_boundary(driver: Driver) -> None:
+    caught = {"type": "ERROR", "errorCodes": ["Declined"], "targetStepId": "ask"}
+    pay = service("pay", "end", job_type="j", boundaryEvents=[caught])
+    instance = await driver.run(definition(pay, user("ask"), end()))
+    await driver.fail(await driver.one("j"), retryable=False, error_code="Declined")
+    assert await taken(driver, instance) == [("pay", "ask", 1)]
+
+
 async def test_the_path_of_a_long_run_is_of_its_newest(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = await driver.run(LOOP, {"n": -10})
     for n in range(-9, 3):

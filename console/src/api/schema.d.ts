@@ -1798,6 +1798,8 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description Of the error that failed it (addition). */
+            failureCode?: string;
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
         };

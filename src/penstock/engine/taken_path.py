@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from penstock.core.definition import Step, StepType, step_successors
+from penstock.core.definition import Boundary, Catch, Step, StepType, step_successors
 from penstock.core.state import HistoryKind
 from penstock.store.standing import Passage
 
@@ -56,7 +56,9 @@ def taken_path(steps: Sequence[Step], passages: Sequence[Passage], root: int, *,
 def _leads_to(step: Step, kind: int | None) -> list[int]:
     """Where a token goes from an execution that ended so."""
     if kind == HistoryKind.INTERRUPTED:
-        return [boundary.target for boundary in step.boundaries if boundary.interrupting]
+        return [event.target for event in step.boundaries if isinstance(event, Boundary) and event.interrupting]
+    if kind == HistoryKind.CAUGHT:
+        return [event.target for event in step.boundaries if isinstance(event, Catch)]
     if kind != HistoryKind.COMPLETED or step.type is StepType.PARALLEL_GATEWAY:
         return []
     beside = {boundary.target for boundary in step.boundaries}
@@ -68,7 +70,8 @@ def _makers(steps: Sequence[Step]) -> Mapping[int, list[int]]:
     """By step, the gateways and steps with timers whose new tokens begin there."""
     makers: dict[int, list[int]] = {}
     for step in steps:
-        beside = {boundary.target for boundary in step.boundaries if not boundary.interrupting}
+        timers = (event for event in step.boundaries if isinstance(event, Boundary))
+        beside = {timer.target for timer in timers if not timer.interrupting}
         for target in {*step.branches, *beside}:
             makers.setdefault(target, []).append(step.index)
     return makers
