@@ -7,7 +7,7 @@ at a time, within the bounds that definitions and their expressions have anyway.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -142,23 +142,26 @@ class Drafts:
 def _named(body: bytes, problems: Iterable[Problem]) -> list[DraftProblem]:
     """With the ids of the steps, as far as these can be read."""
     try:
-        tree: Any = read_json(body)
+        steps = _field(read_json(body), "steps")
     except BadJson:
-        tree = None
-    steps = tree.get("steps") if isinstance(tree, dict) else None
+        steps = None
+    items = cast("list[object]", steps) if isinstance(steps, list) else []
     return [
-        DraftProblem(path=problem.path, reason=problem.reason, step_id=_step_id(steps, problem.path))
+        DraftProblem(path=problem.path, reason=problem.reason, step_id=_step_id(items, problem.path))
         for problem in problems
     ]
 
 
-def _step_id(steps: Any, path: str) -> str | None:
+def _step_id(steps: Sequence[object], path: str) -> str | None:
     found = _STEP.match(path)
-    if found is None or not isinstance(steps, list) or int(found[1]) >= len(cast("list[object]", steps)):
+    if found is None or int(found[1]) >= len(steps):
         return None
-    step: Any = steps[int(found[1])]
-    id: Any = step.get("id") if isinstance(step, dict) else None
+    id = _field(steps[int(found[1])], "id")
     return id if isinstance(id, str) and id.isprintable() else None
+
+
+def _field(tree: object, name: str) -> object:
+    return cast("dict[str, object]", tree).get(name) if isinstance(tree, dict) else None
 
 
 def _expressions(steps: Iterable[Step]) -> Iterable[Expression]:
