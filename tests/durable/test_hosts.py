@@ -1,15 +1,17 @@
-"""An `App` where programs have it: in an ASGI server's lifespan, in pytest."""
+"""An `App` where programs have it: in an ASGI server's lifespan, behind a fork as gunicorn makes it, in pytest."""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Generator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.durable.programs import Program, ended, own_directory
+from tests.durable.programs import Program, ended, own_directory, until
 from tests.durable.test_app import ORDER
 from tests.postgres import REPOSITORY
 
@@ -74,6 +76,70 @@ def test_an_asgi_application_has_it_in_its_lifespan(directory: Path):
     server.send_signal(signal.SIGTERM)
     code, said, errors = ended(server)
     assert (code, said) == (0, "ended\n"), errors
+
+
+PREFORK = (
+    ORDER
+    + """
+import socket
+
+def work(listener) -> None:
+    with app.in_thread() as shop:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                run = shop.start(order, 4, id=connection.recv(100).decode())
+                run.send("approved", "by a worker", dedup="1")
+                connection.sendall(f"{os.getpid()} {run.result(40)}".encode())
+
+def fork(listener) -> None:
+    if not os.fork():
+        work(listener)
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+for _ in range(2):
+    fork(listener)
+while True:
+    pid, _ = os.wait()
+    with (here / "reaped").open("a") as file:
+        file.write(f"{pid}\\n")
+    fork(listener)
+"""
+)
+
+
+def asked(port: int, id: str) -> tuple[int, str]:
+    """Which worker answers, and what."""
+    with socket.create_connection(("127.0.0.1", port), timeout=BOUND_S) as connection:
+        connection.sendall(id.encode())
+        pid, _, said = connection.recv(1_000).decode().partition(" ")
+    return int(pid), said
+
+
+def test_workers_after_a_fork_share_the_runs(directory: Path):
+    program = Program(directory, PREFORK)
+    reaped = directory / "reaped"
+    reaped.touch()
+    master = program.start()
+    try:
+        assert master.stdout is not None
+        port = int(master.stdout.readline())
+        first, said = asked(port, "o-1")
+        assert said == "8 by a worker"
+        os.kill(first, signal.SIGKILL)
+        # a connection that comes before its end is its, and reset
+        until(lambda: reaped.read_text().split() == [str(first)], master)
+        second, said = asked(port, "o-1")
+        assert said == "8 by a worker", "the same run, from another worker"
+        assert second != first
+        assert asked(port, "o-2")[1] == "8 by a worker"
+        assert program.rows("SELECT count(*)::int FROM instance") == [(2,)]
+        assert (directory / "paid").read_text().count("\n") == 2
+        assert reaped.read_text().split() == [str(first)], "no other worker has ended"
+    finally:
+        os.killpg(master.pid, signal.SIGKILL)  # workers wait for connections
+        ended(master)
 
 
 SHOP = """
