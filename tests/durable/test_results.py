@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -10,13 +10,14 @@ import msgspec
 import pytest
 import trio
 
-from penstock.client.errors import TimedOut
+from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable import RunFailed, workflow
 from penstock.durable.backend import Held
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
-from penstock.durable.run import HEARD_MAX_CHARS, News, Run
+from penstock.durable.news import HEARD_MAX_CHARS, LOOK_MAX_S, News
+from penstock.durable.run import Run
 from penstock.wire.model import Instance
 from tests.durable.memory import Database, MemoryBackend
 
@@ -30,6 +31,7 @@ class Runs:
 
     def __init__(self) -> None:
         self.looks = 0
+        self.asked: list[int] = []  # for how many runs at a time
         self.row = Instance(id="1", definition_id="w", definition_version=1, status="ACTIVE", started_at=STARTED)
 
     async def look(self, instance_id: str) -> Instance:
@@ -37,20 +39,25 @@ class Runs:
         self.looks += 1
         return self.row
 
+    async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(len(instance_ids))
+        return list(instance_ids) if self.row.completed_at is not None else []
+
     def end(self, status: str, variables: bytes = b"{}", reason: str | None = None) -> None:
         self.row = msgspec.structs.replace(
             self.row, status=status, variables=msgspec.Raw(variables), failure_reason=reason, completed_at=STARTED
         )
 
 
-def new_run(runs: Runs, news: News) -> Run[Any]:
+def new_run(runs: Runs, news: News, id: str = "1") -> Run[Any]:
     def opened() -> LocalRuns:
         return cast(LocalRuns, runs)
 
-    return Run("1", "1", opened, news, is_new=True)
+    return Run(id, id, opened, news, is_new=True)
 
 
-async def resulting(run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
+async def resulting(runs: Runs, news: News, run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
     """What it gives when that becomes of it so much later."""
     found: list[Any] = []
 
@@ -58,9 +65,12 @@ async def resulting(run: Run[Any], *, then: Callable[[], None], after_s: float) 
         found.append(await run.result())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        await trio.sleep(after_s)
-        then()
+        nursery.start_soon(news.watch, runs.find_ended)
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(wait)
+            await trio.sleep(after_s)
+            then()
+        nursery.cancel_scope.cancel()
     return found[0]
 
 
@@ -68,9 +78,9 @@ async def test_what_completed_here_is_told_and_not_read(autojump_clock):
     runs, news = Runs(), News()
     run = new_run(runs, news)
     news.held.add("1")
-    assert await resulting(run, then=lambda: news.tell("1", '{"n":7}'), after_s=0.01) == {"n": 7}
+    assert await resulting(runs, news, run, then=lambda: news.tell("1", '{"n":7}'), after_s=0.01) == {"n": 7}
     assert await run.result() == {"n": 7}
-    assert runs.looks == 0
+    assert (runs.looks, runs.asked) == (0, [])
 
 
 async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_clock):
@@ -91,8 +101,8 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-        assert await resulting(run, then=lambda: news.tell("1", "7"), after_s=0.9) == 7
-    assert runs.looks == 0
+        assert await resulting(runs, news, run, then=lambda: news.tell("1", "7"), after_s=0.9) == 7
+    assert (runs.looks, runs.asked) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -110,19 +120,85 @@ async def test_large_results_and_failures_are_read_when_they_are_told(autojump_c
 
     if status == "FAILED":
         with pytest.RaisesGroup(pytest.RaisesExc(RunFailed, match="as stored"), flatten_subgroups=True):
-            await resulting(run, then=end, after_s=0.3)
+            await resulting(runs, news, run, then=end, after_s=0.3)
     else:
-        assert await resulting(run, then=end, after_s=0.3) == "as stored"
+        assert await resulting(runs, news, run, then=end, after_s=0.3) == "as stored"
     assert runs.looks == 1
     assert trio.current_time() == pytest.approx(0.3)
 
 
 async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clock):
     runs, news = Runs(), News()
-    assert await resulting(new_run(runs, news), then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
-    assert 10 < runs.looks < 20
+    run = new_run(runs, news)
+    assert await resulting(runs, news, run, then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
+    assert 10 < len(runs.asked) < 20
+    assert runs.looks == 1
     with pytest.raises(TimedOut):
         await new_run(Runs(), news).result(timeout_s=3)
+
+
+async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
+    runs, news = Runs(), News()
+    found: list[Any] = []
+
+    async def wait(id: int) -> None:
+        found.append(await new_run(runs, news, str(id)).result())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(news.watch, runs.find_ended)
+        async with trio.open_nursery() as waiting:
+            for id in range(1_000):
+                waiting.start_soon(wait, id)
+            await trio.sleep(10)
+            assert len(runs.asked) < 60
+            assert sum(runs.asked) > 10_000
+            runs.end("COMPLETED", b'{"result":7}')
+        nursery.cancel_scope.cancel()
+    assert found == [7] * 1_000
+    assert trio.current_time() <= 10 + 1.2 * LOOK_MAX_S
+
+
+async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):
+    runs, news = Runs(), News()
+    is_open = True
+
+    def opened() -> LocalRuns:
+        if not is_open:
+            raise RuntimeError("this app is not open")
+        return cast(LocalRuns, runs)
+
+    run = Run[Any]("1", "1", opened, news, is_new=True)
+
+    async def wait() -> None:
+        with pytest.raises(RuntimeError, match="is not open"):
+            await run.result()
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        with trio.move_on_after(5):
+            await news.watch(runs.find_ended)
+        is_open = False
+    with pytest.raises(RuntimeError, match="is not open"):
+        await run.result()
+
+
+class AwayRuns(Runs):
+    """The database is away."""
+
+    async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
+        raise Unavailable("the database is away")
+
+    async def look(self, instance_id: str) -> Instance:
+        raise Unavailable("the database is away")
+
+
+async def test_an_outage_is_heard_of_by_those_who_wait(autojump_clock):
+    runs, news = AwayRuns(), News()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(news.watch, runs.find_ended)
+        with pytest.raises(Unavailable):
+            await new_run(runs, news).result()
+        nursery.cancel_scope.cancel()
 
 
 async def test_nothing_is_kept_of_runs_without_a_handle(autojump_clock):

@@ -36,12 +36,13 @@ TABLES = {
 
 HOT = (
     "complete_fast", "probe_ready", "claim", "extend", "give_back", "expire", "checkpoints", "fresh_leases", "facts",
-    "variables", "start_fast", "started", "view", "history", "lock_roots", "lock_branches", "free_tokens",
+    "variables", "start_fast", "started", "find_ended", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
     "reopen_instances", "forget_keys", "forget_signals", "forget_notes", "update_tokens", "delete_tokens",
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
-    "append_records", "read_journal", "run_marks", "run_states", "appended", "tell_runs", "park_runs", "lock_due_runs",
-    "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about", "taken_runs", "last_view",
+    "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
+    "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
+    "taken_runs", "last_view",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",

@@ -22,7 +22,8 @@ from penstock.durable.backend import Held
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
-from penstock.durable.run import News, Run
+from penstock.durable.news import News
+from penstock.durable.run import Run
 from penstock.durable.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -182,31 +183,34 @@ class App:
         from penstock.durable.local import LocalBackend, LocalRuns, find_database, open_engine
 
         dsn, serves = find_database(self.at), bool(self._workflows)
-        async with open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as found:
-            engine, self.rest_url = found
-            self._runs = LocalRuns(engine, self.name)
+        async with (
+            open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as (engine, url),
+            trio.open_nursery() as nursery,
+        ):
+            runs = LocalRuns(engine, self.name)
+            self._runs, self.rest_url = runs, url
+            nursery.start_soon(self._news.watch, runs.find_ended)
             try:
                 if not self._workflows:
                     yield
                     return
-                backend = LocalBackend(engine, self.name, list(self._workflows.values()), self._runs)
+                backend = LocalBackend(engine, self.name, list(self._workflows.values()), runs)
                 await backend.register()
                 limits = msgspec.structs.replace(
                     self._limits or ExecutorLimits(),
-                    payload_max_bytes=self._runs.payload_max_bytes,
+                    payload_max_bytes=runs.payload_max_bytes,
                     strict_args=self._strict_args,
                 )
                 executor = Executor(backend, self._workflows, limits, self._note, self._note_result)
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(executor.run)
-                    try:
-                        yield
-                    finally:
-                        with trio.CancelScope(shield=True), trio.move_on_after(grace_s + DRAIN_MAX_S):
-                            await executor.drain(grace_s)
-                    nursery.cancel_scope.cancel()
+                await nursery.start(executor.run)
+                try:
+                    yield
+                finally:
+                    with trio.CancelScope(shield=True), trio.move_on_after(grace_s + DRAIN_MAX_S):
+                        await executor.drain(grace_s)
             finally:
                 self._runs = self.rest_url = None
+                nursery.cancel_scope.cancel()
 
     def _note(self, event: str, held: Held, detail: str) -> None:
         if event == "blocked":

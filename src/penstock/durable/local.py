@@ -337,6 +337,10 @@ class LocalRuns:
         """The run as it is now."""
         return await told(self._engine.instances.get(instance_id))
 
+    async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
+        """Those that have ended, or are not there."""
+        return await told(self._engine.instances.find_ended(instance_ids))
+
     async def tree(self, instance_id: str) -> dict[str, Any]:
         """The run's branches, as REST shows them."""
         found = await told(self._engine.runs.tree(instance_id))

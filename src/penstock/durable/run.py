@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -13,6 +12,7 @@ import trio
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
+from penstock.durable.news import News
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 
@@ -22,48 +22,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
-HEARD_MAX_CHARS = 16_384
-"""Of a result that is kept for who has a handle; a larger one is read when it is asked for."""
-
-
-class Heard:
-    """What this process hears of one run, for those who wait for its end."""
-
-    __slots__ = ("__weakref__", "event", "result")
-
-    def __init__(self) -> None:
-        self.event = trio.Event()
-        self.result: str | None = None  # JSON, of one that completed here
-
-    async def wait(self, at_most_s: float) -> None:
-        """Until something has become of the run since the last time, or for so long."""
-        event = self.event
-        with trio.move_on_after(at_most_s):
-            await event.wait()
-        if event.is_set() and self.event is event:
-            self.event = trio.Event()
-
-
-class News:
-    """What this process knows of the ends of runs before the database is asked."""
-
-    def __init__(self) -> None:
-        self._heard: WeakValueDictionary[str, Heard] = WeakValueDictionary()
-        self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
-        self.blocked: dict[str, str] = {}
-
-    def of(self, instance_id: str) -> Heard:
-        """What is told of the run from now on."""
-        return self._heard.setdefault(instance_id, Heard())
-
-    def tell(self, instance_id: str, result: str | None = None) -> None:
-        """Something has become of the run: it completed with ``result`` (JSON), or the database is to be asked."""
-        heard = self._heard.get(instance_id)
-        if heard is not None:
-            if result is not None and len(result) <= HEARD_MAX_CHARS:
-                heard.result = result
-            heard.event.set()
+LOOK_AGAIN_S = 1.0
 
 
 class Run(Generic[R]):
@@ -101,11 +60,8 @@ class Run(Generic[R]):
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
     async def _wait_result(self) -> R:
-        heard, held, pause_s = self._heard, self._news.held, LOOK_FIRST_S
-        looks = not self._is_new and self.instance_id not in held
-        while True:
-            if heard.result is not None:
-                return self._value(heard.result)
+        heard, looks = self._heard, not self._is_new and self.instance_id not in self._news.held
+        while heard.result is None:
             if looks:
                 seen = await self._look_through_outages()
                 if seen.completed_at is not None:
@@ -113,10 +69,10 @@ class Run(Generic[R]):
                 blocked = self._news.blocked.get(self.instance_id)
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)
-            was_held = self.instance_id in held
-            await heard.wait(LOOK_MAX_S if was_held else pause_s)
-            pause_s = min(1.5 * pause_s, LOOK_MAX_S)
-            looks = was_held or self.instance_id not in held  # taken meanwhile: its end is going to be told
+            self._runs()  # closed, nobody would tell
+            await self._news.wait(heard)
+            looks = True
+        return self._value(heard.result)
 
     async def _look_through_outages(self) -> Instance:
         runs = self._runs()
@@ -127,7 +83,7 @@ class Run(Generic[R]):
             except Unavailable:
                 if trio.current_time() >= ends:
                     raise
-            await trio.sleep(LOOK_MAX_S)
+            await trio.sleep(LOOK_AGAIN_S)
 
     def _result(self, status: str, reason: str, variables: bytes) -> R:
         if status == "CANCELLED":

@@ -266,6 +266,12 @@ class Instances:
                 del views
             hold.keep(0)
 
+    async def find_ended(self, found: Sequence[str]) -> builtins.list[str]:
+        """Those of the instances that have ended, or are not there. Cheap, also for many."""
+        numbers = {ids.read_instance(id): id for id in found}
+        async with self._database.connection() as connection:
+            return [numbers[number] for number in await store.find_ended(connection, [*numbers])]
+
     async def summarize(self, found: Sequence[int]) -> Sequence[Instance]:
         """The instances without their variables."""
         async with self._database.connection() as connection:

@@ -198,6 +198,11 @@ class IdPage(NamedTuple):
     complete: bool
 
 
+async def find_ended(connection: TrioConnection, ids: Sequence[int]) -> list[int]:
+    """Those of the instances that have ended, or are not there."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["find_ended"], (arrays.ints(ids),))]
+
+
 async def find_ids(
     connection: TrioConnection, listed: Listed, *, limit: int, offset: int = 0, before: int = BEYOND_ALL
 ) -> list[int]:

@@ -218,6 +218,11 @@ ORDER BY 2, 11 NULLS LAST
 -- name: definition_of
 SELECT definition, status FROM instance WHERE id = $1::bigint
 
+-- name: find_ended
+-- Those of the instances $1 that are not open: ended, or not there.
+SELECT k.id FROM unnest($1::bigint[]) AS k(id)
+WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = k.id AND i.status = 0 /* ACTIVE */ OFFSET 0)
+
 -- name: started_by
 -- The caller that started an instance.
 SELECT started_by FROM instance WHERE id = $1::bigint

@@ -1,0 +1,125 @@
+"""What a program knows of the ends of runs: told by its own executor, else looked for, for all who wait together."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from weakref import WeakValueDictionary
+
+import trio
+
+from penstock.client.errors import ClientError
+
+LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
+LOOKS_PER_S = 10_000
+"""Runs that are looked for in a second, at most about: who waits for more of them hears of their ends later."""
+LOOK_MAX_RUNS = 1_000
+"""One statement asks for so many."""
+HEARD_MAX_CHARS = 16_384
+"""Of a result that is kept for who has a handle; a larger one is read when it is asked for."""
+
+log = logging.getLogger("penstock.durable")
+
+
+class Heard:
+    """What this process hears of one run, for those who wait for its end."""
+
+    __slots__ = ("__weakref__", "event", "id", "is_listed", "pause_s", "result", "waiters")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.event = trio.Event()
+        self.result: str | None = None  # JSON, of one that completed here
+        self.waiters = 0
+        self.is_listed = False  # among those that are looked for
+        self.pause_s = LOOK_FIRST_S  # before the next look
+
+
+class News:
+    """What is known here of the ends of runs, and who waits for them."""
+
+    def __init__(self) -> None:
+        self._heard: WeakValueDictionary[str, Heard] = WeakValueDictionary()
+        self._looks: list[tuple[float, int, Heard]] = []  # a heap, by time
+        self._listed_count = 0
+        self._listed = trio.Event()
+        self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
+        self.blocked: dict[str, str] = {}
+
+    def of(self, instance_id: str) -> Heard:
+        """What is told of the run from now on."""
+        return self._heard.setdefault(instance_id, Heard(instance_id))
+
+    def tell(self, instance_id: str, result: str | None = None) -> None:
+        """Something has become of the run: it completed with ``result`` (JSON), or the database is to be asked."""
+        heard = self._heard.get(instance_id)
+        if heard is not None:
+            if result is not None and len(result) <= HEARD_MAX_CHARS:
+                heard.result = result
+            heard.event.set()
+
+    async def wait(self, heard: Heard) -> None:
+        """Until something has become of the run since the last time."""
+        event = heard.event
+        heard.waiters += 1
+        if not heard.is_listed:
+            heard.is_listed, heard.pause_s = True, LOOK_FIRST_S
+            self._list(heard)
+            self._listed.set()
+        try:
+            await event.wait()
+        finally:
+            heard.waiters -= 1
+        if heard.event is event:
+            heard.event = trio.Event()
+
+    async def watch(self, find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]) -> None:
+        """Look for the ends of runs that somebody waits for, until cancelled. ``find_ended`` gives those of them that
+        have ended. Who waits at the end of it is told to look."""
+        try:
+            while True:
+                while not self._looks:
+                    self._listed = trio.Event()
+                    await self._listed.wait()
+                await trio.sleep_until(self._looks[0][0])
+                due = self._take_due()
+                if due:
+                    await self._look(due, find_ended)
+                await trio.sleep(LOOK_FIRST_S)
+        finally:
+            for heard in list(self._heard.values()):
+                heard.event.set()
+
+    async def _look(self, due: list[Heard], find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]) -> None:
+        try:
+            ended = await find_ended([heard.id for heard in due])
+        except ClientError as error:  # each of them waits the outage out, and hears of the error if it is too long
+            log.debug("the ends of runs can't be looked for: %s", error)
+            ended = [heard.id for heard in due]
+        for id in ended:
+            self.tell(id)
+        for heard in due:
+            heard.pause_s = min(1.5 * heard.pause_s, LOOK_MAX_S)
+            self._list(heard)
+
+    def _list(self, heard: Heard) -> None:
+        self._listed_count += 1
+        pause_s = max(heard.pause_s, len(self._looks) / LOOKS_PER_S)
+        heapq.heappush(self._looks, (trio.current_time() + pause_s, self._listed_count, heard))
+
+    def _take_due(self) -> list[Heard]:
+        """Those that are to be looked for now. One that is held here is told of, and looked for now and then, as it may
+        have been ended by force."""
+        due: list[Heard] = []
+        now = trio.current_time()
+        while self._looks and self._looks[0][0] <= now and len(due) < LOOK_MAX_RUNS:
+            _, _, heard = heapq.heappop(self._looks)
+            if not heard.waiters:
+                heard.is_listed = False
+            elif heard.id in self.held and heard.pause_s < LOOK_MAX_S:
+                heard.pause_s = LOOK_MAX_S
+                self._list(heard)
+            else:
+                due.append(heard)
+        return due
