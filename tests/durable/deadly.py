@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from penstock.durable import App, sleep, step, workflow
+from penstock.durable import App, executor, sleep, step, workflow
 
 
 @step
@@ -34,4 +34,5 @@ async def healthy(number: int) -> int:
 
 
 if __name__ == "__main__":
+    executor.ALONE_GRACE_S = executor.RETRY_MAX_S = 60.0  # a machine that is busy puts nothing down within seconds
     App(deadly, healthy, at=sys.argv[1]).main()

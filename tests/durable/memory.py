@@ -16,6 +16,8 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind, Record
 
 BASE = 1_900_000_000.0
+BEGINNING = 2
+"""Records that come with a run."""
 
 
 @dataclass
@@ -129,9 +131,10 @@ class MemoryBackend:
                         row.lease_until = self.db.now() + self.db.lease_s
                         fresh = row.attempt == 1 and row.mail == 0
                         name, version, arguments, lease_s = row.workflow, row.version, row.arguments, self.db.lease_s
+                        page = Page(row.records[:BEGINNING], row.mail, more=len(row.records) > BEGINNING)
                         held = Held(
                             row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh,
-                            row.expiries,
+                            row.expiries, page=None if fresh else page,
                         )  # fmt: skip
                         found.append(held)
                 if found:

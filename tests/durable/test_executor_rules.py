@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+import trio.testing
 
-from penstock.durable import isolation, move_on_after, step, workflow
+from penstock.durable import isolation, move_on_after, receive, sleep, step, workflow
 from penstock.durable.backend import Held, Stored
 from penstock.kernel.record import Kind, Record
-from tests.durable.memory import Database, kinds
-from tests.durable.test_executor import executing
+from tests.durable.memory import Database, MemoryBackend, kinds, message
+from tests.durable.test_executor import PARKS_AFTER_S, executing
 
 
 async def test_a_step_cancelled_within_its_record_group_never_begins(autojump_clock):
@@ -125,3 +126,34 @@ async def test_runs_that_have_ended_leave_nothing_in_memory(autojump_clock):
         await trio.sleep(3_700)
         assert len(executor) == 0
     assert all(row.state == "ended" for row in database.runs.values())
+
+
+@pytest.mark.parametrize("parks", [False, True])
+async def test_mail_is_seen_that_came_while_the_run_was_taken(
+    autojump_clock, monkeypatch: pytest.MonkeyPatch, parks: bool
+):
+    @workflow
+    async def body() -> int:
+        if parks:
+            with move_on_after("1 h"):
+                await sleep("2 h")
+        return await receive("n", int)
+
+    database = Database()
+    take = MemoryBackend.take
+
+    async def told_meanwhile(self: MemoryBackend, max_runs: int, max_wait_s: float) -> list[Held]:
+        found = await take(self, max_runs, max_wait_s)
+        for held in found:
+            if held.fresh is not parks:
+                database.tell(held.key, message("n", "7"))
+                await trio.testing.wait_all_tasks_blocked()  # it is heard before the run is held
+        return found
+
+    monkeypatch.setattr(MemoryBackend, "take", told_meanwhile)
+    async with executing(database, body):
+        row = database.start(body)
+        await database.wait_state("r", "ended")
+        assert trio.current_time() % 3_600 < PARKS_AFTER_S / 2, "at once, not when it was to be parked"
+    assert row.ending is not None
+    assert row.ending.result == "7"

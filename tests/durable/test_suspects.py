@@ -134,6 +134,25 @@ async def test_several_suspects_have_their_turn_one_after_the_other(autojump_clo
             assert row.ending.failure is None
 
 
+async def test_what_is_taken_with_a_suspect_goes_back_before(autojump_clock):
+    database = Database()
+
+    @step
+    async def alone() -> list[str]:
+        return [row.state for row in database.runs.values()]
+
+    @workflow
+    async def suspect() -> list[str]:
+        return await alone()
+
+    for number in range(4):
+        database.start(suspect, id=f"s{number}").expiries = 0 if number == 2 else 4
+    async with executing(database, suspect):
+        row = await database.wait_state("s0", "ended")
+    assert row.ending is not None
+    assert row.ending.result == '["held","ready","ready","ready"]'
+
+
 @contextmanager
 def executor(dsn: str, **environment: str) -> Generator[subprocess.Popen[bytes]]:
     path = f"{REPOSITORY / 'src'}:{REPOSITORY}"

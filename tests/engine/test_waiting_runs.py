@@ -22,6 +22,8 @@ from penstock.errors import (
     PayloadTooLarge,
     TooManyRequests,
 )
+from penstock.settings import Secret
+from penstock.store.takes import BEGINNING_MAX_BYTES, BEGINNING_MAX_ROWS
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -358,3 +360,40 @@ async def test_a_journal_is_paged_for_clients(driver: Driver) -> None:
     assert bytes(found[6].payload or b"") == b"[1]"
     with pytest.raises(BadRequest, match="cursor"):
         await driver.engine.runs.journal(run.instance_id, "-")
+
+
+async def test_a_run_comes_with_the_beginning_of_its_journal(driver: Driver) -> None:
+    few, many, large, none = [await begin(driver) for _ in range(4)]
+    await append(driver, few.held, done("/0"), done("/1", '"two"'))
+    await append(driver, many.held, *[done(f"/{n}") for n in range(BEGINNING_MAX_ROWS + 1)])
+    await append(driver, large.held, done("/0", f'"{"x" * BEGINNING_MAX_BYTES}"'))
+    for run in (few, many, large, none):
+        await park(driver, run.held, due_at=driver.clock.now().timestamp() - 1)
+    await send(driver, few)
+    assert await driver.due() == 3
+    taken = {run.held.instance: run for run in await take(driver, n=10)}
+    pages = [taken[run.held.instance].page for run in (few, many, large, none)]
+    for run, page in zip((few, many, large, none), pages, strict=True):
+        whole = await read(driver, run.held)
+        assert page is not None
+        assert page.records == whole.records[: len(page.records)]
+        assert page.more == (len(page.records) < len(whole.records))
+        assert page.mail == whole.mail == taken[run.held.instance].mail
+    assert [len(page.records) for page in pages if page is not None] == [3, BEGINNING_MAX_ROWS, 0, 0]
+
+
+async def test_a_missing_key_leaves_out_its_run_only(make_driver: MakeDriver) -> None:
+    keys = [f"{id}={id * 43}=" for id in "AB"]
+    runs: list[Taken] = []
+    for ring in (keys[0], f"{keys[1]},{keys[0]}"):
+        driver = make_driver(encryption_keys=Secret(ring))
+        runs.append(await begin(driver))
+        await append(driver, runs[-1].held, done("/0"))
+        await park(driver, runs[-1].held, due_at=driver.clock.now().timestamp() - 1)
+    driver = make_driver(encryption_keys=Secret(keys[1]))
+    assert await driver.due() == 2
+    pages = {run.held.instance: run.page for run in await take(driver, n=10)}
+    assert pages[runs[0].held.instance] is None
+    readable = pages[runs[1].held.instance]
+    assert readable is not None
+    assert [record.payload for record in readable.records] == ['"ok"']

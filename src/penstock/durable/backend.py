@@ -31,12 +31,20 @@ class Away(Exception):
     """The journals can't be reached now. Whether the call took effect is not known."""
 
 
+class Page(msgspec.Struct, frozen=True):
+    """Records of a journal, in order. ``mail`` is how many others wrote, up to here; ``more``: there are others."""
+
+    records: Sequence[Record]
+    mail: int
+    more: bool = False
+
+
 class Held(msgspec.Struct, frozen=True):
     """A run under this executor's lease. ``key`` is the backend's own name for it, ``id`` the instance's, ``name`` the
     id that it was started with where that is known.
 
-    ``fresh``: nobody has written anything yet, so there is nothing to read. ``expiries`` counts the leases that ended
-    without a record, one after the other.
+    ``fresh``: nobody has written anything yet, so there is nothing to read. ``page``: the first of its journal, where
+    that came with it. ``expiries`` counts the leases that ended without a record, one after the other.
     """
 
     key: str
@@ -52,6 +60,7 @@ class Held(msgspec.Struct, frozen=True):
     expiries: int = 0
     fence: object = None  # the backend's own
     name: str = ""
+    page: Page | None = None
 
     def __str__(self) -> str:
         return self.name or self.id
@@ -62,14 +71,6 @@ class Stored(msgspec.Struct, frozen=True):
 
     pos: int
     at: float
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Records of a journal, in order. ``mail`` is how many others wrote, up to here; ``more``: there are others."""
-
-    records: Sequence[Record]
-    mail: int
-    more: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, TypeVar
@@ -34,6 +34,8 @@ ANSWER_MAX_S = 1.0
 BEAT_INTERVAL_S = 1.0
 LEAVE_ALONE_S = 300.0
 """A run that this code could not go on with is not tried again by the same process for so long."""
+EARLY_MAX_RUNS = 1_000
+"""Runs that had mail and were not held here: they may just be taken, and what was read with them is old."""
 CLOCK_SAMPLE_S = 10.0
 ALONE_FROM = 3
 """A run that so many executors have ended with, without a record between, may be what ends them."""
@@ -68,7 +70,8 @@ class Executor:
         self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
         self._taking, self._asked = trio.CancelScope(), 0
-        self._suspects, self._alone = 0, trio.Lock()
+        self._has_suspect = False
+        self._early: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -127,7 +130,7 @@ class Executor:
     async def _take_on(self) -> None:
         while True:
             room = min(self.limits.max_in_memory - len(self._runs) - self._asked, TAKE_MAX_RUNS)
-            if room <= 0 or self._suspects:
+            if room <= 0 or self._has_suspect:
                 await self._wait_change()
                 continue
             self._asked += room
@@ -143,38 +146,46 @@ class Executor:
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)
-            if held.expiries >= ALONE_FROM:
-                self._suspects += 1
-                self.nursery.start_soon(self._activate_alone, held, leased_at + held.lease_s)
-            elif self._suspects:
-                self.nursery.start_soon(self._give_back, held)
-            else:
+        suspect = next((held for held in found if held.expiries >= ALONE_FROM), None)
+        if self._has_suspect:
+            await self._give_all_back(found)
+        elif suspect is not None:
+            self._has_suspect = True
+            others = [held for held in found if held is not suspect]
+            self.nursery.start_soon(self._activate_alone, suspect, leased_at + suspect.lease_s, others)
+        else:
+            for held in found:
                 self._activate(held, leased_at + held.lease_s)
 
-    async def _activate_alone(self, held: Held, lease_ends: float) -> None:
-        """If it ends this process, too, nothing goes with it but what could not be put down in time. Others are taken
-        again when it has written a record, or is gone."""
+    async def _activate_alone(self, held: Held, lease_ends: float, others: Sequence[Held]) -> None:
+        """If it ends this process, too, nothing goes with it but what could not be put down in time: also ``others``,
+        taken with it, go back before. Runs are taken again when it has written a record, or is gone."""
         try:
-            async with self._alone:
-                log.warning("run %s: %d executors have ended with it; it is activated alone", held, held.expiries)
-                with trio.move_on_after(ALONE_GRACE_S):
-                    while any(run.activation.is_busy for run in self._runs.values()):
-                        await self._wait_change()
-                async with trio.open_nursery() as nursery:
-                    for run in list(self._runs.values()):
-                        if not run.activation.is_busy:
-                            nursery.start_soon(self._let_go, run)
-                if self._taking.cancel_called or trio.current_time() >= lease_ends - held.lease_s / 2:
-                    await self._give_back(held)  # after others like it: it has its turn again
-                    return
-                self._activate(held, lease_ends)
-                suspect = self._runs.get(held.key)
-                with trio.move_on_after(ALONE_MAX_S):
-                    while suspect is not None and not (suspect.is_gone or suspect.has_written):
-                        await self._wait_change()
+            log.warning("run %s: %d executors have ended with it; it is activated alone", held, held.expiries)
+            await self._give_all_back(others)
+            with trio.move_on_after(ALONE_GRACE_S):
+                while any(run.activation.is_busy for run in self._runs.values()):
+                    await self._wait_change()
+            async with trio.open_nursery() as nursery:
+                for run in list(self._runs.values()):
+                    if not run.activation.is_busy:
+                        nursery.start_soon(self._let_go, run)
+            if self._taking.cancel_called or trio.current_time() >= lease_ends - held.lease_s / 2:
+                await self._give_back(held)  # after others like it: it has its turn again
+                return
+            self._activate(held, lease_ends)
+            suspect = self._runs.get(held.key)
+            with trio.move_on_after(ALONE_MAX_S):
+                while suspect is not None and not (suspect.is_gone or suspect.has_written):
+                    await self._wait_change()
         finally:
-            self._suspects -= 1
+            self._has_suspect = False
             self._note_change()
+
+    async def _give_all_back(self, runs: Sequence[Held]) -> None:
+        async with trio.open_nursery() as nursery:
+            for held in runs:
+                nursery.start_soon(self._give_back, held)
 
     async def _give_back(self, held: Held) -> None:
         with suppress(LeaseLost, Away):
@@ -191,6 +202,8 @@ class Executor:
             self.nursery.start_soon(self._block, held, reason)
         else:
             run = self._runs[held.key] = HeldRun(self, held, workflow, lease_ends)
+            if self._early.pop(held.key, 0) is None:
+                run.look_again()
             self._on_event("taken" if held.fresh else "resumed", held, "")
             run.poke()
             self._note_change()
@@ -330,3 +343,7 @@ class Executor:
                 run = self._runs.get(key)
                 if run is not None:
                     run.look_again()
+                    continue
+                if len(self._early) >= EARLY_MAX_RUNS:
+                    del self._early[next(iter(self._early))]
+                self._early[key] = None

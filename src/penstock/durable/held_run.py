@@ -88,11 +88,12 @@ class HeldRun:
 
     __slots__ = (
         "activation", "alarm_at", "has_written", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends",
-        "mail", "must_read", "outbox", "overflow", "pos", "quiet_since", "records", "replaying", "scopes",
+        "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records", "replaying", "scopes",
         "shown_before", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
+        self.page, held = held.page, held if held.page is None else msgspec.structs.replace(held, page=None)
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
         self.activation = Activation(
             workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn,
@@ -143,7 +144,7 @@ class HeldRun:
 
     def look_again(self) -> None:
         """Others have written into the journal."""
-        self.must_read = True
+        self.must_read, self.page = True, None
         self.poke()
 
     async def park(self) -> None:
@@ -200,7 +201,9 @@ class HeldRun:
 
     async def _read(self) -> None:
         self.must_read = False
-        page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
+        page, self.page = self.page, None
+        if page is None:
+            page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
         for count, record in enumerate(page.records, 1):
             self._feed(record)
             if count % REPLAY_SLICE_RECORDS == 0:

@@ -28,7 +28,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.journal_items import Held as Lease
-from penstock.engine.journal_items import JournalRow, NewRecord, RunEnd, Taken
+from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
 from penstock.engine.payload import check_json_value
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
@@ -199,6 +199,7 @@ class LocalBackend:
             expiries=taken.expiries,
             fence=taken.held,
             name=taken.key or self._runs.names.get(taken.instance_id, ""),
+            page=None if taken.page is None else _read_page(taken.page),
         )
 
     async def wait_mail(self) -> list[str]:
@@ -208,9 +209,7 @@ class LocalBackend:
     async def read(self, held: Held, after: int) -> Page:
         """A page of the journal."""
         page = await _asked(self._engine.journal.read(_lease(held).instance, after))
-        if page.mail is None:
-            raise LeaseLost
-        return Page([_read_record(record) for record in page.records], page.mail, page.more)
+        return _read_page(page)
 
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records."""
@@ -406,6 +405,12 @@ def _new_record(record: Record) -> NewRecord:
         attempt=record.attempt,
         took_ms=record.took_ms,
     )
+
+
+def _read_page(page: JournalPage) -> Page:
+    if page.mail is None:
+        raise LeaseLost
+    return Page([_read_record(record) for record in page.records], page.mail, page.more)
 
 
 def _read_record(row: JournalRow) -> Record:

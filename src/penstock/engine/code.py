@@ -19,7 +19,7 @@ from penstock.engine.definitions import CODE_PREFIX, Definitions
 from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
-from penstock.engine.journal_items import Held, Taken
+from penstock.engine.journal_items import Held, JournalPage, Taken
 from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
@@ -27,7 +27,7 @@ from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import engines as engine_store
-from penstock.store import journal as store
+from penstock.store import takes as store
 from penstock.store.database import AWAY, Database, first_line
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, Job, StartRequest
@@ -37,6 +37,8 @@ SCHEMA_VERSION_NEEDED: Final = 4
 VERSION_MAX: Final = (1 << 31) - 1
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
+
+_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, more=False)
 
 
 class CodeWorkflow(NamedTuple):
@@ -163,20 +165,25 @@ class Code:
         )
         jobs = await self._polls.wait_jobs(waiter, min(max(wait_s, 0), self._settings.poll_max_wait_seconds))
         try:
-            marks = await self._marks([job for job in jobs if not _is_fresh(job)])
+            runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
             self._polls.releases.give_back(jobs)
             raise Unavailable(f"the database is away: {first_line(error)}") from error
         except BaseException:
             self._polls.releases.give_back(jobs)
             raise
-        return [_taken(job, marks) for job in jobs]
+        return [_taken(job, runs) for job in jobs]
 
-    async def _marks(self, jobs: Sequence[Job]) -> dict[int, store.RunMark]:
+    async def _read(self, jobs: Sequence[Job]) -> dict[int, store.TakenRun]:
         if not jobs:
             return {}
-        async with self._database.connection() as connection:
-            return await store.taken_runs(connection, [ids.read_job(job.id).instance for job in jobs])
+        async with self._database.connection(ahead=True) as connection:
+            runs = await store.taken_runs(connection, [ids.read_job(job.id).instance for job in jobs])
+        for instance, run in runs.items():
+            lease = self._polls.leases.latest(instance)
+            if lease is not None and run.records is not None:
+                lease.records = len(run.records)
+        return runs
 
 
 def _is_fresh(job: Job) -> bool:
@@ -184,14 +191,14 @@ def _is_fresh(job: Job) -> bool:
     return job.attempt == 1 and job.locked_at == job.created_at
 
 
-def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
+def _taken(job: Job, runs: dict[int, store.TakenRun]) -> Taken:
     key = ids.read_job(job.id)
     assert job.attempt is not None
     assert job.worker_id is not None
     assert job.created_at is not None
     assert job.locked_at is not None
     assert job.lock_expires_at is not None
-    mark = marks.get(key.instance, store.RunMark(0, 0))
+    run = runs.get(key.instance, _UNWRITTEN)
     return Taken(
         held=Held(key.instance, key.seq, job.attempt, job.worker_id),
         instance_id=job.instance_id,
@@ -200,9 +207,10 @@ def _taken(job: Job, marks: dict[int, store.RunMark]) -> Taken:
         started_at=job.created_at.timestamp(),
         taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
-        mail=mark.mail,
-        key=mark.key,
-        expiries=mark.expiries,
+        mail=run.mail,
+        key=run.key,
+        expiries=run.expiries,
+        page=None if run.records is None else JournalPage(run.records, run.mail, run.more),
     )
 
 

@@ -28,10 +28,20 @@ class RecordKind(IntEnum):
     VIEW = 12
 
 
+class JournalPage(NamedTuple):
+    """Records in order of ``pos``. ``mail``: how many records of others the journal has up to here, as of this page;
+    None when the run has ended. With ``more`` there is another page after the last record."""
+
+    records: list[JournalRow]
+    mail: int | None
+    more: bool
+
+
 class Taken(NamedTuple):
     """A run that was leased to an executor.
 
-    With ``attempt`` > 1 or ``mail`` > 0 it has a journal: `Journal.read` comes first, and tells how much mail is in it.
+    With ``attempt`` > 1 or ``mail`` > 0 it has a journal: ``page`` is its first one, and tells how much mail is in it;
+    None: `Journal.read` gives it.
     """
 
     held: Held
@@ -50,6 +60,7 @@ class Taken(NamedTuple):
     """The id that it was started with; of one that was taken before, and was given one."""
     expiries: int
     """Takeovers without a record so far: from the third on the run is activated alone."""
+    page: JournalPage | None
 
 
 class AppendAnswer(NamedTuple):
@@ -64,15 +75,6 @@ class AppendAnswer(NamedTuple):
     reread: bool
     lease_left_s: float | None
     """None: the lease was not extended."""
-
-
-class JournalPage(NamedTuple):
-    """Records in order of ``pos``. ``mail``: how many records of others the journal has up to here, as of this page;
-    None when the run has ended. With ``more`` there is another page after the last record."""
-
-    records: list[JournalRow]
-    mail: int | None
-    more: bool
 
 
 class RunEnd(NamedTuple):

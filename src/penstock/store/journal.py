@@ -198,14 +198,6 @@ class Backend(NamedTuple):
     started: str
 
 
-class RunMark(NamedTuple):
-    """What a job does not tell of its run. ``key``: the id that it was started with, where that was asked for."""
-
-    mail: int
-    expiries: int
-    key: str | None = None
-
-
 def _held(items: Sequence[Held]) -> tuple[str, str, str, str]:
     instances, seqs, attempts, holders = zip(*items, strict=True)
     return arrays.ints(instances), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(holders)
@@ -292,31 +284,20 @@ async def read(
     connection.note_read(max((len(row[5]) for row in rows if row[5] is not None), default=0))
     found = await offloaded(
         0 if connection.vault is None else sum(len(row[5]) for row in rows if row[5] is not None),
-        lambda: [_record(row[:-1], connection.vault) for row in rows[:max_rows]],
+        lambda: [read_record(row[:-1], connection.vault) for row in rows[:max_rows]],
     )
     more = bool(rows) and rows[0][-1] > len(found)
     return found, marks[0][1] if marks else None, more
 
 
-def _record(row: Any, vault: Vault | None) -> JournalRow:
+def read_record(row: Any, vault: Vault | None) -> JournalRow:
+    """A row of the columns of a `JournalRow`. Raises KeyMissing."""
     record = JournalRow(*row)
     if record.digest is not None and record.digest < 0:
         record = record._replace(digest=record.digest + _UNSIGNED)
     if vault is not None and record.payload is not None:
         record = record._replace(payload=vault.open_value(record.payload, PAYLOAD))
     return record
-
-
-async def run_marks(connection: TrioConnection, instances: Sequence[int]) -> dict[int, RunMark]:
-    """By instance, of those that have not ended."""
-    rows = cast(Any, await connection.fetch(SQL["run_marks"], (arrays.ints(instances),)))
-    return {id: RunMark(mail, expiries) for id, mail, expiries in rows}
-
-
-async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, RunMark]:
-    """By instance, of those that have not ended, with their keys."""
-    rows = cast(Any, await connection.fetch(SQL["taken_runs"], (arrays.ints(instances),)))
-    return {id: RunMark(mail, expiries, key) for id, mail, expiries, key in rows}
 
 
 async def last_view(connection: TrioConnection, instance: int, view: int) -> str | None:
@@ -377,11 +358,11 @@ async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, f
 
 async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) -> list[Woken]:
     """Deal with due wake-ups: (token, seq). Those that are not in the answer are not due, or somebody holds the run."""
-    tokens, seqs = (arrays.ints(column) for column in zip(*timers, strict=True))
-    async with connection.transaction():
-        held = await connection.fetch(SQL["lock_due_runs"], (tokens, seqs))
-        ids = arrays.ints(cast(int, row[0]) for row in held)
-        return [Woken(*cast(Any, row)) for row in await connection.fetch(SQL["wake_runs"], (tokens, seqs, ids))]
+    runs = tuple(arrays.ints(column) for column in zip(*timers, strict=True))
+    *_, rows, _ = await connection.roundtrip(
+        [(SQL["begin"], ()), (SQL["lock_due_runs"], runs), (SQL["wake_runs"], runs), (SQL["commit"], ())]
+    )
+    return [Woken(*cast(Any, row)) for row in rows]
 
 
 async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> set[int]:

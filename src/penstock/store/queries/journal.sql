@@ -53,6 +53,19 @@ SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, a
   WINDOW w AS (ORDER BY pos)) j
 WHERE n = 1 OR size <= $4::bigint ORDER BY pos
 
+-- name: read_beginnings
+-- The first records of runs $1, of each as many as are among $2 and have $3 bytes together; and how many of those $2 there
+-- are. One row without a record where there is none.
+SELECT k.id, k.looked, j.* FROM (
+  SELECT u.id, (SELECT count(*) FROM (SELECT FROM journal l WHERE l.instance_id = u.id LIMIT $2::int) l) AS looked
+  FROM unnest($1::bigint[]) AS u(id)) k
+LEFT JOIN LATERAL (
+  SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark FROM (
+    SELECT *, sum(100 + octet_length(path) + coalesce(octet_length(payload), 0)) OVER (ORDER BY pos) AS size
+    FROM (SELECT * FROM journal WHERE instance_id = k.id ORDER BY pos LIMIT $2::int) j) j
+  WHERE size <= $3::bigint) j ON true
+ORDER BY k.id, j.pos
+
 -- name: run_marks
 -- What is not in the job: of runs $1, how much others have written, and the takeovers without a record.
 SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
@@ -171,15 +184,19 @@ noted AS (
 SELECT id, extract(epoch FROM to_timestamp(due_at) - penstock_now())::float8 FROM let_go
 
 -- name: lock_due_runs
--- Runs whose timer −16 ($1 token $2 seq) is due, locked; those that another transaction holds are left.
-SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS i(token, seq) CROSS JOIN LATERAL (
-  SELECT m.token_id FROM timer m
-  WHERE m.token_id = i.token AND m.seq = i.seq AND m.index = -16 AND m.fire_at <= penstock_now() OFFSET 0) m
-CROSS JOIN LATERAL (
-  SELECT t.id FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.id = t.instance_id FOR NO KEY UPDATE SKIP LOCKED) t
+-- Locks the runs whose timer −16 ($1 token $2 seq) is due, and notes for `wake_runs`, in the same transaction, which these
+-- are. Those that another transaction holds are left.
+WITH held AS MATERIALIZED (
+  SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS i(token, seq) CROSS JOIN LATERAL (
+    SELECT m.token_id FROM timer m
+    WHERE m.token_id = i.token AND m.seq = i.seq AND m.index = -16 AND m.fire_at <= penstock_now() OFFSET 0) m
+  CROSS JOIN LATERAL (
+    SELECT t.id FROM token t WHERE t.id = i.token AND t.seq = i.seq AND t.id = t.instance_id
+    FOR NO KEY UPDATE SKIP LOCKED) t)
+SELECT set_config('penstock.due', ARRAY(SELECT id FROM held)::text, true)
 
 -- name: wake_runs
--- Wakes runs by their timers ($1 token $2 seq), if these are due still: those that are locked ($3), in a statement before.
+-- Wakes runs by their timers ($1 token $2 seq), if these are due still: those that `lock_due_runs` has locked before.
 -- A timer goes with what it did, and one whose run is not that far any more, or not there, goes for itself. Answers what
 -- was woken, with its job type, and with a job type of null what had nothing to wake.
 WITH due AS MATERIALIZED (
@@ -189,7 +206,7 @@ WITH due AS MATERIALIZED (
 run AS MATERIALIZED (
   SELECT d.*, t.token_row, t.state FROM due d LEFT JOIN LATERAL (
     SELECT t.ctid AS token_row, t.state FROM token t WHERE t.id = d.token_id AND t.seq = d.seq OFFSET 0) t ON true
-  WHERE t.token_row IS NULL OR d.token_id = ANY($3::bigint[])),
+  WHERE t.token_row IS NULL OR d.token_id = ANY((SELECT current_setting('penstock.due')::bigint[])::bigint[])),
 woken AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM run r
   WHERE t.ctid = r.token_row AND t.state = 2 /* PARKED */

@@ -1,0 +1,60 @@
+"""What executors are given with the runs that they take: what the jobs don't tell, and how the journals begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.journal import JournalRow, read_record
+from penstock.store.statements import SQL
+from penstock.store.vault import KeyMissing, Vault, offloaded
+
+BEGINNING_MAX_ROWS: Final = 50
+BEGINNING_MAX_BYTES: Final = 40_000
+"""Of each run: what 100 have is about a page."""
+
+
+class TakenRun(NamedTuple):
+    """``mail``: how many of its records others wrote. ``key``: the id that it was started with, where one was given.
+    ``records``: its first ones, and whether there are ``more``; None where they can't be read here."""
+
+    mail: int
+    expiries: int
+    key: str | None
+    records: list[JournalRow] | None
+    more: bool
+
+
+async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, TakenRun]:
+    """By instance, of those that have not ended."""
+    # the mail first, as in `journal.read`: it may then tell of fewer records than are read, never of more
+    marks, rows = cast(
+        Any,
+        await connection.roundtrip(
+            [
+                (SQL["taken_runs"], (arrays.ints(instances),)),
+                (SQL["read_beginnings"], (arrays.ints(instances), BEGINNING_MAX_ROWS + 1, BEGINNING_MAX_BYTES)),
+            ]
+        ),
+    )
+    sizes = [len(row[7]) for row in rows if row[7] is not None]
+    connection.note_read(max(sizes, default=0))
+    vault = connection.vault
+    read = await offloaded(0 if vault is None else sum(sizes), lambda: _beginnings(rows, vault))
+    return {id: TakenRun(mail, expiries, key, *read.get(id, (None, False))) for id, mail, expiries, key in marks}
+
+
+def _beginnings(rows: Sequence[Any], vault: Vault | None) -> dict[int, tuple[list[JournalRow] | None, bool]]:
+    """By instance; a run of which a key is missing keeps none of the others from being taken."""
+    found: dict[int, tuple[list[JournalRow] | None, bool]] = {}
+    for id, looked, *columns in rows:
+        records, _ = found.get(id, ([], False))
+        if records is not None and columns[0] is not None and len(records) < BEGINNING_MAX_ROWS:
+            try:
+                records.append(read_record(columns, vault))
+            except KeyMissing:
+                records = None
+        found[id] = (records, records is not None and looked > len(records))
+    return found
