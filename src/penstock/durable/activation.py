@@ -116,7 +116,10 @@ class Activation:
                 self.info.deadline = datetime.fromtimestamp(deadline, UTC)
         except ValueError as error:
             self._unfit = error  # told when it starts, as of any other argument
-        self.kernel = Kernel(started_at, self.info, limits, warn, deadline=deadline, strict_args=strict_args)
+        self._odd: list[str] = []
+        self.kernel = Kernel(
+            started_at, self.info, limits, self._odd.append, deadline=deadline, strict_args=strict_args
+        )
         self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
         self._warn = warn
@@ -157,6 +160,10 @@ class Activation:
                 self.kernel.deliver(record)
         except Mismatch as error:
             raise error if error.where else error.at(self.workflow.where) from None
+        if self._odd and self._warn is not None:  # only now: what is logged within is dropped at replay
+            for text in self._odd:
+                self._warn(text)
+        self._odd.clear()
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)

@@ -35,6 +35,7 @@ T = TypeVar("T")
 APPEND_MAX_RECORDS = 500
 APPEND_MAX_BYTES = 2 * 1024 * 1024
 REPLAY_SLICE_RECORDS = 200
+SHORTER = "Let another run do the rest, or raise journal_max_records"
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
 log = logging.getLogger("penstock.durable")
@@ -242,7 +243,7 @@ class HeldRun:
         self.records += 1
         limits = self.keeper.limits
         if self.records > limits.journal_max_records:
-            self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most"
+            self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"
         if self.records == limits.journal_warn_records:
             log.warning("run %s has %d records in its journal", self.held, self.records)
         self.activation.feed(record, replaying=self.replaying)

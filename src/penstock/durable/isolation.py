@@ -134,7 +134,8 @@ class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
         _put(context, "runner", runner)
         sys.set_asyncgen_hooks(*self._hooks)
         if overran is not None or kind is Overrun:
-            raise Endless(f"{overran or 'it'} ran for more than {END_AFTER_S:g} s without an await") from None
+            text = f"{overran or 'it'} ran for more than {END_AFTER_S:g} s without an await. Move the work into a step"
+            raise Endless(text) from None
         if broken is not None and not self._ending:
             raise broken from None
 

@@ -118,7 +118,8 @@ class Journal:
         lease = self._polls.leases.find(held.instance, held.seq)
         limit = self._settings.journal_max_records
         if lease is not None and lease.records + len(records) > limit:
-            raise JournalTooLong(f"the run has {lease.records:,} records, of {limit:,} at most")
+            more = "Let another run do the rest, or raise journal_max_records"
+            raise JournalTooLong(f"the run has {lease.records:,} records, of {limit:,} at most. {more}")
         item = AppendItem(held, records, after=after, mail=mail, lease_s=self._extension(held, extend))
         if self._appending_bytes and self._appending_bytes + item.size_bytes > self._settings.journal_queue_max_bytes:
             raise TooManyRequests("too many bytes wait to be appended already")

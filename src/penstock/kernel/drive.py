@@ -18,6 +18,7 @@ import msgspec
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import running
 from penstock.kernel.errors import (
+    FIT,
     Cancelled,
     CancelSwallowed,
     Discarded,
@@ -154,7 +155,7 @@ class Kernel:
         try:
             outcome = call.outcome(record)
         except Undecodable as error:
-            raise Undecodable(f"{error} ({branch.where()})") from None
+            raise Undecodable(f"{error} ({branch.where()}). {FIT}") from None
         self._answered.add(record.path)
         if record.kind is Kind.CHILD:  # a deadline wins against a child's end, as against a message
             self._advance(record.at)
@@ -235,7 +236,9 @@ class Kernel:
             raise Discarded
         if self._open > self.limits.max_branches:  # the body is one more
             coroutine.close()
-            raise TooManyBranches(f"a run has {self.limits.max_branches:,} open branches at most")
+            raise TooManyBranches(
+                f"a run has {self.limits.max_branches:,} open branches at most: start fewer at a time"
+            )
         self._ticket += 1
         scope = self.root if nursery is None else nursery.cancel_scope
         branch = Branch(self, coroutine, path, nursery, scope, self._ticket)
@@ -306,7 +309,8 @@ class Kernel:
                 due, self._ready = self._ready, []
                 resumes += len(due)
                 if resumes > self.limits.max_resumes:
-                    raise Endless(f"one activation resumed its branches more than {self.limits.max_resumes:,} times")
+                    most = self.limits.max_resumes
+                    raise Endless(f"one activation resumed its branches more than {most:,} times: let them wait")
                 for branch, value, error in due:
                     self._resume(branch, value, error)
         finally:

@@ -52,6 +52,7 @@ class OtherArguments(Blocked):
 
 
 CURE = "Runs that are under way need the steps they began with: undo the change, or make it another version"
+FIT = "Let the type take what was recorded, too, or undo the change"
 
 
 class Mismatch(Blocked):

@@ -90,7 +90,7 @@ class Nursery:
         if not 0 < len(key) <= MAX_KEY_CHARS:
             raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, this one {len(key)}")
         if key in self._keys:
-            raise DuplicateKey(f"{key!r} is the key of another child of this nursery")
+            raise DuplicateKey(f"{key!r} is the key of another child of this nursery: give each its own")
         self._keys.add(key)
         return key.replace("%", "%25").replace("]", "%5D")  # so that a path reads one way only
 

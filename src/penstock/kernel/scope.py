@@ -51,7 +51,8 @@ class CancelScope:
         branch = kernel.running_branch()
         parent = branch.scope
         if parent.depth >= kernel.limits.max_depth:
-            raise TooDeep(f"scopes and nurseries are nested {kernel.limits.max_depth} deep at most")
+            most = kernel.limits.max_depth
+            raise TooDeep(f"scopes and nurseries are nested {most} deep at most: a loop needs fewer than a recursion")
         self._opened = self.is_open = True
         self.path = branch.next_path()
         self.branch, self.parent, self.depth = branch, parent, parent.depth + 1
