@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import trio
 
+from penstock.addresses import host_of
 from penstock.log import RateLimitedLog, get_logger
 
 rate_limited = RateLimitedLog(get_logger(__name__))
@@ -40,7 +41,7 @@ ACCEPTED_PER_TURN = 16
 
 
 class PerAddress:
-    """Open connections of each address, at most ``most`` (0: any)."""
+    """Open connections of each host (`host_of` its address), at most ``most`` (0: any)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -49,18 +50,19 @@ class PerAddress:
     @contextmanager
     def counted(self, address: str) -> Generator[bool]:
         """Count a connection for the block; false when there is no room for it."""
+        host = host_of(address)
         if not self._most:
             yield True
-        elif self._open[address] >= self._most:
+        elif self._open[host] >= self._most:
             yield False
         else:
-            self._open[address] += 1
+            self._open[host] += 1
             try:
                 yield True
             finally:
-                self._open[address] -= 1
-                if not self._open[address]:
-                    del self._open[address]
+                self._open[host] -= 1
+                if not self._open[host]:
+                    del self._open[host]
 
 
 async def accept_connections(

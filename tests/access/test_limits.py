@@ -9,10 +9,12 @@ import pytest
 import trio
 from grpclib.const import Handler, Status
 
+from penstock.accept import PerAddress
 from penstock.access import limits as limits_module
 from penstock.access.identity import Identity
-from penstock.access.limits import CallLimits, make_limits
+from penstock.access.limits import CallLimits, SharedRate, make_limits
 from penstock.access.roles import read_grant
+from penstock.addresses import host_of
 from penstock.http import HttpServer, Limits
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.rpc.limits import Limits as RpcLimits
@@ -57,6 +59,44 @@ async def test_each_address_has_calls_of_its_own_whoever_calls() -> None:
     assert books.take("1.1.1.1") == "more than 1 calls per second come from this address"
     assert books.take("2.2.2.2") is None
     assert books.take(None) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a socket's path", "a socket's path"),
+    ],
+)
+def test_a_host_is_an_address_or_an_ipv6_network(address: str, host: str) -> None:
+    assert host_of(address) == host
+
+
+async def test_an_ipv6_host_gets_no_calls_by_changing_its_address() -> None:
+    books = limits(address_max_calls_per_second=1)
+    assert books.take("2001:db8:1:2::1") is None
+    assert books.take("2001:db8:1:2:ffff::2") is not None
+    assert books.take("2001:db8:1:3::1") is None
+
+
+def test_an_ipv6_host_gets_no_connections_by_changing_its_address() -> None:
+    book = PerAddress(1)
+    with book.counted("2001:db8:1:2::1") as first, book.counted("2001:db8:1:2::2") as second:
+        assert (first, second) == (True, False)
+    with book.counted("2001:db8:1:2::3") as later:
+        assert later
+
+
+async def test_one_host_leaves_others_what_needs_no_proof(autojump_clock: trio.testing.MockClock) -> None:
+    rate = SharedRate(4, 2)
+    assert [rate.take("10.0.0.1") for _ in range(50)].count(True) == 2
+    assert [rate.take(f"10.0.0.{number}") for number in (2, 3, 4)] == [True, True, False]
+    await trio.sleep(0.5)
+    assert rate.take("10.0.0.4")
 
 
 async def test_running_calls_of_a_token_are_counted_until_they_end() -> None:

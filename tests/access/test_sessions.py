@@ -100,6 +100,21 @@ def browser(engines: tuple[EngineProcess, EngineProcess]) -> Browser:
     return Browser(engines[0])
 
 
+def test_made_up_cookies_of_one_host_shut_nobody_out(engines: tuple[EngineProcess, EngineProcess]) -> None:
+    one, two = engines
+    person = Browser(one)
+    assert person.sign_in("viewer").status == 201
+    stranger = http.client.HTTPConnection("127.0.0.1", two.port, timeout=60, source_address=("127.0.0.2", 0))
+    for number in range(4 * int(sessions.UNKNOWN_MAX_PER_HOST_PER_S)):
+        stranger.request("GET", "/v1/me", headers={"Cookie": f"penstock=pss_{number:043}"})
+        answer = stranger.getresponse()
+        answer.read()
+        assert answer.status in (401, 429)
+    stranger.close()
+    person.engine = two
+    assert person.ask("GET", "/v1/me").status == 200
+
+
 def test_a_token_becomes_a_cookie_hidden_from_scripts(browser: Browser) -> None:
     answer = browser.sign_in("operator")
     assert answer.status == 201

@@ -72,7 +72,7 @@ class Gate:
         if authorization:
             return await self._of_token(authorization[0])
         if session:
-            return await self.sessions.identify(session)
+            return await self.sessions.identify(session, address)
         identity = (self._of_certificate(certificate) or self._networks.find(address)) if ambient else None
         if identity is None:
             raise Unauthenticated("a token is needed: Authorization: Bearer ...")

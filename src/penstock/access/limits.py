@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from typing import Final
 
 from penstock.access.identity import Identity
+from penstock.addresses import host_of
 from penstock.allowance import Allowance
 from penstock.settings import Settings
 
@@ -22,14 +23,14 @@ class CallLimits:
     """The limits of one process."""
 
     def __init__(self, settings: Settings) -> None:
-        self._per_token = _Rates(settings.token_max_calls_per_second)
-        self._per_address = _Rates(settings.address_max_calls_per_second)
+        self._per_token = Rates(settings.token_max_calls_per_second)
+        self._per_address = Rates(settings.address_max_calls_per_second)
         self._most_running = settings.token_max_running_calls
         self._running: Counter[str] = Counter()
 
     def take(self, address: str | None) -> str | None:
         """Count a call of an address, before anything is spent on finding out whose it is; why it is refused."""
-        if address is not None and not self._per_address.take(address):
+        if address is not None and not self._per_address.take(host_of(address)):
             return f"more than {self._per_address.per_s:g} calls per second come from this address"
         return None
 
@@ -61,7 +62,7 @@ def make_limits(settings: Settings) -> CallLimits | None:
     return CallLimits(settings) if any(wanted) else None
 
 
-class _Rates:
+class Rates:
     """An allowance for each name."""
 
     def __init__(self, per_s: float) -> None:
@@ -69,6 +70,7 @@ class _Rates:
         self._allowances: OrderedDict[str, Allowance] = OrderedDict()
 
     def take(self, name: str) -> bool:
+        """Count one; False when it is one too many."""
         if not self.per_s:
             return True
         allowance = self._allowances.get(name)
@@ -79,3 +81,15 @@ class _Rates:
         else:
             self._allowances.move_to_end(name)
         return allowance.take()
+
+
+class SharedRate:
+    """What anybody may ask for without a proof: so many a second in all, and of these so many from one host."""
+
+    def __init__(self, per_s: float, per_host_per_s: float) -> None:
+        self._all = Rates(per_s)
+        self._hosts = Rates(per_host_per_s)
+
+    def take(self, address: str | None) -> bool:
+        """Count one; False when it is one too many. What a host has too many does not count for the others."""
+        return self._hosts.take("" if address is None else host_of(address)) and self._all.take("")

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.access.identity import Identity
 from penstock.access.roles import read_grant
+from penstock.addresses import read_address
 from penstock.errors import BadRequest
 
 CACHE_MAX_ITEMS: Final = 10_000
@@ -48,10 +49,5 @@ class TrustedNetworks:
         return found
 
     def _look_up(self, address: str) -> Identity | None:
-        try:
-            ip = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:  # a socket without addresses
-            return None
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        return next((identity for network, identity in self._networks if ip in network), None)
+        ip = read_address(address)
+        return None if ip is None else next((identity for network, identity in self._networks if ip in network), None)

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.access.identity import Identity
+from penstock.access.limits import SharedRate
 from penstock.access.roles import Permission
 from penstock.access.tokens import TokenBook, digest_of
-from penstock.allowance import Allowance
 from penstock.eager import need_task
 from penstock.errors import Conflict, TooManyRequests, Unauthenticated, Unavailable
 from penstock.store import sessions as store
@@ -28,8 +28,9 @@ from penstock.store.connection import TrioConnection
 SESSIONS_MAX_COUNT: Final = 10_000
 SESSIONS_MAX_COUNT_OF_ONE: Final = 20
 """Of one token or one subject: the oldest ends for one more."""
-UNKNOWN_MAX_PER_S: Final = 50.0
-"""Looks into the database for cookies that are not known here: anybody can make them up."""
+UNKNOWN_MAX_PER_S: Final = 200.0
+UNKNOWN_MAX_PER_HOST_PER_S: Final = 40.0
+"""Looks into the database for cookies that are not known here: anybody can make them up. 0.3 ms each."""
 _LOOKS_MAX: Final = 3
 _PREFIX: Final = "pss_"
 _COOKIE: Final = re.compile(rb"pss_[0-9A-Za-z_-]{43}")
@@ -56,7 +57,7 @@ class Sessions:
         self._connection: Connections | None = None
         self._known: dict[bytes, Identity] = {}
         self._version: int | None = None
-        self._looks: Allowance | None = None
+        self._looks = SharedRate(UNKNOWN_MAX_PER_S, UNKNOWN_MAX_PER_HOST_PER_S)
 
     def attach(self, connection: Connections) -> None:
         """The database is there from now on."""
@@ -66,13 +67,14 @@ class Sessions:
         """Whether a session that was known here counts still."""
         return digest in self._known
 
-    async def identify(self, cookie: bytes) -> Identity:
-        """Whose session this is. Raises Unauthenticated, and Unavailable. A checkpoint only for one not known here."""
+    async def identify(self, cookie: bytes, address: str | None) -> Identity:
+        """Whose session this is. Raises Unauthenticated, Unavailable and TooManyRequests. A checkpoint only for one
+        that is not known here."""
         if _COOKIE.fullmatch(cookie) is None:
             raise Unauthenticated(_UNKNOWN)
         digest = digest_of(cookie)
         found = self._known.get(digest)
-        return self._now(await self._look_up(digest) if found is None else found)
+        return self._now(await self._look_up(digest, address) if found is None else found)
 
     async def open(self, proved: Identity) -> OpenedSession:
         """Raises Conflict when there are too many."""
@@ -116,10 +118,9 @@ class Sessions:
                 self._known.pop(digest, None)
         return True
 
-    async def _look_up(self, digest: bytes) -> Identity:
+    async def _look_up(self, digest: bytes, address: str | None) -> Identity:
         await need_task()
-        self._looks = self._looks or Allowance(int(UNKNOWN_MAX_PER_S), UNKNOWN_MAX_PER_S)
-        if not self._looks.take():
+        if not self._looks.take(address):
             raise TooManyRequests("too many sessions that are not known here are asked for")
         async with self._connected() as connection:
             for _ in range(_LOOKS_MAX):

@@ -22,14 +22,15 @@ import msgspec
 from penstock.access.identity import Identity
 from penstock.access.issuer import Issuer, fetch_json
 from penstock.access.jwt import JwtVerifier
-from penstock.allowance import Allowance
+from penstock.access.limits import SharedRate
 from penstock.errors import BadRequest, TooManyRequests, Unauthenticated, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
 
 PLACE_MAX_CHARS: Final = 1_024
 CODE_MAX_CHARS: Final = 2_048
-SIGN_INS_MAX_PER_S: Final = 20.0
+SIGN_INS_MAX_PER_S: Final = 50.0
+SIGN_INS_MAX_PER_HOST_PER_S: Final = 10.0
 _PLACE: Final = re.compile(r"/console/[!-\[\]-~]*")
 """Where the browser goes afterwards: in the console, with no sign in it that browsers read otherwise."""
 _BYTES: Final = 32
@@ -72,7 +73,7 @@ class SignIn:
         self._client_id = settings.oidc_client_id
         self._secret = settings.oidc_client_secret
         self._scopes = " ".join(settings.oidc_scopes)
-        self._allowance: Allowance | None = None
+        self._rate = SharedRate(SIGN_INS_MAX_PER_S, SIGN_INS_MAX_PER_HOST_PER_S)
         self._verifier = JwtVerifier(settings, issuer.keys, [self._client_id])
 
     @staticmethod
@@ -81,11 +82,11 @@ class SignIn:
         kept = _read_kept(kept_text)
         return kept is not None and kept.redirect_uri.startswith("https://")
 
-    async def begin(self, redirect_uri: str, place: str) -> Begun:
+    async def begin(self, redirect_uri: str, place: str, address: str | None) -> Begun:
         """Where to send the browser. Raises BadRequest, and Unavailable when the issuer does not answer."""
         if len(place) > PLACE_MAX_CHARS or not _PLACE.fullmatch(place):
             raise BadRequest("place: has to be an address of the console, /console/…")
-        self._count()
+        self._count(address)
         kept = _Kept(_random(), _random(), _random(), redirect_uri, place)
         digest = hashlib.sha256(kept.verifier.encode()).digest()
         query = {
@@ -102,7 +103,9 @@ class SignIn:
         separator = "&" if "?" in endpoint else "?"
         return Begun(f"{endpoint}{separator}{urlencode(query)}", _url_safe(msgspec.json.encode(kept)))
 
-    async def finish(self, kept_text: str, state: str, code: str, named_issuer: str | None) -> Finished:
+    async def finish(
+        self, kept_text: str, state: str, code: str, named_issuer: str | None, address: str | None
+    ) -> Finished:
         """Who came back from the issuer with a code. Raises Unauthenticated, and Unavailable when the issuer does not
         answer."""
         kept = _read_kept(kept_text)
@@ -112,18 +115,18 @@ class SignIn:
             raise Unauthenticated("the answer is another issuer's")
         if not 0 < len(code) <= CODE_MAX_CHARS:
             raise Unauthenticated("the issuer's code is missing")
-        self._count()
+        self._count(address)
         token = await self._exchange(code, kept)
         identity = await self._issuer.verify_sign_in(self._verifier, token, kept.nonce)
         # The ID token says who it is, now: how long that is believed is the session's to say.
         identity = msgspec.structs.replace(identity, expires_at=math.inf)
         return Finished(identity, kept.place if _PLACE.fullmatch(kept.place) else "/console/")
 
-    def _count(self) -> None:
+    def _count(self, address: str | None) -> None:
         """Anybody can begin: what it costs the issuer is bounded."""
-        self._allowance = self._allowance or Allowance(int(SIGN_INS_MAX_PER_S), SIGN_INS_MAX_PER_S)
-        if not self._allowance.take():
-            raise TooManyRequests(f"more than {SIGN_INS_MAX_PER_S:g} sign-ins per second")
+        if not self._rate.take(address):
+            most = f"{SIGN_INS_MAX_PER_S:g} sign-ins per second, or {SIGN_INS_MAX_PER_HOST_PER_S:g} from one host"
+            raise TooManyRequests(f"more than {most}")
 
     async def _exchange(self, code: str, kept: _Kept) -> bytes:
         form = {

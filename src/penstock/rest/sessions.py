@@ -122,7 +122,7 @@ class SessionRoutes:
         origin = _check_page()
         if origin is None:
             raise BadRequest("the header Origin is needed: it tells where the issuer has to send the browser")
-        begun = await sign_in.begin(origin + CALLBACK, place)
+        begun = await sign_in.begin(origin + CALLBACK, place, _address())
         kept = _cookie(_BEGUN, begun.kept, _BEGUN_MAX_S, secure=_is_secure(), path=CALLBACK)
         return respond(Reply(200, _encode(SignInBegun(begun.url)), headers=(kept,)))
 
@@ -139,6 +139,7 @@ class SessionRoutes:
                 query_text(request, "state", _CODE_MAX_CHARS) or "",
                 query_text(request, "code", _CODE_MAX_CHARS) or "",
                 query_text(request, "iss", _ISSUER_MAX_CHARS),
+                _address(),
             )
             opened = await self._gate.sessions.open(finished.identity)
         except (Unauthenticated, BadRequest):
@@ -173,6 +174,12 @@ def _check_page() -> str | None:
     if cross_site or (origin is not None and not _from_own_page(headers)):
         raise BadRequest("Origin: only the engine's own pages sign people in")
     return None if origin is None else origin.decode("ascii", "replace")
+
+
+def _address() -> str | None:
+    """The client's."""
+    client = cast("Scope", request.scope).get("client")
+    return None if client is None else client[0]
 
 
 def _is_secure() -> bool:

@@ -48,12 +48,15 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
         _access("Of these at once, parked polls and streams too, in each process; over it 429. 0: any.", 0, 1_000_000),
     ] = 0
     address_max_calls_per_second: Annotated[
-        float, _access("Calls from one address in each process, health aside; over it 429. 0: any.", 0, 1e9)
+        float,
+        _access("Calls from one address (IPv6: one /64) in each process, health aside; over it 429. 0: any.", 0, 1e9),
     ] = 0
     address_max_connections: Annotated[
         int,
         _access(
-            "Open connections from one address, on REST and on gRPC each; one more is closed. 0: any.", 0, 1_000_000
+            "Open connections from one address (IPv6: one /64), on REST and on gRPC each; one more is closed. 0: any.",
+            0,
+            1_000_000,
         ),
     ] = 0
     session_max_hours: Annotated[
