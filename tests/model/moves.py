@@ -97,7 +97,7 @@ class Seeded:
 
 RETRIES_MAX = 2
 """In a row: most failures come again at once."""
-WEIGHTS = {"complete": 6, "fire": 4, "fail": 2}
+WEIGHTS = {"complete": 6, "fire": 4, "fail": 2, "fail for good": 3}
 ENDING_ONE_IN = 5
 SIGNALS_AT_ONCE = (1, 1, 1, 1, 30)
 """So many are more than one advance takes, with what follows them."""

@@ -272,7 +272,15 @@ class WorkStream(EngineReports):
         """See ``WorkTransport``."""
         if self._refused:
             return await super().fail(results)
-        return await self._report([failure_message(result) for result in results])
+        small: list[Failure] = []
+        outcomes: list[JobOutcome] = []
+        for result in results:
+            message = failure_message(result)
+            if text_bytes(message.variables) <= MESSAGE_BYTES:
+                small.append(message)
+            else:
+                outcomes += await super().fail([result])
+        return outcomes + await self._report(small)
 
     async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
@@ -311,7 +319,7 @@ def _parts(messages: Sequence[ResultMessage]) -> list[list[ResultMessage]]:
     parts: list[list[ResultMessage]] = []
     size_bytes = 0
     for message in messages:
-        item_bytes = text_bytes(message.variables) if isinstance(message, Completion) else 0
+        item_bytes = 0 if isinstance(message, JobRef) else text_bytes(message.variables)
         if not parts or size_bytes + item_bytes > MESSAGE_BYTES:
             parts.append([])
             size_bytes = 0
