@@ -148,6 +148,7 @@ CREATE TABLE token (
   lease_until timestamptz,             -- kept after expiry, as the last holder is
   claimed_by  text,
   flow_key    text COLLATE "C",
+  waits_for   text,                    -- of a parked job: the signal that wakes it
   CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
   CHECK ((state = 3 /* FORKED */) = (pending > 0)),
   CHECK (state <> 6 /* ENDED */ OR id = instance_id)
@@ -404,4 +405,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (14);
+INSERT INTO penstock_schema (version) VALUES (15);

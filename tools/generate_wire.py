@@ -45,6 +45,7 @@ NOUNS = {
     "Job": ("workflow.v1.Job", "penstock.v1.Job"),
     "Completion": ("workflow.v1.CompleteJobRequest", "penstock.v1.Completion"),
     "Failure": ("workflow.v1.FailJobRequest", "penstock.v1.Failure"),
+    "Park": ("penstock.v1.Park",),
     "JobRef": ("penstock.v1.Release",),
     "Heartbeat": ("penstock.v1.Heartbeat",),
     "Instance": ("workflow.v1.WorkflowInstance", "penstock.v1.Instance"),
@@ -76,7 +77,8 @@ OTHER_NAMES = {
     "workflow.v1.SignalWaitRequest.wait_step_id": "step_id",
 }
 REQUESTS = {
-    "Completion", "Failure", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion", "Signal",
+    "Completion", "Failure", "Park", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion",
+    "Signal",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {

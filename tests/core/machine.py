@@ -19,6 +19,8 @@ from penstock.core.event import (
     JobCompleted,
     JobDeadLettered,
     JobFailed,
+    JobParked,
+    JobSignalled,
     RetryRequested,
     Started,
     TaskCompleted,
@@ -29,6 +31,7 @@ from penstock.core.parsing import parse_definition
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.state import (
     CLOSING_KINDS,
+    WAIT_TIMER,
     HistoryKind,
     Instance,
     InstanceStatus,
@@ -132,6 +135,13 @@ class Machine:
     ) -> Effects:
         given = None if data is None else msgspec.json.encode(data)
         return self.apply(JobFailed(self.held(step).id, "w", retryable, error, after, code, given))
+
+    def park(self, step: str, *, seconds: float | None = None, signal: str | None = None) -> Effects:
+        until = None if seconds is None else self.now + timedelta(seconds=seconds)
+        return self.apply(JobParked(self.held(step).id, "w", until, signal))
+
+    def signal_job(self, step: str, output: Json | None = None) -> Effects:
+        return self.apply(JobSignalled(self.at(step).id, None if output is None else msgspec.json.encode(output)))
 
     def dead_letter(self, step: str, expiries: int = 10) -> Effects:
         return self.apply(JobDeadLettered(self.held(step).id, expiries))
@@ -271,7 +281,7 @@ class Machine:
                 del self.timers[key]
         for timer in out.fired:
             gone = self.timers.pop((timer.token_id, timer.seq, timer.index), None)
-            assert gone is not None or (timer.token_id, timer.seq) in out.disarmed
+            assert gone is not None or (timer.token_id, timer.seq) in out.disarmed or timer.index == WAIT_TIMER
         for timer in out.armed:
             assert (timer.token_id, timer.seq, timer.index) not in self.timers
             self.timers[timer.token_id, timer.seq, timer.index] = timer
@@ -299,7 +309,11 @@ class Machine:
             armed = {index for timer_id, timer_seq, index in self.timers if (timer_id, timer_seq) == (id, seq)}
             assert {n for n, boundary in step.timers if boundary.interrupting} <= armed
             assert (-1 in armed) is (token.state is TokenState.BACKOFF)
-            assert (-2 in armed) is (step.type is StepType.WAIT and (step.duration or step.until) is not None)
+            if step.type is StepType.WAIT:
+                assert (-2 in armed) is ((step.duration or step.until) is not None)
+            else:
+                assert -2 not in armed or token.state is TokenState.PARKED
+            assert token.waits_for is None or token.state is TokenState.PARKED
             assert (-3 in armed) or not (step.type is StepType.WAIT and self.signals.get(step.index))
         closed = [(h.token_id, h.seq) for h in self.history if h.kind in CLOSING_KINDS]
         assert len(closed) == len(set(closed)), "an execution was closed twice"

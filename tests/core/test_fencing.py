@@ -9,7 +9,7 @@ import pytest
 from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
-COMPLETE, FAIL, HEARTBEAT = CallKind
+COMPLETE, FAIL, HEARTBEAT, PARK = CallKind
 ACTIVE = InstanceStatus.ACTIVE
 READY, LOCKED, PARKED, FORKED, BACKOFF, DISPATCHED, ENDED, *_ = TokenState
 APPLY, DONE, ALREADY, LOST, CANCELLED, NOT_FOUND, IGNORED = Verdict
@@ -168,7 +168,13 @@ TABLE: dict[str, tuple[ExecutionState, list[Verdict], list[Verdict], list[Verdic
         [NOT_FOUND] * 4,
         [NOT_FOUND] * 3,
     ),
-    "a user task, which is no job": (open_job(PARKED, None), [NOT_FOUND] * 4, [NOT_FOUND] * 4, [NOT_FOUND] * 3),
+    "a user task, which is no job": (
+        ExecutionState(instance=ACTIVE, state=PARKED),
+        [NOT_FOUND] * 4,
+        [NOT_FOUND] * 4,
+        [NOT_FOUND] * 3,
+    ),
+    "7 parked": (open_job(PARKED, None), [LOST] * 4, [IGNORED, LOST, LOST, IGNORED], [LOST] * 3),
 }
 
 
@@ -250,7 +256,7 @@ def test_only_a_fail_without_attempt_is_ignored() -> None:
 def test_old_clients_never_hear_of_cancelled_but_by_a_heartbeat() -> None:
     for call, _, verdict in every():
         if verdict is CANCELLED:
-            assert call.kind is HEARTBEAT or call.attempt is not None or call.explicit
+            assert call.kind in (HEARTBEAT, PARK) or call.attempt is not None or call.explicit
 
 
 def test_a_heartbeat_is_applied_or_refused_and_never_pretends() -> None:
@@ -266,3 +272,13 @@ def test_judging_never_says_done() -> None:
 @pytest.mark.parametrize(("given", "known"), [(3, 3), (None, None), (2**31 - 1, 2**31 - 1), (2**31, 0), (-9, 0)])
 def test_an_attempt_that_the_store_cannot_compare_is_nobodys(given: int | None, known: int | None) -> None:
     assert known_attempt(given) == known
+
+
+def test_a_park_is_judged_as_a_heartbeat() -> None:
+    for case, (facts, _, _, heartbeat) in TABLE.items():
+        if facts.state is not PARKED:
+            verdicts = [judge(FenceRequest(PARK, ME, attempt), facts) for attempt in (ATTEMPT, ATTEMPT + 1)]
+            assert verdicts == heartbeat[1:], case
+    parked = open_job(PARKED, None)
+    assert judge(FenceRequest(PARK, ME, ATTEMPT), parked) is ALREADY
+    assert judge(FenceRequest(PARK, ME, ATTEMPT - 1), parked) is LOST

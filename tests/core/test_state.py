@@ -119,6 +119,8 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
         ("ATTEMPT_EXPIRED", 11),
         ("ATTEMPT_RELEASED", 12),
         ("ATTEMPT_REDISPATCHED", 13),
+        ("ATTEMPT_PARKED", 14),
+        ("JOB_SIGNALLED", 15),
     ]
 
 

@@ -25,7 +25,7 @@ from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
-from penstock.wire.model import Failure, Heartbeat, Job, JobRef, StartRequest
+from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
@@ -172,6 +172,20 @@ async def release(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id=job.worker_id)]))  # pyright: ignore[reportArgumentType] - a stand-in
 
 
+async def park(driver: Driver, key: str) -> LockedBatch:
+    _, job = await begun(driver, key, linear(1))
+    request = Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")
+    return LockedBatch(key, lambda: driver.engine.jobs.park(request))
+
+
+async def signal_to_a_parked_job(driver: Driver, key: str) -> LockedBatch:
+    instance, job = await begun(driver, key, linear(1))
+    await driver.engine.jobs.park(
+        Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")
+    )
+    return LockedBatch(key, lambda: driver.signal(instance, "paid", {"y": key}))
+
+
 async def cancel(driver: Driver, key: str) -> LockedBatch:
     instance, _ = await begun(driver, key, linear(1))
     return LockedBatch(key, lambda: driver.cancel(instance, "enough"))
@@ -293,6 +307,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a failure with retries left": failing(retryable=True),
     "a failure for good": failing(retryable=False),
     "a batch of failures": failing(retryable=True, many=True),
+    "a job that its worker parks": park,
+    "a signal to a parked job": signal_to_a_parked_job,
     "a heartbeat": beating(),
     "a batch of heartbeats": beating(many=True),
     "a batch of releases": release,

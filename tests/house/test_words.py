@@ -31,6 +31,8 @@ ELSEWHERE = {
     "core/state.py: Instance": "the row that the machine moves",
     "durable/codec.py: Failure": "how an error of a step stands in the journal",
     "kernel/branch.py: Branch": "the branch itself, of which the noun is what is shown",
+    "kernel/operation.py: Park": "a branch among those that wait for the same",
+    "store/journal.py: Park": "a run of code that waits, which no worker has",
     "store/jobs.py: FailedJob": "a row, before ids are made of its numbers",
     "store/jobs.py: Lease": "what names a lease in the database",
     "testing/cancellation.py: Attempt": "of a cancellation at one point",

@@ -21,7 +21,8 @@ MAX_WORK = 120_000
 
 class Move(NamedTuple):
     """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep. An
-    edit sets ``output`` and removes ``removed``, a failure may bring ``code`` and ``output``."""
+    edit sets ``output`` and removes ``removed``; of a park ``index`` says what it waits for; a failure may bring
+    ``code`` and ``output``."""
 
     what: str
     place: int = 0
@@ -45,12 +46,18 @@ def possible(game: ReferenceModel) -> list[Move]:
         job = kind(game.steps[mark.step]) == "SERVICE_TASK"
         # of several executions of a user task or a wait, the oldest is completed or signalled
         # and one that comes while others are kept for an open wait is kept as well
+        if mark.parked:
+            moves += [Move("fire", place, index) for index in sorted(mark.timers)]
+            if mark.signal and not any(other.signal for other in game.open_tokens[:place]):
+                moves.append(Move("signal job", place))
+            continue
         if not mark.backing_off if job else mark.step not in oldest and not game.kept_signals[mark.step]:
             moves.append(Move("complete", place))
         oldest.add(mark.step)
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
         if job and not mark.backing_off:
             moves += [Move("fail", place), Move("fail for good", place), Move("err", place)]
+            moves += [Move("park", place, how) for how in (PARK_UNTIL, PARK_SIGNAL, PARK_EITHER)]
     open_steps = {mark.step for mark in game.open_tokens}
     moves += [
         Move("keep signal", step=name)
@@ -95,6 +102,9 @@ class Seeded:
         return random_output(self.source)
 
 
+PARK_UNTIL, PARK_SIGNAL, PARK_EITHER = range(3)
+SIGNAL = "paid"
+"""No step has this id."""
 RETRIES_MAX = 2
 """In a row: most failures come again at once."""
 WEIGHTS = {"complete": 6, "fire": 4, "fail": 2, "fail for good": 3}
@@ -113,7 +123,7 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
     if gentle and drawing.pick(range(ENDING_ONE_IN)):
         moves = gentle
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
-    if move.what == "complete":
+    if move.what in ("complete", "signal job"):
         return move._replace(output=drawing.output())
     if move.what == "err":
         return move._replace(output=drawing.output(), code=drawing.pick(ERROR_CODES))
@@ -133,6 +143,10 @@ def play(game: ReferenceModel, move: Move) -> None:
             game.complete(move.place, output_of(move))
         case "fail":
             game.fail(move.place, "boom", retryable=True)
+        case "park":
+            game.park(move.place, "" if move.index == PARK_UNTIL else SIGNAL, timed=move.index != PARK_SIGNAL)
+        case "signal job":
+            game.signal_job(move.place, output_of(move))
         case "err":
             game.fail(move.place, "boom", retryable=True, code=move.code, data=output_of(move))
         case "fail for good":

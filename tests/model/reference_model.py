@@ -47,6 +47,8 @@ class ModelToken:
     entered: int = 0
     failures: int = 0
     backing_off: bool = False
+    parked: bool = False
+    signal: str = ""  # that it waits for
     done: bool = False  # its step is; where it leads could not be decided
     timers: set[int] = field(default_factory=set)
 
@@ -103,7 +105,7 @@ class ReferenceModel:
 
     @property
     def waiting(self) -> bool:
-        return any(kind(self.steps[token.step]) != "SERVICE_TASK" for token in self.open_tokens)
+        return any(token.parked or kind(self.steps[token.step]) != "SERVICE_TASK" for token in self.open_tokens)
 
     # -- moves
 
@@ -131,6 +133,21 @@ class ReferenceModel:
             self._fail(token, reason, code or "Penstock.RetriesExhausted", data)
             self._settle()
 
+    def park(self, place: int, signal: str, *, timed: bool) -> None:
+        """The worker waits with the job."""
+        token = self.open_tokens[place]
+        token.parked, token.signal = True, signal
+        if timed:
+            token.timers.add(-2)
+
+    def signal_job(self, place: int, output: dict[str, Any]) -> None:
+        self.variables.update(copy.deepcopy(output))
+        self._wake(self.open_tokens[place])
+
+    def _wake(self, token: ModelToken) -> None:
+        token.parked, token.signal = False, ""
+        token.timers.discard(-2)
+
     def fire(self, place: int, index: int) -> None:
         token = self.open_tokens[place]
         step = self.steps[token.step]
@@ -142,6 +159,8 @@ class ReferenceModel:
             pass
         elif index == -1:
             token.backing_off = False
+        elif index == -2 and token.parked:
+            self._wake(token)
         elif index == -2:
             self.timers_fired += 1
             self._leave_with(token, {})
@@ -224,6 +243,7 @@ class ReferenceModel:
         self._entries += 1
         token.step, token.entered = name, self._entries
         token.failures, token.backing_off, token.timers = 0, False, set()
+        token.parked, token.signal = False, ""
         self._spend(STEP_WORK)
         if kind(step) in TASKS:
             self._park(token, step)
@@ -343,6 +363,7 @@ class ReferenceModel:
     def _close(self, token: ModelToken, how: str) -> None:
         self.closed[token.step, how] += 1
         token.open, token.timers, token.backing_off = False, set(), False
+        token.parked, token.signal = False, ""
 
     def _fail(
         self, token: ModelToken, reason: str, code: str | None = None, data: dict[str, Any] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
@@ -21,14 +22,37 @@ from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
-from penstock.wire.model import Job, JobRef
+from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
-from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move, Seeded, next_move, output_of, play
+from tests.model.moves import (
+    MAX_AUTOMATIC,
+    MAX_WORK,
+    PARK_SIGNAL,
+    PARK_UNTIL,
+    SIGNAL,
+    Move,
+    Seeded,
+    next_move,
+    output_of,
+    play,
+)
 from tests.model.reference_model import ReferenceModel, kind
 
 GAMES_AT_ONCE = 8
-MOVES = {"complete", "fire", "fail", "fail for good", "err", "cancel", "retry", "keep signal", "edit"}
+MOVES = {
+    "complete",
+    "fire",
+    "fail",
+    "fail for good",
+    "err",
+    "park",
+    "signal job",
+    "cancel",
+    "retry",
+    "keep signal",
+    "edit",
+}
 MOVES_MAX = 20
 
 
@@ -132,14 +156,18 @@ class Played:
             await self.fire(token, seq, move.index)
             return
         step = self.game.steps[self.game.open_tokens[move.place].step]
-        if kind(step) == "USER_TASK":
+        if move.what == "signal job":
+            await self.signal(SIGNAL, output_of(move))
+        elif kind(step) == "USER_TASK":
             await self.engine.finish_task(self.instance, step["id"], output_of(move))
         elif kind(step) == "WAIT":
             await self.signal(step["id"], output_of(move))
         else:
             job = await self.job(token, seq)
             attempt = self.source.choice([None, job.attempt])
-            if move.what == "complete":
+            if move.what == "park":
+                await self.engine.engine.jobs.park(self.park_of(job, move))
+            elif move.what == "complete":
                 await self.engine.complete(job, output_of(move), attempt=attempt)
                 self.done.append(job)
             else:
@@ -148,6 +176,11 @@ class Played:
                     error = {"error_code": move.code, "variables": msgspec.json.encode(output_of(move))}
                 retryable = move.what != "fail for good"
                 await self.engine.fail(job, "boom", retryable=retryable, attempt=attempt, **error)
+
+    def park_of(self, job: Job, move: Move) -> Park:
+        until = None if move.index == PARK_SIGNAL else self.clock.now() + timedelta(hours=1)
+        signal = None if move.index == PARK_UNTIL else SIGNAL
+        return Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", until=until, signal=signal)
 
     async def job(self, token: int, seq: int) -> Job:
         """The job, under lease; all others of the game are taken on the way."""

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.definition import StepType
-from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
+from penstock.core.event import JobCompleted, JobFailed, JobParked, JobSignalled, TaskCompleted, TimerFired
 from penstock.core.state import CLOSING_KINDS, TokenState
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
-from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Drawing, Drawn, Move, Seeded, next_move, output_of, play
+from tests.model.moves import (
+    MAX_AUTOMATIC,
+    MAX_WORK,
+    PARK_SIGNAL,
+    PARK_UNTIL,
+    SIGNAL,
+    Drawing,
+    Drawn,
+    Move,
+    Seeded,
+    next_move,
+    output_of,
+    play,
+)
 from tests.model.reference_model import CONTINUE, ReferenceModel
 from tests.shapes import choose, gateway, joining, task, wait
 
@@ -37,6 +51,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
             assert steps[machine.tokens[token.parent_id].step].id == mark.block.gateway
         assert set(armed(machine, token.id, token.seq)) == mark.timers
         assert (token.state is TokenState.BACKOFF) is mark.backing_off
+        assert (token.waits_for or "") == mark.signal
         assert token.failures == mark.failures
     blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
@@ -80,6 +95,13 @@ def make(machine: Machine, move: Move) -> None:
         return
     if step.type is StepType.SERVICE_TASK and token.state is TokenState.READY:
         token = machine.claim_token(token)
+    if move.what == "park":
+        until = None if move.index == PARK_SIGNAL else machine.now + timedelta(hours=1)
+        machine.apply(JobParked(token.id, "w", until, None if move.index == PARK_UNTIL else SIGNAL))
+        return
+    if move.what == "signal job":
+        machine.apply(JobSignalled(token.id, machine.encode(output_of(move))))
+        return
     output = machine.encode(output_of(move)) if move.what == "complete" else None
     if move.what == "complete" and step.type is StepType.SERVICE_TASK:
         machine.apply(JobCompleted(token.id, "w", output))
@@ -176,7 +198,7 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 
 GAMES = 800
 WANTED = {
-    "complete", "fire", "fail", "fail for good", "err", "cancel", "retry", "keep signal", "edit",
+    "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal", "edit",
     "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
     "a join fired", "a side token", "an interruption", "an error caught", "an END failed it",
     "a step open twice", "an END closed others", "long",

@@ -13,6 +13,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from itertools import count, groupby, islice
 from typing import Any
 
@@ -28,7 +29,7 @@ from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
-from tests.model.moves import MAX_AUTOMATIC, Move, output_of
+from tests.model.moves import MAX_AUTOMATIC, PARK_SIGNAL, PARK_UNTIL, SIGNAL, Move, output_of
 from tests.model.reference_model import TASKS, ReferenceModel, kind
 from tests.model.test_games_in_database import GAMES_AT_ONCE, MOVES, Played, seq_of, without_times
 
@@ -113,7 +114,9 @@ class PlayedOverRest(Played):
                 await self.signal(move.step, output_of(move), early=True)
             return
         step = game.steps[game.open_tokens[move.place].step]
-        if kind(step) == "USER_TASK":
+        if move.what == "signal job":
+            await self.signal(SIGNAL, output_of(move))
+        elif kind(step) == "USER_TASK":
             field = self.source.choice(["variables", "result"])
             status, found = await self.call(
                 "POST", f"{path}/user-tasks/{step['id']}/complete", {field: output_of(move)}
@@ -135,8 +138,22 @@ class PlayedOverRest(Played):
             self.polled[job["id"]] = job
         return self.polled[execution]
 
+    async def park(self, job: dict[str, Any], move: Move) -> None:
+        """Twice is once."""
+        body: Json = {"workerId": self.worker, "attempt": job["attempt"]}
+        if move.index != PARK_SIGNAL:
+            body["until"] = (self.clock.now() + timedelta(hours=1)).isoformat()
+        if move.index != PARK_UNTIL:
+            body["signal"] = SIGNAL
+        for _ in range(self.source.randint(1, 2)):
+            status, found = await self.call("POST", f"/v1/jobs/{job['id']}/park", body)
+            assert status == 204, found
+
     async def report(self, job: dict[str, Any], move: Move) -> None:
         """The end of a job: alone or in a batch with others that change nothing, with its attempt or without."""
+        if move.what == "park":
+            await self.park(job, move)
+            return
         complete = move.what == "complete"
         item: Json = {} if complete else {"retryable": move.what != "fail for good", "errorMessage": "boom"}
         if move.what in ("complete", "err"):
@@ -216,6 +233,8 @@ class PlayedOverRest(Played):
         ended = game.status in ENDED
         path = f"/v1/instances/{self.instance}"
         name = self.source.choice(list(game.steps))
+        if any(mark.signal and mark.step == name for mark in game.open_tokens):
+            return  # a signal to the step is what its worker waits for
         kinds = {"USER_TASK": f"{path}/user-tasks/{name}/complete", "WAIT": f"{path}/signals/{name}"}
         refusals: list[tuple[str, set[tuple[int, str]]]] = []
         for wanted, call in kinds.items():

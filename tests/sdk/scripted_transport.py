@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from penstock.client import Completion, Conflict, Failure, Job, JobOutcome, JobRef
+from penstock.wire.model import Park
 from penstock.worker import PullTransport
 
 
@@ -27,6 +28,7 @@ class ScriptedTransport(PullTransport):
         self.completed: list[Completion] = []
         self.failed: list[Failure] = []
         self.released: list[JobRef] = []
+        self.parked: list[Park] = []
         self.let_go_of: list[JobRef] = []
         self.batches: list[int] = []
         self.beats: dict[str, int] = defaultdict(int)
@@ -97,6 +99,12 @@ class ScriptedTransport(PullTransport):
             self.checkpoints.append((checkpoint, progress))
         self.notify()
         self.on_extend(job)
+
+    async def park(self, results: Sequence[Park]) -> list[JobOutcome]:
+        await anyio.lowlevel.checkpoint()
+        self.parked += results
+        self.notify()
+        return [JobOutcome(job_id=park.job_id, outcome="ok") for park in results]
 
     async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         await anyio.lowlevel.checkpoint()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trio
 
@@ -30,7 +32,7 @@ from penstock.client import (
 )
 from penstock.client.builder import WorkflowBuilder, on_error
 from penstock.testing.faulty_network import FaultyProxy, tcp
-from penstock.worker import JobContext, NonRetryable, Retry, StepError, StopReason, Worker
+from penstock.worker import JobContext, Later, NonRetryable, Retry, StepError, StopReason, WaitFor, Worker
 from tests import postgres
 from tests.sdk.loops import Run
 from tests.sdk.running_engine import RunningEngine
@@ -673,5 +675,47 @@ def test_a_handler_gives_an_error_that_the_workflow_catches(run: Run, wire: Wire
                 ]
             with pytest.raises(BadRequest, match="errorCode"):
                 await client.fail_job("1-1-1", "w", "boom", error_code="Penstock.Mine")
+
+    run(main)
+
+
+def test_a_handler_waits_without_being_there(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+    parked = anyio.Event()
+    seen: list[tuple[int | None, object]] = []
+
+    async def main() -> None:
+        nonlocal parked
+        parked = anyio.Event()
+        worker = Worker(wire.url)
+
+        @worker.handler(name)
+        async def pay(context: JobContext) -> dict[str, Any]:
+            seen.append((context.attempt, context.checkpoint))
+            if context.attempt == 1:
+                await context.report(checkpoint="asked")
+                raise Later(until=datetime.now(UTC) + timedelta(milliseconds=1))
+            if "receipt" not in context.variables:
+                parked.set()
+                raise WaitFor("paid", until=datetime.now(UTC) + timedelta(days=1))
+            return {"done": context.variables["receipt"]}
+
+        async with Client(wire.url) as client, worker:
+            await client.upload_definition(document)
+            started = await client.start_instance(name)
+            await parked.wait()
+            with anyio.fail_after(60):
+                while (await client.get_instance(started.id)).status != "WAITING":
+                    await anyio.lowlevel.checkpoint()
+            async with Client(wire.rest_url) as rest:
+                await rest.signal(started.id, "paid", {"receipt": "R"})
+            ended = await client.wait_until_ended(started.id, timeout_s=60)
+            assert (ended.status, ended.variables["done"]) == ("COMPLETED", "R")
+            assert seen == [(1, None), (2, "asked"), (3, "asked")]
+            with anyio.fail_after(60):
+                while worker.statistics().parked != 2 or worker.statistics().completed != 1:
+                    await anyio.lowlevel.checkpoint()
+            with pytest.raises(NotFound):
+                await client.park_job("1-1-1", "w", attempt=1, signal="paid")
 
     run(main)

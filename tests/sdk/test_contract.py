@@ -8,7 +8,7 @@ from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
-from penstock.wire.model import PollRequest, Signal, UserTaskCompletion
+from penstock.wire.model import Park, PollRequest, Signal, UserTaskCompletion
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -54,6 +54,7 @@ CALLS = (
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
     calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),
     calls.HeartbeatJob(worker_id="w", job=JobRef(job_id="{id}")),
+    calls.ParkJob(worker_id="w", park=Park(job_id="{id}", attempt=1, signal="s")),
     calls.CompleteJobs(worker_id="w", results=[]),
     calls.FailJobs(worker_id="w", results=[]),
     calls.HeartbeatJobs(worker_id="w", jobs=[]),

@@ -40,6 +40,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKER + "CompleteJobs": WORK,
     _WORKER + "FailJobs": WORK,
     _WORKER + "ReleaseJobs": WORK,
+    _WORKER + "ParkJobs": WORK,
     _WORKER + "HeartbeatJobs": WORK,
     _WORKER + "Work": WORK,
     "/grpc.health.v1.Health/Check": OPEN,

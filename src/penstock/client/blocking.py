@@ -207,3 +207,4 @@ class SyncClient:
     complete_jobs = _blocking(Client.complete_jobs)
     fail_jobs = _blocking(Client.fail_jobs)
     release_jobs = _blocking(Client.release_jobs)
+    park_job = _blocking(Client.park_job)

@@ -34,6 +34,7 @@ from penstock.client.operation import (
     ListInstances,
     ListSignals,
     Operation,
+    ParkJob,
     PollJobs,
     ReleaseJobs,
     RetryInstance,
@@ -311,6 +312,13 @@ def _fail_job(operation: FailJob) -> Exchange:
     return Exchange("POST", path, _nothing, body)
 
 
+def _park_job(operation: ParkJob) -> Exchange:
+    park = operation.park
+    path = f"/v1/jobs/{_quoted(park.job_id)}/park"
+    body = _given(workerId=operation.worker_id, attempt=park.attempt, until=park.until, signal=park.signal)
+    return Exchange("POST", path, _nothing, body)
+
+
 def _heartbeat_job(operation: HeartbeatJob) -> Exchange:
     path = f"/v1/jobs/{_quoted(operation.job.job_id)}/heartbeat"
     body = _given(
@@ -370,6 +378,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     WaitLostJobs: _wait_lost_jobs,
     CompleteJob: _complete_job,
     FailJob: _fail_job,
+    ParkJob: _park_job,
     HeartbeatJob: _heartbeat_job,
     HeartbeatJobs: _heartbeat_jobs,
     CompleteJobs: _complete_jobs,

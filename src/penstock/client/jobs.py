@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -16,11 +17,12 @@ from penstock.client.operation import (
     HeartbeatJob,
     HeartbeatJobs,
     ListFailedJobs,
+    ParkJob,
     PollJobs,
     ReleaseJobs,
     Window,
 )
-from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, PollRequest
+from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, Park, PollRequest
 from penstock.wire.page import Page
 
 LIST_PART_ITEMS = 200
@@ -113,6 +115,22 @@ class JobCalls(Caller):
             variables=optional_object(variables),
         )
         await self.call(FailJob(worker_id=worker_id, failure=failure))
+
+    async def park_job(
+        self, job_id: str, worker_id: str, *, attempt: int, until: datetime | None = None, signal: str | None = None
+    ) -> None:
+        """Wait with a job: until a time, for a signal of that name (or to the step), or for whichever comes first.
+
+        The job comes back then as the next attempt, with its checkpoint; no retry is spent.
+
+        Raises:
+            BadRequest: neither is given, or a time without an offset.
+            NotFound: no such job.
+            LeaseLost, JobCancelled: as ``complete_job``.
+            Conflict: an engine is there that does not know parked jobs.
+        """
+        park = Park(job_id=job_id, attempt=attempt, until=until, signal=signal)
+        await self.call(ParkJob(worker_id=worker_id, park=park))
 
     async def heartbeat_job(
         self,

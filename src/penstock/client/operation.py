@@ -27,6 +27,7 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
+    Park,
     PollRequest,
     RunTree,
     Signal,
@@ -305,6 +306,13 @@ class FailJob(Operation[None], frozen=True):
     @property
     def repeat(self) -> Repeat:
         return Repeat.IF_NOT_APPLIED if self.failure.attempt is None else Repeat.ALWAYS
+
+
+class ParkJob(Operation[None], frozen=True):
+    """Wait with a job: until a time, or for a signal."""
+
+    worker_id: str
+    park: Park
 
 
 class HeartbeatJob(Operation[Lease], frozen=True):

@@ -28,20 +28,22 @@ from msgspec import structs
 
 from penstock.core.definition import Boundary, Catch, Definition, Step, StepType
 from penstock.core.effect import AuditRow, Chain, Effects, Timer
-from penstock.core.evaluation import Evaluator, StepFailed
+from penstock.core.evaluation import StepFailed
 from penstock.core.event import (
     CancelRequested,
     Event,
     JobCompleted,
     JobDeadLettered,
     JobFailed,
+    JobParked,
+    JobSignalled,
     RetryRequested,
     Started,
     StepGivenUp,
     TaskCompleted,
     TimerFired,
 )
-from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX, Inputs, PositionsExhausted
+from penstock.core.recorder import Inputs, PositionsExhausted
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
     CONTINUE_TIMER,
@@ -58,6 +60,7 @@ from penstock.core.state import (
     move,
 )
 from penstock.core.wait import WaitError, wait_ends_at
+from penstock.core.waiting import Waiting
 from penstock.core.work import STEP_WORK, TooMuchWork
 from penstock.wire.error_code import LEASE_EXPIRED, RETRIES_EXHAUSTED
 
@@ -85,7 +88,7 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Evaluator):
+class _Run(Waiting):
     # -- events
 
     def apply(self, event: Event) -> Effects:
@@ -98,6 +101,10 @@ class _Run(Evaluator):
                 self.finish_step(self.tokens[event.token_id], worker=event.by, output=event.output)
             case JobFailed():
                 self.job_failed(event)
+            case JobParked():
+                self.park(self.tokens[event.token_id], event)
+            case JobSignalled():
+                self.signalled(self.tokens[event.token_id], event.output)
             case JobDeadLettered():
                 self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times", LEASE_EXPIRED)
             case TimerFired():
@@ -151,7 +158,7 @@ class _Run(Evaluator):
     def timer_fired(self, token: Token, index: int) -> None:
         step = self.definition.steps[token.step]
         fired = Timer(self.inputs.now, token.id, token.seq, index)
-        kept = self.kept_signal(step)
+        kept = self.kept_signal(step) if step.type is StepType.WAIT else None
         if kept is not None:  # whatever is due: the signal came before the wait was entered
             self.take_signal(token, kept)
         elif index == CONTINUE_TIMER:  # another token took the rest
@@ -161,6 +168,8 @@ class _Run(Evaluator):
             move(token, Trigger.BACKOFF_OVER)
             self.mark_changed(token)
             self.queue_again(token, step)
+        elif index == WAIT_TIMER and step.type is StepType.SERVICE_TASK:
+            self.wake(token)
         elif index == WAIT_TIMER:
             self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
             self.finish_step(token)
@@ -289,27 +298,10 @@ class _Run(Evaluator):
             self.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
         self.arm_boundaries(token, step)
 
-    def kept_signal(self, step: Step) -> tuple[int, bytes] | None:
-        """The oldest one that is kept for a WAIT."""
-        if step.type is not StepType.WAIT:
-            return None
-        signals = self.inputs.buffered.get(step.index, ())
-        return next((signal for signal in signals if signal[0] not in self.used_signals), None)
-
-    def may_take_signals(self) -> bool:
-        """Whether there is room in this advance for one more, and all that follows it."""
-        return (
-            len(self.used_signals) < SIGNALS_PER_ADVANCE_MAX
-            and self.out.steps_run <= self.inputs.max_automatic_steps // 2
-            and self.work.may_go_on
-        )
-
     def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
         """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""
         id, output = signal
-        self.used_signals.add(id)
-        self.out.consumed_signals.append(id)
-        self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
+        self.note_taken(token, id)
         self.out.steps_run += 1
         self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
         self.work.begin_anew()
@@ -338,16 +330,6 @@ class _Run(Evaluator):
             self.end_token(token)
         else:
             self.entering.append((token, target))
-
-    def merge(self, token: Token, output: bytes | None) -> bytes | None:
-        """Take a delta into the variables; None when it changes nothing."""
-        delta = None if output is None else msgspec.json.decode(output, type=dict[str, object])
-        if output is None or not delta:
-            return None
-        self.count_delta(token, output)
-        if self.variables is not None:
-            self.variables.update(delta)
-        return output
 
     def branch_gone(self, gateway: Token, *, arrived: int) -> None:
         """A branch of ``gateway`` arrived at the join (1) or left the block (0)."""
@@ -445,6 +427,7 @@ class _Run(Evaluator):
             claimed_by=None,
             claimed_at=None,
             lease_until=None,
+            waits_for=None,
         )
         if entering is not None:
             kept.step = entering

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -31,6 +32,22 @@ class JobFailed(msgspec.Struct, frozen=True, tag=True):
     retry_after_s: float | None = None  # the worker's own wish, instead of the step's back-off
     code: str | None = None
     data: bytes | None = None  # what the worker says beside it, a JSON object
+
+
+class JobParked(msgspec.Struct, frozen=True, tag=True):
+    """A worker waits with the job: for a time, for a signal to the step, or for whichever comes first."""
+
+    token_id: int
+    worker: str
+    until: datetime | None
+    signal: str | None
+
+
+class JobSignalled(msgspec.Struct, frozen=True, tag=True):
+    """The signal that a parked job waits for."""
+
+    token_id: int
+    output: bytes | None
 
 
 class JobDeadLettered(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +93,8 @@ Event = (
     Started
     | JobCompleted
     | JobFailed
+    | JobParked
+    | JobSignalled
     | JobDeadLettered
     | TaskCompleted
     | TimerFired

@@ -20,6 +20,7 @@ class CallKind(enum.Enum):
     COMPLETE = "complete"
     FAIL = "fail"
     HEARTBEAT = "heartbeat"
+    PARK = "park"
 
 
 ATTEMPT_MAX: Final = (1 << 31) - 1
@@ -72,7 +73,7 @@ _ELSEWHERE: Final = (HistoryKind.INTERRUPTED, HistoryKind.CAUGHT)
 
 def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """The first rule that fits decides."""
-    if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES):
+    if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES and not _is_parked_job(facts)):
         return Verdict.NOT_FOUND
     if facts.closed in CLOSING_KINDS or facts.instance is not InstanceStatus.ACTIVE:
         return _judge_closed(call, facts)
@@ -82,7 +83,7 @@ def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
         return Verdict.APPLY
     if facts.state is TokenState.DISPATCHED:  # 5
         return Verdict.APPLY
-    if _is_repeated(call, facts):  # 6
+    if _is_repeated(call, facts) or (call.kind is CallKind.PARK and _is_parked_job(facts)):  # 6
         return Verdict.ALREADY
     if call.kind is CallKind.FAIL and call.attempt is None:  # 7
         return Verdict.IGNORED
@@ -91,7 +92,7 @@ def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
 
 def _judge_closed(call: FenceRequest, facts: ExecutionState) -> Verdict:
     """Of a step execution that is over."""
-    heartbeat = call.kind is CallKind.HEARTBEAT
+    heartbeat = call.kind in (CallKind.HEARTBEAT, CallKind.PARK)
     if facts.closed is HistoryKind.COMPLETED:  # 1
         if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
             return Verdict.LEASE_LOST
@@ -111,3 +112,8 @@ def _is_repeated(call: FenceRequest, facts: ExecutionState) -> bool:
     return (
         call.kind is CallKind.FAIL and facts.failed_attempt is not None and call.attempt in (None, facts.failed_attempt)
     )
+
+
+def _is_parked_job(facts: ExecutionState) -> bool:
+    """Whether it is a job whose worker waits; a user task or a wait never had an attempt."""
+    return facts.state is TokenState.PARKED and facts.attempt > 0

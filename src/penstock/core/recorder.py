@@ -115,7 +115,7 @@ class Recorder:
         token.attempt = token.failures = token.expiries = 0
         token.claimed_by = token.claimed_at = token.lease_until = None
         token.timeout_s = step.timeout_s
-        token.queued = None
+        token.queued = token.waits_for = None
         token.entry = self.reentering.pop(token.id, None)
         self.mark_changed(token)
 
@@ -135,6 +135,16 @@ class Recorder:
         if self.has_timers(token):
             self.out.disarmed.append((token.id, token.seq))
 
+    def merge(self, token: Token, output: bytes | None) -> bytes | None:
+        """Take a delta into the variables; None when it changes nothing."""
+        delta = None if output is None else msgspec.json.decode(output, type=dict[str, object])
+        if output is None or not delta:
+            return None
+        self.count_delta(token, output)
+        if self.variables is not None:
+            self.variables.update(delta)
+        return output
+
     def count_delta(self, token: Token, output: bytes) -> None:
         token.unfolded += 1 + len(output) // DELTA_UNIT_BYTES
         self.mark_changed(token)
@@ -144,7 +154,7 @@ class Recorder:
         return (
             bool(step.timers)
             or token.state is TokenState.BACKOFF
-            or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a run of code
+            or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a job, or a run of code
             or step.duration is not None
             or step.until is not None
             or step.type is StepType.WAIT  # it may have to go on with kept signals

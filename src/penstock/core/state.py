@@ -24,7 +24,7 @@ class TokenState(enum.IntEnum):
 
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
-    PARKED = 2  # a user task, a wait, or a run of code that waits
+    PARKED = 2  # a user task, a wait, a job whose worker waits, or a run of code that waits
     FORKED = 3  # a gateway's token, waiting for its branches
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
@@ -39,7 +39,7 @@ OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DEL
 # Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
 # versions have -4 to -6 (children, delays). An engine leaves those alone that it does not know.
 RETRY_TIMER = -1  # the end of a retry's back-off
-WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`
+WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`, or of a parked job's wait
 CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals)
 WAKE_TIMER = -16  # the time that a parked run of code waits for
 OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER, CONTINUE_TIMER, WAKE_TIMER)
@@ -69,6 +69,8 @@ class HistoryKind(enum.IntEnum):
     ATTEMPT_EXPIRED = 11
     ATTEMPT_RELEASED = 12
     ATTEMPT_REDISPATCHED = 13
+    ATTEMPT_PARKED = 14  # its worker waits for a time or a signal
+    JOB_SIGNALLED = 15  # of a parked job: what its signal brought; ends no attempt
 
 
 CLOSING_KINDS = frozenset(kind for kind in HistoryKind if kind < HistoryKind.ATTEMPT_FAILED)
@@ -131,12 +133,12 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.RETRY: _row(_HELD, _R, "the attempt failed and is repeated at once"),
     Trigger.BACK_OFF: _row(_HELD, _B, "the attempt failed and is repeated later"),
     Trigger.BACKOFF_OVER: _row(_B, _R, "the retry's time has come"),
-    Trigger.RETRY_LEASED: _row(_HELD | {_B}, _L, "an attempt is repeated, dispatched directly"),
+    Trigger.RETRY_LEASED: _row(_HELD | {_B, _P}, _L, "a job comes back for another attempt, dispatched directly"),
     Trigger.DISPATCH: _row(_R, _D, "the relay hands the job to Kafka"),
     Trigger.REDISPATCH: _row(_D, _D, "the relay hands it over again: whether it was published is not known"),
     Trigger.DISPATCH_ENDED: _row(_D, _R, "the deadline of the dispatch passed, or an operator asked for it"),
     Trigger.SWITCH_MODE: _row(frozenset({_R, _D}), _R, "the engines' dispatch mode changed; it gets another place"),
-    Trigger.PARK: _row(_L, _P, "a run of code waits for a time or for mail"),
+    Trigger.PARK: _row(_HELD, _P, "a job, or a run of code, waits for a time or for what it is told"),
     Trigger.WAKE: _row(_P, _R, "its time has come, or somebody told it something"),
     Trigger.BLOCK: _row(_L, _B, "a run of code can't go on with this code, or ended its executors again and again"),
     Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
@@ -184,6 +186,7 @@ class Token(msgspec.Struct):
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
     priority: int = PRIORITY_DEFAULT
     queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
+    waits_for: str | None = None  # of a parked job: the signal that wakes it
 
     entry: int | None = None  # which entry of the step this is, when a `retry` came back to it; see `entry_id`
 

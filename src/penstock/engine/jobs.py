@@ -8,13 +8,13 @@ from typing import TypeVar, assert_never
 import trio
 
 from penstock.access.identity import check_job_types, job_type_limit
-from penstock.core.event import JobFailed
+from penstock.core.event import JobFailed, JobParked
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
 from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
-from penstock.engine.lanes.commands import CompleteCommand, FailCommand
+from penstock.engine.lanes.commands import CompleteCommand, FailCommand, ParkCommand
 from penstock.engine.lanes.fast_path import FastCompletion, FastPath
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.heartbeats import HeartbeatCall, Heartbeats
@@ -36,6 +36,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.offload import take_turn
 from penstock.settings import Settings
+from penstock.store import engines as engine_store
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
@@ -51,6 +52,7 @@ from penstock.wire.model import (
     JobRef,
     Lease,
     LostJob,
+    Park,
     PollRequest,
 )
 from penstock.wire.page import Page
@@ -60,7 +62,9 @@ MAX_JOBS_DEFAULT = 10
 GOOD_POLLS_MAX = 1_000
 GOOD_POLL_TYPES_MAX = 10
 """Workers and their job types that need no second look: three million characters at most."""
-A = TypeVar("A", Completion, Failure, Heartbeat, JobRef)
+PARKED_JOBS_VERSION = 15
+"""Of the schema: engines from it on know parked jobs."""
+A = TypeVar("A", Completion, Failure, Heartbeat, JobRef, Park)
 R = TypeVar("R")
 _ignored = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
@@ -85,6 +89,7 @@ class Jobs:
         self._polls = polls
         self._fast_path = fast_path
         self._full_path = full_path
+        self._parks = False  # all engines are known to know parked jobs
         self.looks = Lookups(database, settings, metrics)
         self._good_polls: set[tuple[str, tuple[str, ...]]] = set()
         self.beats = Heartbeats(database, settings, metrics, polls.leases)
@@ -171,6 +176,11 @@ class Jobs:
         """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
         self._raise(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
 
+    async def park(self, request: Park) -> None:
+        """Give a job back until a time or a signal; it comes back as the next attempt. Raises as `complete`, and
+        BadRequest, and Conflict while engines are there that don't know parked jobs."""
+        self._raise(CallKind.PARK, request.job_id, await self._park(request, explicit=False))
+
     async def heartbeat(self, request: Heartbeat) -> Lease:
         """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
         answer = await self._heartbeat(request)
@@ -211,6 +221,10 @@ class Jobs:
     async def fail_many(self, requests: Sequence[Failure]) -> list[JobOutcome]:
         """Report failures; one outcome each, in order."""
         return await _each(requests, self._fail_outcome)
+
+    async def park_many(self, requests: Sequence[Park]) -> list[JobOutcome]:
+        """Park jobs; one outcome each, in order."""
+        return await _each(requests, self._park_outcome)
 
     async def heartbeat_many(self, requests: Sequence[Heartbeat]) -> list[JobOutcome | Lease]:
         """Extend leases; the new end or an outcome each, in order."""
@@ -315,6 +329,30 @@ class Jobs:
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
         return answer
 
+    async def _park(self, request: Park, *, explicit: bool) -> Verdict:
+        job, call = self._read(request, CallKind.PARK, explicit=explicit)
+        if request.attempt is None:
+            raise BadRequest("attempt: is required")
+        if request.until is None and not request.signal:
+            raise BadRequest("until: is required, or signal")
+        if request.until is not None and request.until.tzinfo is None:
+            raise BadRequest("until: needs an offset, such as Z")
+        if request.signal is not None:
+            check_text(request.signal, "signal", NAME_MAX_CHARS)
+        await self._permit(job)
+        if not self._parks:
+            await need_task()
+            async with self._database.connection() as connection:
+                await engine_store.require_version(connection, PARKED_JOBS_VERSION)
+            self._parks = True
+        parked = JobParked(job.token, call.worker, request.until, request.signal or None)
+        try:
+            answer = await self._full_path.submit(ParkCommand(job, call, parked))
+        except NotFound:
+            answer = Verdict.NOT_FOUND
+        assert isinstance(answer, Verdict)
+        return answer
+
     async def _heartbeat(self, request: Heartbeat) -> Verdict | Lease:
         job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
         await self._permit(job)
@@ -339,7 +377,7 @@ class Jobs:
         check_job_types((loaded.definition.steps[step].job_type or "",))
 
     def _read(
-        self, request: Completion | Failure | Heartbeat | JobRef, kind: CallKind, *, explicit: bool
+        self, request: Completion | Failure | Heartbeat | JobRef | Park, kind: CallKind, *, explicit: bool
     ) -> tuple[JobKey, FenceRequest]:
         """``explicit``: a batch call, whose answers name every outcome. Raises BadRequest."""
         check_text(request.worker_id, "workerId", NAME_MAX_CHARS)
@@ -394,6 +432,12 @@ class Jobs:
     async def _fail_outcome(self, request: Failure) -> JobOutcome:
         try:
             return self._outcome(request.job_id, await self._fail(request, explicit=True))
+        except PenstockError as error:
+            return _failed(request.job_id, error)
+
+    async def _park_outcome(self, request: Park) -> JobOutcome:
+        try:
+            return self._outcome(request.job_id, await self._park(request, explicit=True))
         except PenstockError as error:
             return _failed(request.job_id, error)
 

@@ -48,6 +48,7 @@ _EXECUTION_BYTES: Final = 4_096
 _WAITS: Final[Mapping[StepType, tuple[str, str]]] = {
     StepType.USER_TASK: ("waits-for-person", "waits for a person"),
     StepType.WAIT: ("waits-for-signal", "waits for a signal"),
+    StepType.SERVICE_TASK: ("waits-for-signal", "was parked by its worker until a signal comes"),
 }
 
 
@@ -239,7 +240,9 @@ def _place(
         case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
             code, text = _WAITS.get(step.type, ("waits", "waits"))
             due = next((timer.fire_at for timer in own if timer.timer == WAIT_TIMER), None)
-            if due is not None:
+            if due is not None and step.type is StepType.SERVICE_TASK:
+                code, text = "waits-for-time", "was parked by its worker until its time or a signal comes"
+            elif due is not None:
                 code, text = "waits-for-time", "waits for a signal or its time"
             return _Place(token, step, code, text, due or first)
         case _:

@@ -7,8 +7,8 @@ import hashlib
 import msgspec
 
 from penstock.core.definition import Step, StepType
-from penstock.core.event import Event
-from penstock.core.state import Token
+from penstock.core.event import Event, JobSignalled
+from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -38,7 +38,8 @@ SIGNALS_FULL_BYTES = 4_194_304
 
 
 class SignalCommand(TaskCommand):
-    """A signal: acts on an open wait, or is kept for one that is not open yet, or has others to take first."""
+    """A signal: acts on an open wait or a parked job, or is kept for one that is not there yet, or has others to take
+    first."""
 
     __slots__ = ("_audit", "_kept", "_vault", "buffer", "key", "signal_id")
 
@@ -88,7 +89,27 @@ class SignalCommand(TaskCommand):
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         self._kept = None
+        step = loaded.definition.step(self.step_id)
+        of_job = step is None or step.type is StepType.SERVICE_TASK
+        if of_job and not loaded.code and locked.instance.status is InstanceStatus.ACTIVE:
+            token = self._parked_job(locked, step)
+            if token is not None:
+                return JobSignalled(token.id, self.output)
+            if step is not None and self.buffer:
+                return self._keep(locked, step.index)
         return super().event(locked, loaded, known, armed)
+
+    def _parked_job(self, locked: LockedInstance, step: Step | None) -> Token | None:
+        """The oldest one that waits for a signal of this name, or waits for one at the step."""
+        index = -1 if step is None else step.index
+        waiting = [
+            token
+            for token in locked.tokens
+            if token.state is TokenState.PARKED
+            and token.waits_for is not None
+            and (token.waits_for == self.step_id or token.step == index)
+        ]
+        return min(waiting, key=lambda token: token.seq, default=None)
 
     def not_open(self, locked: LockedInstance, step: Step) -> Event:
         if not (self.buffer or step.buffer):
@@ -164,7 +185,8 @@ class Tasks:
         )
 
     async def signal(self, request: Signal) -> None:
-        """Signal the oldest open execution of a wait.
+        """Signal the oldest open execution of a wait, or the oldest job whose worker waits for a signal: by the id of
+        the step, or by the name that the worker gave.
 
         The signal is kept when none is open, if it has ``buffer`` or a ``signal_id``, or the step says so.
 

@@ -39,6 +39,7 @@ _ATTEMPT_STATUS = {
     HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
     HistoryKind.ATTEMPT_RELEASED: "RELEASED",
     HistoryKind.ATTEMPT_REDISPATCHED: "REDISPATCHED",
+    HistoryKind.ATTEMPT_PARKED: "PARKED",
 }
 
 
@@ -190,7 +191,11 @@ def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[Attempt]:
     """
     shown: dict[int, store.HistoryEntry] = {}
     for part in parts:
-        if part.attempt == 0 or (part.kind is None and part.claimed_at is None):
+        if (
+            part.attempt == 0
+            or part.kind == HistoryKind.JOB_SIGNALLED
+            or (part.kind is None and part.claimed_at is None)
+        ):
             continue
         if part.attempt not in shown or part.kind not in FROM_ELSEWHERE:
             shown[part.attempt] = part

@@ -39,6 +39,7 @@ from penstock.wire.model import (
     JobRef,
     Lease,
     LostJob,
+    Park,
     PollRequest,
 )
 from penstock.wire.noun import text_bytes
@@ -63,6 +64,7 @@ _read_watch = decoder(WatchBody)
 _read_completion = decoder(Completion)
 _read_failure = error_tolerant(decoder(Failure))
 _read_heartbeat = decoder(Heartbeat)
+_read_park = decoder(Park)
 _completions = BatchReader(Results[Completion], Completion, "results")
 _failures = BatchReader(Results[Failure], Failure, "results")
 _heartbeats = BatchReader(Jobs[Heartbeat], Heartbeat, "jobs")
@@ -181,6 +183,13 @@ class JobRoutes:
             error_code=body.error_code,
             variables=given_variables(body.variables, self._limits),
         )
+
+    async def park(self, call: RestRequest) -> Reply:
+        """``POST /v1/jobs/{id}/park``"""
+        body = _read_park(call.body)
+        worker_id = required(body.worker_id, "workerId")
+        await self._engine.jobs.park(msgspec.structs.replace(body, job_id=call.job_id, worker_id=worker_id))
+        return NO_CONTENT
 
     async def heartbeat(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/{id}/heartbeat``"""

@@ -58,6 +58,7 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
+    Park,
     PollRequest,
     RunTree,
     StartRequest,
@@ -129,6 +130,7 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
     "HeartbeatBody": (Heartbeat, ("jobId",)),
     "HeartbeatItem": (Heartbeat, ("workerId",)),
     "ReleaseItem": (JobRef, ("workerId",)),
+    "ParkBody": (Park, ("jobId",)),
     "PollBody": (PollRequest, ()),
     "StartBody": (StartRequest, ("idempotencyKey",)),
     "StartItem": (StartRequest, ()),
@@ -137,8 +139,8 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 }
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
-    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, StartRequest, CancelBody, MessageBody, UserTaskBody,
-    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
+    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, MessageBody,
+    UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
@@ -294,6 +296,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
         "heartbeatJob", "jobs", "Extend a lease (addition)",
         body=ref("HeartbeatBody"), answer=struct(Lease), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/jobs/{id}/park", JobRoutes.park, Permission.WORK, "parkJob", "jobs", "Wait with a job (addition)",
+        "It comes back at `until`, or with a signal: as the next attempt, with its checkpoint. No retry is spent.",
+        body=ref("ParkBody"), status=204, errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,

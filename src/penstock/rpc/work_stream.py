@@ -120,7 +120,7 @@ class WorkStream:
             self._end(None)
 
     def _take(self, request: w.WorkRequest, nursery: trio.Nursery) -> None:
-        results = len(request.completions) + len(request.failures) + len(request.releases)
+        results = len(request.completions) + len(request.failures) + len(request.releases) + len(request.parks)
         check_count(results, "results")
         check_count(len(request.heartbeats), "heartbeats")
         for credit in request.credits:
@@ -132,7 +132,7 @@ class WorkStream:
             pending = _Pending()
             self._pending.append(pending)
             self._unanswered += results
-            for items in (request.completions, request.failures, request.releases):
+            for items in (request.completions, request.failures, request.releases, request.parks):
                 pending.attempts += [self._jobs.note_reported(item.job_id, item.attempt or 0) for item in items]
             nursery.start_soon(self._apply, pending, request)
         if request.heartbeats:
@@ -149,6 +149,8 @@ class WorkStream:
             outcomes += await worker_items.fail(engine, worker, request.failures)
         if request.releases:
             outcomes += await worker_items.release(engine, worker, request.releases)
+        if request.parks:
+            outcomes += await worker_items.park(engine, worker, request.parks)
         for outcome, attempt in zip(outcomes, pending.attempts, strict=True):
             if attempt is not None:
                 self._jobs.note_settled(outcome.job_id, attempt, final=outcome.outcome in _SETTLED)

@@ -12,10 +12,10 @@ from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc.reading import given_value, given_variables, required
-from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease, Park
 from penstock.wire.noun import text_bytes
 
-ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef)
+ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef, Park)
 R = TypeVar("R")
 
 
@@ -70,6 +70,22 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
 
     requests, refused = _sort_out(items, make)
     return _outcomes(items, refused, await engine.jobs.release_many(requests))
+
+
+async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[JobOutcome]:
+    """One outcome each, in order."""
+
+    def make(item: Park) -> Park:
+        return Park(
+            job_id=required(item.job_id, "job_id"),
+            worker_id=worker_id,
+            attempt=fence(item.attempt),
+            until=item.until,
+            signal=item.signal,
+        )
+
+    requests, refused = _sort_out(items, make)
+    return _outcomes(items, refused, await engine.jobs.park_many(requests))
 
 
 async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[HeartbeatOutcome]:

@@ -34,6 +34,7 @@ class Worker:
             "CompleteJobs": unary(self.complete, w.CompleteJobsRequest, w.CompleteJobsResponse),
             "FailJobs": unary(self.fail, w.FailJobsRequest, w.FailJobsResponse),
             "ReleaseJobs": unary(self.release, w.ReleaseJobsRequest, w.ReleaseJobsResponse),
+            "ParkJobs": unary(self.park, w.ParkJobsRequest, w.ParkJobsResponse),
             "HeartbeatJobs": unary(self.heartbeat, w.HeartbeatJobsRequest, w.HeartbeatJobsResponse),
             "Work": both_stream(self.work, w.WorkRequest, w.WorkResponse),
         }
@@ -85,6 +86,12 @@ class Worker:
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.releases), "releases")
         return w.ReleaseJobsResponse(await worker_items.release(self._engine, worker_id, request.releases))
+
+    async def park(self, request: w.ParkJobsRequest, _call: object) -> w.ParkJobsResponse:
+        """One outcome each."""
+        worker_id = required(request.worker_id, "worker_id")
+        check_count(len(request.parks), "parks")
+        return w.ParkJobsResponse(await worker_items.park(self._engine, worker_id, request.parks))
 
     async def heartbeat(self, request: w.HeartbeatJobsRequest, _call: object) -> w.HeartbeatJobsResponse:
         """The new end of the lease or an outcome each."""

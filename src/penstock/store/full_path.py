@@ -150,7 +150,7 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -173,6 +173,7 @@ def _token(row: Sequence[Any]) -> Token:
         priority=priority,
         queued=queued,
         entry=entry,
+        waits_for=waits_for,
     )
 
 
@@ -269,11 +270,11 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.queued, t.entry)
+         t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for)
         for change in changes for t in change.effects.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, arrays.floats, ints, ints)  # fmt: skip
+        texts, times, times, arrays.floats, ints, ints, texts)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,

@@ -53,8 +53,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "a token's state fits the type of its step": """
         SELECT t.instance_id, t.id, t.state, s.type FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step
-        WHERE t.state <> 6 AND NOT (s.code AND t.state = 2)
-          AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT}'::text[]
+        WHERE t.state <> 6
+          AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT,SERVICE_TASK}'::text[]
           WHEN 3 THEN '{PARALLEL_GATEWAY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
         SELECT i.id, i.status, t.id FROM instance i
@@ -80,9 +80,16 @@ INVARIANTS: Final[dict[str, str]] = {
         JOIN steps s ON s.key = t.definition AND s.index = t.step
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -2
         WHERE (t.state = 2 AND s.type = 'WAIT' AND coalesce(s.step ->> 'duration', s.step ->> 'until', '') <> '')
-          IS DISTINCT FROM (m.token_id IS NOT NULL)""",
+          IS DISTINCT FROM (m.token_id IS NOT NULL) AND NOT (s.type = 'SERVICE_TASK' AND t.state = 2)""",
+    "a parked job waits for something, and nothing else waits as it does": """
+        SELECT t.instance_id, t.id, t.state, t.waits_for FROM token t
+        JOIN steps s ON s.key = t.definition AND s.index = t.step AND NOT s.code
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -2
+        WHERE t.state = 2 AND s.type = 'SERVICE_TASK' AND t.waits_for IS NULL AND m.token_id IS NULL
+           OR t.waits_for IS NOT NULL AND (t.state <> 2 OR s.type <> 'SERVICE_TASK')""",
     "an open wait for which signals are kept goes on by itself": """
-        SELECT t.instance_id, t.id FROM token t WHERE t.state = 2 AND EXISTS (
+        SELECT t.instance_id, t.id FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+        WHERE t.state = 2 AND s.type = 'WAIT' AND EXISTS (
           SELECT FROM buffered_signal b WHERE b.instance_id = t.instance_id AND b.step = t.step)
         AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = -3)""",
     "the interrupting timers of an open step are armed": """

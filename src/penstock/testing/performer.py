@@ -10,6 +10,7 @@ import anyio
 
 from penstock.client import Client, Completion, Failure, Job, JobOutcome, JobRef
 from penstock.testing.engine_thread import clock_jumps
+from penstock.wire.model import Park
 from penstock.worker.context import JobContext
 from penstock.worker.execution import run_handler
 from penstock.worker.handler import Handler, Pools
@@ -41,7 +42,7 @@ class Performer:
         leases = LeaseKeeper(self._transport, self._lease_s, _stop)
         leases.add(held)
         pools = Pools(anyio.CapacityLimiter(1), ProcessPool(1))
-        report: Completion | Failure | None = None
+        report: Completion | Failure | Park | None = None
         try:
             with anyio.move_on_after(None if clock_jumps() else HANDLER_TIMEOUT_S) as scope:
                 report = await run_handler(handler, held, JobContext(held, leases), (), pools)
@@ -51,6 +52,9 @@ class Performer:
             raise HandlerHangs(f"the handler of {job.job_type!r} has not ended within {HANDLER_TIMEOUT_S:g} s")
         if isinstance(report, Completion):
             return await self._complete(job, report)
+        if isinstance(report, Park):
+            [outcome] = await self._transport.park([report])
+            return _said("was parked", outcome, "")
         if isinstance(report, Failure):
             [outcome] = await self._transport.fail([report])
             return _said("failed", outcome, report.error_message)

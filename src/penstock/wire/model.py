@@ -77,6 +77,18 @@ class Failure(Request, frozen=True):
     worker_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
 
 
+class Park(Request, frozen=True):
+    """The worker waits with the job: until a time, for a signal to the step, or for whichever comes first. The job
+    comes back then, as the next attempt, with its checkpoint; no retry is spent.
+    """
+
+    job_id: Annotated[Text, Proto(1, TEXT, "penstock.v1")] = ""
+    attempt: Annotated[int | None, Proto(2, INT32, "penstock.v1")] = None
+    until: Annotated[datetime | None, Proto(3, package="penstock.v1")] = None
+    signal: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+    worker_id: Text = ""
+
+
 class JobRef(Request, frozen=True):
     """A job by its id and, for exact fencing, the attempt that is meant."""
 

@@ -19,6 +19,7 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
+    Park,
     StartRequest,
     StartResult,
 )
@@ -61,6 +62,15 @@ class ReleaseJobsResponse(Struct):
     results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
 
 
+class ParkJobsRequest(Struct):
+    worker_id: Annotated[str, Proto(1)] = ""
+    parks: Annotated[list[Park], Proto(2)] = field(default_factory=list[Park])
+
+
+class ParkJobsResponse(Struct):
+    results: Annotated[list[JobOutcome], Proto(1)] = field(default_factory=list[JobOutcome])
+
+
 class HeartbeatJobsRequest(Struct):
     worker_id: Annotated[str, Proto(1)] = ""
     heartbeats: Annotated[list[Heartbeat], Proto(2)] = field(default_factory=list[Heartbeat])
@@ -92,6 +102,7 @@ class WorkRequest(Struct):
     failures: Annotated[list[Failure], Proto(5)] = field(default_factory=list[Failure])
     heartbeats: Annotated[list[Heartbeat], Proto(6)] = field(default_factory=list[Heartbeat])
     releases: Annotated[list[JobRef], Proto(7)] = field(default_factory=list[JobRef])
+    parks: Annotated[list[Park], Proto(12)] = field(default_factory=list[Park])
 
 
 class LeaseLoss(Struct):
@@ -111,7 +122,7 @@ class Cancellation(Struct):
 
 class WorkResponse(Struct):
     """Engine to worker. Each result in a WorkRequest is answered by one outcome, in the order they came; those of one
-    message are answered in `outcomes`: completions first, then failures, then releases.
+    message are answered in `outcomes`: completions first, then failures, then releases, then parks.
     """
 
     jobs: Annotated[list[Job], Proto(1)] = field(default_factory=list[Job])

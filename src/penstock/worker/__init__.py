@@ -17,7 +17,7 @@ Runs under asyncio and Trio. Imports nothing of the engine.
 from __future__ import annotations
 
 from penstock.worker.context import JobContext, JobLogFilter, current_job
-from penstock.worker.errors import NonRetryable, Retry, StepError
+from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
 from penstock.worker.held import StopReason
 from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.observer import WorkerObserver
@@ -30,6 +30,7 @@ __all__ = [
     "JobContext",
     "JobIntake",
     "JobLogFilter",
+    "Later",
     "LongPoll",
     "NonRetryable",
     "PullTransport",
@@ -38,6 +39,7 @@ __all__ = [
     "StepError",
     "StopReason",
     "Subscription",
+    "WaitFor",
     "WorkTransport",
     "Worker",
     "WorkerIdentity",

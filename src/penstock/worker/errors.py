@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from penstock.client.encoding import optional_object
 from penstock.wire.error_code import code_problem
@@ -42,3 +42,41 @@ class StepError(Exception):
         self.code = code
         self.variables = optional_object(variables)
         self.retryable = retryable
+
+
+class Later(Exception):
+    """Wait with the job until a time: it comes back then as the next attempt, with its checkpoint. No retry is spent,
+    and the worker is free meanwhile.
+
+    Raises:
+        ValueError: the time has no offset.
+    """
+
+    signal: str | None = None
+
+    def __init__(self, *, until: datetime) -> None:
+        super().__init__(f"to be gone on with at {until}")
+        self.until: datetime | None = _aware(until)
+
+
+class WaitFor(Exception):
+    """Wait with the job for a signal, at longest ``until`` a time: as `Later`.
+
+    The signal is sent to the instance by this name, or by the id of the step; what it brings is among the variables.
+
+    Raises:
+        ValueError: no name, or a time without an offset.
+    """
+
+    def __init__(self, signal: str, *, until: datetime | None = None) -> None:
+        if not signal:
+            raise ValueError("a signal needs a name")
+        super().__init__(f"waits for the signal {signal!r}")
+        self.signal: str | None = signal
+        self.until = None if until is None else _aware(until)
+
+
+def _aware(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise ValueError(f"{time} has no offset: say in which time zone it is")
+    return time

@@ -13,16 +13,16 @@ from typing import cast
 import anyio
 import msgspec
 
-from penstock.wire.model import Completion, Failure
+from penstock.wire.model import Completion, Failure, Park
 from penstock.worker.context import JobContext, set_current_job
-from penstock.worker.errors import NonRetryable, Retry, StepError
+from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
 from penstock.worker.handler import Handler, Pools
 from penstock.worker.held import HeldJob, StopReason
 
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
 
-Report = Completion | Failure
+Report = Completion | Failure | Park
 
 
 async def run_handler(
@@ -40,7 +40,7 @@ async def run_handler(
     set_current_job(context)
     result: msgspec.Raw | None = None
     finished = False
-    failure: Failure | None = None
+    failure: Failure | Park | None = None
     with held.scope:
         try:
             async with AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ async def run_handler(
     return None if held.stop_reason is StopReason.STOPPING else failure
 
 
-def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failure | None:
+def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failure | Park | None:
     """The report about an exception; None for what only followed from being told to stop."""
     if held.scope.cancel_called:
         context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
@@ -84,6 +84,10 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
         if isinstance(inner, NonRetryable):
             context.log.warning("job failed, not to be retried: %s", inner)
             return _failed(held, str(inner) or type(inner).__name__, retryable=False)
+    for inner in _flat(error):
+        if isinstance(inner, Later | WaitFor):
+            context.log.info("job parked: %s", inner)
+            return Park(job_id=held.job.id, attempt=held.job.attempt, until=inner.until, signal=inner.signal)
     for inner in _flat(error):
         if isinstance(inner, Retry):
             context.log.info("job to be tried again: %s", inner)

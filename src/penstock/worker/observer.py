@@ -12,12 +12,12 @@ class WorkerObserver:
     def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
         """A handler has ended after so many seconds, waiting for a slot not included.
 
-        ``end`` is ``completed``, ``failed``, ``to-retry`` (a failure that may be retried), or why it was stopped:
-        ``lease-lost``, ``cancelled``, ``deadline``, ``stopping``.
+        ``end`` is ``completed``, ``failed``, ``to-retry`` (a failure that may be retried), ``parked``, or why it was
+        stopped: ``lease-lost``, ``cancelled``, ``deadline``, ``stopping``.
         """
 
     def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
-        """The engine has answered a ``completion`` or ``failure`` with an outcome, as in ``JobOutcome``."""
+        """The engine has answered a ``completion``, ``failure`` or ``park`` with an outcome, as in ``JobOutcome``."""
 
     def on_engine(self, reachable: bool) -> None:
         """The engine stopped or began to give jobs to this worker."""

@@ -15,12 +15,12 @@ import anyio
 
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
-from penstock.wire.model import Completion, Failure, JobOutcome
+from penstock.wire.model import Completion, Failure, JobOutcome, Park
 from penstock.worker.held import HeldJob
 from penstock.worker.outage import Outage
 from penstock.worker.transport import outcome_of_each
 
-ReportT = TypeVar("ReportT", bound=Completion | Failure)
+ReportT = TypeVar("ReportT", bound=Completion | Failure | Park)
 
 MAX_BATCH_ITEMS = 200
 # An answer of 500 may be a passing fault of the engine, or one item that it stumbles over for ever.

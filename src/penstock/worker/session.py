@@ -9,13 +9,14 @@ held goes back to the queue.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from penstock.client.errors import ClientError
-from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Report, run_handler
 from penstock.worker.handler import Handler, Pools
@@ -33,6 +34,9 @@ LAST_CALLS_S = 5.0
 MAX_RELEASE_ITEMS = 200
 # A job that waits here for its turn for longer goes back: another worker may be free, and this one asks again.
 MAX_WAIT_S = 5.0
+
+
+_KIND_OF: Final[Mapping[type[Report], str]] = {Completion: "completion", Failure: "failure", Park: "park"}
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,8 @@ class Statistics(msgspec.Struct, kw_only=True):
     lost: int = 0
     """Jobs taken away while their handler ran."""
     released: int = 0
+    parked: int = 0
+    """Handlers that wait: for a time or a signal."""
     held: int = 0
     running: int = 0
     unreported: int = 0
@@ -89,6 +95,7 @@ class Session:
         self._leases = LeaseKeeper(transport, settings.lease_s, self._on_lost)
         self._completions: Reporter[Completion] = Reporter(transport.complete, self._on_settled)
         self._failures: Reporter[Failure] = Reporter(transport.fail, self._on_settled)
+        self._parks: Reporter[Park] = Reporter(transport.park, self._on_settled)
         self._slots = anyio.CapacityLimiter(settings.concurrency)
         self._pools = Pools(anyio.CapacityLimiter(settings.max_threads), ProcessPool(settings.max_processes))
         self._type_slots = {
@@ -126,6 +133,7 @@ class Session:
                 services.start_soon(self._leases.run)
                 services.start_soon(self._completions.run)
                 services.start_soon(self._failures.run)
+                services.start_soon(self._parks.run)
                 services.start_soon(self._return_waiting)
                 try:
                     await self._work()
@@ -155,6 +163,7 @@ class Session:
         with anyio.move_on_after(LAST_CALLS_S):
             await self._completions.wait_empty()
             await self._failures.wait_empty()
+            await self._parks.wait_empty()
         # Before the task group waits for threads, which can't be ended from outside.
         await self._give_back(self._leases.jobs())
 
@@ -184,6 +193,8 @@ class Session:
             return
         if isinstance(report, Completion):
             self._completions.put_nowait(held, report)
+        elif isinstance(report, Park):
+            self._parks.put_nowait(held, report)
         else:
             self._failures.put_nowait(held, report)
 
@@ -199,8 +210,9 @@ class Session:
         self._transport.forget(held.ref)
 
     def _on_settled(self, held: HeldJob, report: Report, outcome: JobOutcome) -> None:
-        if outcome.outcome == "invalid" and isinstance(report, Completion):
-            reason = f"the engine refused the result: {outcome.reason}"
+        if outcome.outcome == "invalid" and not isinstance(report, Failure):
+            what = "result" if isinstance(report, Completion) else "wait"
+            reason = f"the engine refused the {what}: {outcome.reason}"
             held.log.error(reason)
             failure = Failure(job_id=report.job_id, attempt=report.attempt, retryable=False, error_message=reason)
             self._failures.put_nowait(held, failure)
@@ -212,13 +224,14 @@ class Session:
         self._leases.remove(held)
         self._transport.forget(held.ref)
         self._intake.notify()
-        kind = "completion" if isinstance(report, Completion) else "failure"
-        self._observer.on_result_settled(held.job.job_type, kind, outcome.outcome)
+        self._observer.on_result_settled(held.job.job_type, _KIND_OF[type(report)], outcome.outcome)
         if outcome.outcome not in ("ok", "already-completed"):
             self._counts.superseded += 1
             held.log.warning("result not taken: %s", outcome.reason or outcome.outcome)
         elif isinstance(report, Completion):
             self._counts.completed += 1
+        elif isinstance(report, Park):
+            self._counts.parked += 1
         else:
             self._counts.failed += 1
 
@@ -250,7 +263,7 @@ class Session:
 
     @property
     def _unreported(self) -> int:
-        return len(self._completions) + len(self._failures)
+        return len(self._completions) + len(self._failures) + len(self._parks)
 
     def _has_room_for_results(self) -> bool:
         return self._unreported < self._settings.max_unreported
@@ -264,6 +277,8 @@ def _end_of(held: HeldJob, report: Report | None) -> str:
     """How a handler ended, in the words of ``WorkerObserver.on_handler_ended``."""
     if isinstance(report, Completion):
         return "completed"
+    if isinstance(report, Park):
+        return "parked"
     if held.stop_reason is not None:
         return held.stop_reason
     return "to-retry" if report is not None and report.retryable else "failed"

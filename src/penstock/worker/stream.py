@@ -22,11 +22,11 @@ import msgspec
 from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
-from penstock.client.grpc.jobs import completion_message, failure_message, job_of, release_message
+from penstock.client.grpc.jobs import completion_message, failure_message, job_of, park_message, release_message
 from penstock.client.grpc.unary import WORKER
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
-from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park
 from penstock.wire.noun import text_bytes
 from penstock.wire.protobuf import DecodeError
 from penstock.worker.credit import CreditBook
@@ -42,7 +42,7 @@ GATHER_TURNS = 2
 # After that without a refusal a stream counts as taken.
 TAKEN_LATEST_S = 5.0
 
-ResultMessage = Completion | Failure | JobRef
+ResultMessage = Completion | Failure | JobRef | Park
 
 
 class _Batch:
@@ -149,6 +149,8 @@ class _Stream:
                         message.completions.append(item)
                     elif isinstance(item, Failure):
                         message.failures.append(item)
+                    elif isinstance(item, Park):
+                        message.parks.append(item)
                     else:
                         message.releases.append(item)
             await self._call.send(encode_message(message))
@@ -282,6 +284,12 @@ class WorkStream(EngineReports):
                 outcomes += await super().fail([result])
         return outcomes + await self._report(small)
 
+    async def park(self, results: Sequence[Park]) -> list[JobOutcome]:
+        """See ``WorkTransport``."""
+        if self._refused:
+            return await super().park(results)
+        return await self._report([park_message(result) for result in results])
+
     async def release(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""
         if self._stream is None:  # at the end of the worker
@@ -315,11 +323,11 @@ class WorkStream(EngineReports):
 
 
 def _parts(messages: Sequence[ResultMessage]) -> list[list[ResultMessage]]:
-    """Messages of a size that every engine takes. Items are alike: all completions, failures or releases."""
+    """Messages of a size that every engine takes. Items are alike: all completions, failures, releases or parks."""
     parts: list[list[ResultMessage]] = []
     size_bytes = 0
     for message in messages:
-        item_bytes = 0 if isinstance(message, JobRef) else text_bytes(message.variables)
+        item_bytes = text_bytes(message.variables) if isinstance(message, Completion | Failure) else 0
         if not parts or size_bytes + item_bytes > MESSAGE_BYTES:
             parts.append([])
             size_bytes = 0

@@ -15,18 +15,29 @@ import anyio
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
+from penstock.client.errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    InternalError,
+    JobCancelled,
+    LeaseLost,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from penstock.client.operation import (
     CompleteJobs,
     FailJobs,
     HeartbeatJob,
     HeartbeatJobs,
+    ParkJob,
     PollJobs,
     ReleaseJobs,
     Transport,
     WaitLostJobs,
 )
-from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, PollRequest
+from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park, PollRequest
 from penstock.worker.held import LOGGER, StopReason
 from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.outage import Outage
@@ -65,6 +76,10 @@ class WorkTransport(Protocol):
 
     async def fail(self, results: Sequence[Failure]) -> list[JobOutcome]:
         """Report failures; one outcome per item."""
+        ...
+
+    async def park(self, results: Sequence[Park]) -> list[JobOutcome]:
+        """Report waits; one outcome per item."""
         ...
 
     async def extend(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
@@ -177,6 +192,20 @@ class EngineReports:
         """See ``WorkTransport``."""
         operation = FailJobs(worker_id=self.identity.worker_id, results=results)
         return await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+
+    async def park(self, results: Sequence[Park]) -> list[JobOutcome]:
+        """See ``WorkTransport``."""
+        return [await self._park(park) for park in results]
+
+    async def _park(self, park: Park) -> JobOutcome:
+        operation = ParkJob(worker_id=self.identity.worker_id, park=park)
+        try:
+            await self.transport.call(operation, timeout_s=EXCHANGE_TIMEOUT_S)
+        except (LeaseLost, JobCancelled, NotFound) as error:
+            return JobOutcome(job_id=park.job_id, outcome=error.code, reason=error.reason)
+        except (BadRequest, Conflict) as error:
+            return JobOutcome(job_id=park.job_id, outcome="invalid", reason=error.reason)
+        return JobOutcome(job_id=park.job_id, outcome="ok")
 
     async def extend(self, jobs: Sequence[JobRef]) -> list[JobOutcome]:
         """See ``WorkTransport``."""

@@ -40,6 +40,7 @@ from penstock.client.operation import (
     ListInstances,
     ListSignals,
     Operation,
+    ParkJob,
     PollJobs,
     ReleaseJobs,
     RetryInstance,
@@ -248,6 +249,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     HeartbeatJobs: jobs.heartbeat_jobs,
     CompleteJobs: jobs.complete_jobs,
     FailJobs: jobs.fail_jobs,
+    ParkJob: jobs.park_job,
     ReleaseJobs: jobs.release_jobs,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.

@@ -17,12 +17,13 @@ from penstock.client.operation import (
     FailJobs,
     HeartbeatJob,
     HeartbeatJobs,
+    ParkJob,
     PollJobs,
     ReleaseJobs,
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
-from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, Job, JobOutcome, JobRef, Lease
+from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, Job, JobOutcome, JobRef, Lease, Park
 
 
 def poll_jobs(operation: PollJobs) -> Exchange:
@@ -50,6 +51,12 @@ def completion_message(item: Completion) -> Completion:
 
 def failure_message(item: Failure) -> Failure:
     """A failure whose values fit the wire."""
+    int32(item.attempt, "attempt")
+    return item
+
+
+def park_message(item: Park) -> Park:
+    """A job that its worker waits with, whose values fit the wire."""
     int32(item.attempt, "attempt")
     return item
 
@@ -98,6 +105,18 @@ def fail_job(operation: FailJob) -> Exchange:
 
     request = w.FailJobsRequest(operation.worker_id, [failure_message(operation.failure)])
     return Exchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, read)
+
+
+def park_job(operation: ParkJob) -> Exchange:
+    """See ``ParkJob``."""
+
+    def read(answer: w.ParkJobsResponse) -> None:
+        error = _error_of(only(answer.results))
+        if error is not None:
+            raise error
+
+    request = w.ParkJobsRequest(operation.worker_id, [park_message(operation.park)])
+    return Exchange(f"{WORKER}ParkJobs", request, w.ParkJobsResponse, read)
 
 
 def heartbeat_job(operation: HeartbeatJob) -> Exchange:

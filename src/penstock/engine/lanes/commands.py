@@ -17,6 +17,7 @@ from penstock.core.event import (
     JobCompleted,
     JobDeadLettered,
     JobFailed,
+    JobParked,
     RetryRequested,
     StepGivenUp,
     TaskCompleted,
@@ -78,6 +79,29 @@ class FailCommand(Command):
         if verdict is not Verdict.APPLY:
             raise Settled(verdict)
         return self.failed
+
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
+        return Verdict.DONE
+
+
+class ParkCommand(Command):
+    """A worker waits with its job. Answers a Verdict."""
+
+    __slots__ = ("call", "parked")
+
+    def __init__(self, job: JobKey, call: FenceRequest, parked: JobParked) -> None:
+        super().__init__(job.instance, job=job, worker=call.worker)
+        self.call = call
+        self.parked = parked
+
+    def event(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        assert known is not None
+        verdict = judge(self.call, known.execution)
+        if verdict is not Verdict.APPLY:
+            raise Settled(verdict)
+        return self.parked
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return Verdict.DONE

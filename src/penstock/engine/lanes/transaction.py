@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from penstock.core.effect import JobRef
-from penstock.core.state import TAKEN_KINDS, InstanceStatus, Token, Trigger, move
+from penstock.core.state import TAKEN_KINDS, HistoryKind, InstanceStatus, Token, Trigger, move
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
@@ -215,7 +215,8 @@ class Transaction:
                 metrics.steps_executed[steps[row.step].type.value].inc()
             else:
                 polls.leases.end(row.token_id, row.seq, row.attempt)
-                metrics.job_retries.inc()
+                if row.kind is HistoryKind.ATTEMPT_FAILED:
+                    metrics.job_retries.inc()
         if change.created is not None:
             metrics.instances_started.inc()
         if out.dead_end:

@@ -37,12 +37,12 @@ SELECT id, definition, status, failure, instance_key, business_key, ended_at FRO
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry
+  t.entry, t.waits_for
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry
+  t.entry, t.waits_for
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -87,12 +87,13 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
   parent_id = u.parent_id, attempt = u.attempt, failures = u.failures, expiries = u.expiries, pending = u.pending,
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
-  lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry
+  lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry,
+  waits_for = u.waits_for
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
-  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[])
+  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
-       claimed_by, claimed_at, lease_until, timeout_s, queued, entry)
+       claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for)
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 

@@ -1,0 +1,3 @@
+-- Jobs whose workers wait for a signal.
+
+ALTER TABLE token ADD COLUMN waits_for text;
