@@ -13,7 +13,7 @@ from typing import Final
 from penstock.core.expression import access
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Advance, Frame, Run
-from penstock.core.expression.nodes import Access, Field, Method
+from penstock.core.expression.nodes import Access, Field, Method, Name
 from penstock.core.expression.operators import Operator
 from penstock.core.expression.values import Ordering, boolean, equal, is_map, is_number, kind, ordered
 
@@ -39,7 +39,10 @@ def constant(value: object) -> Run:
     return lambda _: value
 
 
-def variable(name: str) -> Run:
+def variable(node: Name) -> Run:
+    name = node.name
+    if node.optional:
+        return lambda frame: frame.variables.get(name)
     return lambda frame: frame.variables[name]
 
 
@@ -156,10 +159,24 @@ def field_of(name: str, position: int) -> Advance:
     return take
 
 
-def variable_field(variable: str, step: Field) -> Run:
+def absent_field(variable: str, step: Field) -> Run:
+    """`customer?.tier ?? …`, where the variable need not be defined."""
+    take = field_of(step.name, step.position)
+
+    def take_field(frame: Frame) -> object:
+        value = frame.variables.get(variable)
+        return take(frame, value) if is_map(value) else None
+
+    return take_field
+
+
+def variable_field(base: Name, step: Field) -> Run:
     """`customer.tier`, by far the most frequent path, without the loop."""
     take = field_of(step.name, step.position)
     optional = step.optional
+    if base.optional:
+        return absent_field(base.name, step)
+    variable = base.name
 
     def take_field(frame: Frame) -> object:
         value = frame.variables[variable]

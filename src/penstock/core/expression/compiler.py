@@ -311,7 +311,7 @@ class Compiler:
     def _path(self, node: Path) -> Run:
         if isinstance(node.base, Name) and len(node.accesses) == 1 and isinstance(node.accesses[0], Field):
             self._nodes += 1
-            return variable_field(node.base.name, node.accesses[0])
+            return variable_field(node.base, node.accesses[0])
         base = self.compile(node.base)
         accesses = [(entered_types(step), self._access(step)) for step in node.accesses]
 
@@ -373,7 +373,7 @@ def _leaf(node: Leaf) -> Run:
         case Literal():
             return constant(node.value)
         case Name():
-            return variable(node.name)
+            return variable(node)
         case Environment():
             return environment(node.position)
         case Local():

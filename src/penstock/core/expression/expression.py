@@ -33,7 +33,7 @@ class Expression:
     """The text it was parsed from, untouched."""
 
     names: frozenset[str] = field(compare=False, repr=False)
-    """The variables it reads; each must be defined when it is evaluated."""
+    """The variables it reads; each must be defined when it is evaluated, but for those before `??`."""
 
     _positions: tuple[tuple[str, int], ...] = field(compare=False, repr=False)
     _slots: int = field(compare=False, repr=False)
@@ -106,7 +106,7 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
     return Expression(
         source,
         frozenset(parser.names),
-        tuple(parser.names.items()),
+        tuple(parser.needed),
         parser.slots,
         compiler.nodes,
         compiler.pattern_steps,

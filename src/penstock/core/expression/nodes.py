@@ -21,10 +21,11 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A variable of the instance."""
+    """A variable of the instance. ``optional``: nil where it is not defined."""
 
     position: int
     name: str
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ every other operator, and may not stand beside another one without brackets; `!a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.core.expression.failure import Fault
@@ -64,7 +65,8 @@ CONSTANTS: Final[dict[str, object]] = {"true": True, "false": False, "nil": None
 
 
 class Parser:
-    """One parse. Afterwards ``names`` holds each free identifier with its first position."""
+    """One parse. Afterwards ``names`` holds each free identifier with its first position, ``needed`` those that have to
+    be defined."""
 
     def __init__(self, source: str, limits: Limits) -> None:
         self._limits = limits
@@ -76,6 +78,8 @@ class Parser:
         self._locals: dict[str, int] = {}
         self.slots = 0
         self.names: dict[str, int] = {}
+        self._uses: list[tuple[str, int]] = []
+        self._optional: set[int] = set()  # positions of uses before `??`
 
     def parse(self) -> Node:
         node = self._expression(0)
@@ -150,9 +154,34 @@ class Parser:
             self._next()
             if coalescing and token.text not in ("??", "|"):
                 raise Fault(f"?? and {token.text} can't be mixed: put one of them in brackets", token.position)
+            if token.text == "??" and not steps:
+                first = self._may_be_absent(first)
+            elif token.text == "??" and isinstance(steps[-1], Binary):
+                steps[-1] = replace(steps[-1], right=self._may_be_absent(steps[-1].right))
             coalescing = token.text == "??"
             steps.append(self._step(token, negated=negated))
         return Fold(first.position, first, tuple(steps)) if steps else first
+
+    def _may_be_absent(self, left: Node) -> Node:
+        """What stands before `??`: a variable there, or one that is entered optionally, need not be defined."""
+        match left:
+            case Name():
+                self._optional.add(left.position)
+                return replace(left, optional=True)
+            case Path(base=Name() as base, accesses=(Field(optional=True) | Index(optional=True), *_)):
+                self._optional.add(base.position)
+                return replace(left, base=replace(base, optional=True))
+            case _:
+                return left
+
+    @property
+    def needed(self) -> list[tuple[str, int]]:
+        """The variables that have to be defined, each with the position of its first such use."""
+        found: dict[str, int] = {}
+        for name, position in self._uses:
+            if position not in self._optional:
+                found.setdefault(name, position)
+        return list(found.items())
 
     def _step(self, token: Token, *, negated: bool) -> Step:
         """The right side of the operator that was just read."""
@@ -265,6 +294,7 @@ class Parser:
 
     def _variable(self, name: str, position: int) -> Name:
         self.names.setdefault(name, position)
+        self._uses.append((name, position))
         return Name(position, name)
 
     def _pointer(self, token: Token) -> Node:
