@@ -28,13 +28,15 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, Cancelled
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Record
+from penstock.kernel.record import Kind, Record
 
 T = TypeVar("T")
 
 APPEND_MAX_RECORDS = 500
 APPEND_MAX_BYTES = 2 * 1024 * 1024
 REPLAY_SLICE_RECORDS = 200
+TOLD = frozenset((Kind.MESSAGE, Kind.CANCEL, Kind.CHILD))
+"""Kinds of records that wake a run. As the last one of a journal it is taken for new: no executor wrote after it."""
 SHORTER = "Let another run do the rest, or raise journal_max_records"
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
@@ -183,7 +185,7 @@ class HeldRun:
         """One thing; False when there is none."""
         if not self.is_started:
             self.is_started = True
-            self.activation.start(replaying=self.replaying)
+            self.activation.start(replaying=self.held.attempt > 1)
             if not self.replaying:
                 self.activation.settle()
         elif self.must_read:
@@ -206,7 +208,8 @@ class HeldRun:
         if page is None:
             page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
         for count, record in enumerate(page.records, 1):
-            self._feed(record)
+            woke_it = count == len(page.records) and not page.more and record.kind in TOLD
+            self._feed(record, replaying=self.replaying and self.held.attempt > 1 and not woke_it)
             if count % REPLAY_SLICE_RECORDS == 0:
                 await trio.lowlevel.checkpoint()
                 if self.is_gone:
@@ -238,7 +241,7 @@ class HeldRun:
             self._feed(msgspec.structs.replace(record, pos=place.pos, at=place.at))
         self.activation.settle()
 
-    def _feed(self, record: Record) -> None:
+    def _feed(self, record: Record, *, replaying: bool = False) -> None:
         self.pos = record.pos
         self.records += 1
         limits = self.keeper.limits
@@ -246,7 +249,7 @@ class HeldRun:
             self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"
         if self.records == limits.journal_warn_records:
             log.warning("run %s has %d records in its journal", self.held, self.records)
-        self.activation.feed(record, replaying=self.replaying)
+        self.activation.feed(record, replaying=replaying)
 
     async def _finish(self, ending: Ending) -> None:
         ending = msgspec.structs.replace(ending, view=self.activation.info.view)
