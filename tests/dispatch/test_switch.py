@@ -222,7 +222,7 @@ async def test_released_and_expired_leases_of_polling_go_to_the_outbox(
     await start(polling, 2)
     released, expired = await polling.poll("a", n=2)
     kafka = make_kafka()
-    kafka.engine.polls.releases.give_back([released])
+    kafka.engine.polls.releases.release_jobs([released])
 
     async def given_back() -> bool:
         return len(kafka.outbox()) == 1

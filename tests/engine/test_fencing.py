@@ -209,7 +209,7 @@ async def test_the_same_worker_is_fenced_by_the_attempt(driver: Driver, body: Js
     await unchanged(driver, driver.complete, second, attempt=2)
 
 
-async def test_the_attempt_grows_with_each_claim_and_hand_off(make_driver: MakeDriver, body: Json) -> None:
+async def test_the_attempt_grows_with_each_claim_and_direct_dispatch(make_driver: MakeDriver, body: Json) -> None:
     driver = make_driver(services=True)
     instance = await driver.run(body)
     for attempt in (1, 2):

@@ -200,7 +200,7 @@ async def test_no_lease_is_longer_than_the_steps_timeout(driver: Driver) -> None
     assert await left(driver) == pytest.approx(60, abs=EXACT)
 
 
-async def test_a_hand_off_is_bound_by_the_timeout_too(make_driver: MakeDriver) -> None:
+async def test_a_direct_dispatch_is_bound_by_the_timeout_too(make_driver: MakeDriver) -> None:
     driver = make_driver(services=True)
     driver.clock.stop()
     await driver.upload(LIMITED)

@@ -314,7 +314,7 @@ async def test_a_heartbeat_that_waited_gives_the_whole_lease(make_driver: MakeDr
     assert ends[0] - let_go[0] > dt.timedelta(seconds=60 - SHORT_S)
 
 
-async def test_a_hand_off_that_waited_gives_the_whole_lease(make_driver: MakeDriver) -> None:
+async def test_a_direct_dispatch_that_waited_gives_the_whole_lease(make_driver: MakeDriver) -> None:
     driver = make_driver()
     [slow] = await subjects(driver, OPERATIONS["complete"], 1)
     assert slow.job is not None

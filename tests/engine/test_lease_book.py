@@ -197,14 +197,14 @@ async def test_a_job_claimed_before_its_releases_news_stays_watched(
     await driver.run(linear(1))
     job = await driver.one("work", worker="first")
     again: list[Job] = []
-    give_back = store.give_back
+    release = store.release
 
     async def overtaken(*args: Any, **options: Any) -> object:
-        freed = await give_back(*args, **options)
+        freed = await release(*args, **options)
         again.append(await driver.one("work", worker="second"))
         return freed
 
-    monkeypatch.setattr(store, "give_back", overtaken)
+    monkeypatch.setattr(store, "release", overtaken)
     key = ids.read_job(job.id)
     assert await driver.engine.polls.releases.submit(ReleaseItem(key, store.Lease(key.token, key.seq, 1, "first")))
     assert (again[0].attempt, watched_attempt(driver, job)) == (2, 2)

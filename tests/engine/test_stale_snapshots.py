@@ -67,7 +67,7 @@ async def test_a_claim_leaves_jobs_that_came_back_since_it_began(driver: Driver)
             claimed.extend(await store.claim(connection, [store.Slot(job_type, 1, "late", 30)]))
 
     async def claimed_and_returned() -> None:
-        driver.engine.polls.releases.give_back([await driver.one("work", worker="quick")])
+        driver.engine.polls.releases.release_jobs([await driver.one("work", worker="quick")])
 
         async def is_back() -> bool:
             return driver.rows("SELECT state FROM token") == [(0,)]
@@ -149,27 +149,40 @@ async def test_a_late_ending_result_removes_what_the_expiry_queued(driver: Drive
     async def expired() -> None:
         assert await driver.expire(31) == 1
 
-    where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, hand_off, lease_s, output)"
+    where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)"
     await HeldUp(driver, "complete_fast", where).run(late, expired)
     assert await driver.status(instance) == "COMPLETED"
     assert driver.rows("SELECT * FROM ready") == []
 
 
+async def switched(make_driver: MakeDriver) -> tuple[Driver, Driver, int]:
+    """An engine that dispatches through Kafka and left a row, one that does not, and the job type."""
+    old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
+    await old.run(linear(1))
+    [(job_type,)] = old.rows("SELECT job_type FROM dispatch_outbox")
+    return old, make_driver(), job_type
+
+
+async def move(driver: Driver) -> None:
+    async with driver.engine.database.connection() as connection:
+        assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
+
+
+async def take(driver: Driver, job_type: int) -> outbox.Look:
+    async with driver.engine.database.connection() as connection:
+        return await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
+
+
 async def test_a_row_taken_while_it_moves_becomes_a_queued_job(
     make_driver: MakeDriver,
 ) -> None:
-    old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
-    await old.run(linear(1))
-    driver = make_driver()
-    [(job_type,)] = driver.rows("SELECT job_type FROM dispatch_outbox")
+    old, driver, job_type = await switched(make_driver)
 
     async def late() -> None:
-        async with driver.engine.database.connection() as connection:
-            assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
+        await move(driver)
 
     async def taken() -> None:
-        async with old.engine.database.connection() as connection:
-            look = await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
+        look = await take(old, job_type)
         assert [row.attempt for row in look.outgoing] == [1]
 
     await HeldUp(
@@ -183,19 +196,14 @@ async def test_a_row_moved_while_it_is_taken_is_not_dispatched(
     make_driver: MakeDriver,
 ) -> None:
     """It was published without a row to repeat it from: refused by the broker, nobody had it until its deadline."""
-    old = make_driver(dispatch_mode=DispatchMode.KAFKA_OUTBOX, kafka_seed_brokers=("localhost:1",))
-    await old.run(linear(1))
-    driver = make_driver()
-    [(job_type,)] = driver.rows("SELECT job_type FROM dispatch_outbox")
+    old, driver, job_type = await switched(make_driver)
 
     async def late() -> None:
-        async with old.engine.database.connection() as connection:
-            look = await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
+        look = await take(old, job_type)
         assert (look.outgoing, look.held) == ([], {job_type: 1})  # looked at again, and then it is not there
 
     async def moved() -> None:
-        async with driver.engine.database.connection() as connection:
-            assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
+        await move(driver)
 
     await HeldUp(old, "take_outbox", b"ORDER BY o.id LIMIT $2::int) o", outbox).run(late, moved)
     assert driver.rows("SELECT state FROM token") == [(0,)]

@@ -115,8 +115,8 @@ async def test_a_look_for_lost_jobs_that_breaks_off_forgets_none(
             raise psycopg.OperationalError
         return await known_facts(*args)
 
-    known_facts = store.facts
-    monkeypatch.setattr(store, "facts", facts)
+    known_facts = store.look_up
+    monkeypatch.setattr(store, "look_up", facts)
     with pytest.raises(Unavailable):
         await worker.stream.find_lost()
     assert {lost.job_id for lost in await worker.stream.find_lost()} == jobs

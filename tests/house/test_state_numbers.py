@@ -19,6 +19,8 @@ ASKED = re.compile(r"\b(?:old_)?(state|status|kind)\b (?:=|<>) (\d+)( /\* \w+ \*
 LISTED = re.compile(r"\b(state|status|kind) IN \(([^()$]*)\)")
 CASE = re.compile(r"\b(state|status|kind) = CASE\b(.*?)\bEND\b", re.DOTALL)
 CASE_OF = re.compile(r"\bCASE (?:\w+\.)?(?:old_)?(state|status|kind)\b(.*?)\bTHEN\b", re.DOTALL)
+GIVEN = re.compile(r"\b(\d+(?: /\* \w+ \*/)?) AS (state|status|kind)\b")
+CASE_AS = re.compile(r"\bCASE\b((?:(?!\bEND\b).)*)\bEND AS (state|status|kind)\b", re.DOTALL)
 BARE = re.compile(r"(?<![\w$.])(?<!WHEN )\d+( /\* \w+ \*/)?")
 INSERT = re.compile(
     r"\bINSERT INTO (?:token|history|instance|abnormal_end)\b[^(]*\(([^()]*)\)\s*(SELECT\b.*)", re.DOTALL
@@ -60,6 +62,12 @@ def numbers(sql: str) -> Iterator[tuple[str, str]]:
     """Each number that is a state, a status or a kind, with the column that says which; its comment is with it."""
     for found in ASKED.finditer(sql):
         yield found[1], found[2] + (found[3] or "")
+    for found in GIVEN.finditer(sql):
+        yield found[2], found[1]
+    for found in CASE_AS.finditer(sql):
+        yield from (
+            (found[2], number[1]) for number in re.finditer(r"\b(?:THEN|ELSE) (\d+(?: /\* \w+ \*/)?)", found[1])
+        )
     for found in LISTED.finditer(sql):
         yield from ((found[1], item.strip()) for item in found[2].split(","))
     for found in (*CASE.finditer(sql), *CASE_OF.finditer(sql)):
@@ -100,8 +108,24 @@ def test_the_check_sees_all_ways_sql_writes_a_state() -> None:
     SELECT t.state = 1, old_state <> 5 /* LOCKED */, x.kind IN (1, 2 /* FAILED */);
     UPDATE token SET state = CASE WHEN a THEN 2 ELSE 0 /* READY */ END, x = CASE l.old_state WHEN 5 THEN 1 END;
     INSERT INTO history (a, kind, b) SELECT nextval('s'), CASE y WHEN z THEN 13 ELSE 11 END, 1 FROM t
-    UNION ALL SELECT 1, 12, f(2, 3) FROM u
+    UNION ALL SELECT 1, 12, f(2, 3) FROM u;
+    UPDATE token SET a = 1 RETURNING 7 AS kind, 8 /* CALLED */ AS state, CASE b WHEN c THEN 9 ELSE 10 END AS kind
     """
     assert sorted(number for _, number in numbers(sql)) == sorted(
-        ["1", "5 /* LOCKED */", "1", "2 /* FAILED */", "2", "0 /* READY */", "5", "13", "11", "12"]
+        [
+            "1",
+            "5 /* LOCKED */",
+            "1",
+            "2 /* FAILED */",
+            "2",
+            "0 /* READY */",
+            "5",
+            "13",
+            "11",
+            "12",
+            "7",
+            "8 /* CALLED */",
+            "9",
+            "10",
+        ]
     )

@@ -1,4 +1,4 @@
-"""Everything that is written has a user: functions, classes, constants, metrics and settings.
+"""Everything that is written has a user: functions, classes, constants, statements, metrics and settings.
 
 By name, over all modules: a name that nothing says but where it is defined. What programs of users call may have its
 only user in a test, an example or a page.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.metrics import Metrics
 from penstock.settings import SETTINGS
+from penstock.store.statements import SQL
 from tests.house.sources import PACKAGE, TOP, all_python, modules, tree
 
 FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
@@ -98,6 +99,16 @@ def test_every_exception_from_that_is_still_one() -> None:
     names = {name for path in modules() for name in defined(path)}
     known = CALLED_FROM_OUTSIDE | ONLY_FOR_TESTS
     assert [name for name in known if name not in names or name in said_in_the_package()] == []
+
+
+def test_every_statement_is_sent_somewhere() -> None:
+    assert [name for name in SQL if name not in said_in_the_package()] == []
+
+
+def test_steps_of_statements_have_several_users() -> None:
+    text = "".join(path.read_text() for path in (PACKAGE / "store" / "queries").glob("*.sql"))
+    used = Counter(re.findall(r"^-- steps of: (\w+)$", text, re.MULTILINE))
+    assert [name for name in re.findall(r"^-- steps: (\w+)$", text, re.MULTILINE) if used[name] < 2] == []
 
 
 def test_every_metric_is_set_somewhere() -> None:

@@ -167,28 +167,7 @@ async def test_plain_http_2_with_prior_knowledge_is_served() -> None:
         assert (reply.http_version, reply.json()["body"]) == ("HTTP/2", "body")
 
 
-async def test_an_http_2_drain_answers_what_runs(tls: Tls, trust: ssl.SSLContext) -> None:
-    app = Parked()
-    async with (
-        running(HypercornServer(tls=tls), app) as http,
-        httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
-        trio.open_nursery() as nursery,
-    ):
-        replies = []
-
-        async def ask() -> None:
-            replies.append(await client.post("/poll"))
-
-        nursery.start_soon(ask)
-        await app.entered.wait()
-        http.server.drain()
-        await http.refuses_new_connections()
-        app.released.set()
-        await http.ended.wait()
-        assert replies[0].text == "released"
-
-
-async def test_an_http2_request_during_the_drain_is_refused(tls: Tls, trust: ssl.SSLContext) -> None:
+async def test_an_http2_drain_answers_what_runs_and_refuses_more(tls: Tls, trust: ssl.SSLContext) -> None:
     app = Parked()
     async with (
         running(HypercornServer(tls=tls), app) as http,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 JOIN_TIMEOUT_S = 30.0
 
@@ -36,3 +36,24 @@ class Background:
         self._thread.join(JOIN_TIMEOUT_S)
         assert not self._thread.is_alive(), f"no answer within {JOIN_TIMEOUT_S} s"
         return self._answer
+
+
+class Threads:
+    """Threads that run for the block, until ``stop``."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def add(self, function: Callable[..., Any], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=function, args=args))
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join(60)

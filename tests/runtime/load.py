@@ -5,36 +5,28 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
+
+from tests.runtime.background import Threads
 
 Ports = Callable[[], list[int]]
 
 
-class Load:
+class Load(Threads):
     """``workers`` threads poll and complete jobs of type ``work``, one starts ``target`` instances."""
 
     def __init__(self, ports: Ports, *, workers: int, target: int, lease_s: int = 5) -> None:
+        super().__init__()
         self._ports = ports
         self._target = target
         self._lease_s = lease_s
         self.started: set[str] = set()
         self.completed: set[str] = set()
-        self.stop = threading.Event()
         self._turn = itertools.count()
-        self._threads = [threading.Thread(target=self._start_instances)]
-        self._threads += [threading.Thread(target=self._work, args=(f"worker-{number}",)) for number in range(workers)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        self.add(self._start_instances)
+        for number in range(workers):
+            self.add(self._work, f"worker-{number}")
 
     def _call(self, path: str, body: dict[str, Any]) -> tuple[int, Any] | None:
         ports = self._ports()

@@ -19,6 +19,7 @@ import pytest
 
 from penstock.testing.definitions import linear
 from tests.rpc.conftest import Google, certificate, google
+from tests.runtime.background import Threads
 from tests.runtime.conftest import StartEngine
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
@@ -80,27 +81,18 @@ def test_a_taken_grpc_port_is_named_and_nothing_is_left(start_engine: StartEngin
         assert any(f"gRPC can't listen on 127.0.0.1:{port}" in str(line.get("error")) for line in engine.lines)
 
 
-class Callers:
+class Callers(Threads):
     """Threads that start, poll and complete over gRPC until told to stop; every status that is not OK is kept."""
 
     def __init__(self, google: Google, port: int, count: int) -> None:
+        super().__init__()
         self._google = google
         self._port = port
-        self.stop = threading.Event()
         self.outcomes: list[tuple[grpc.StatusCode, str]] = []
         self.completed = 0
         self.accepted: list[str] = []
-        self._threads = [threading.Thread(target=self._run, args=(f"w{number}",)) for number in range(count)]
-
-    def __enter__(self) -> Callers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        for number in range(count):
+            self.add(self._run, f"w{number}")
 
     def _run(self, worker: str) -> None:
         m = self._google.workflow

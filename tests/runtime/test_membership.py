@@ -88,24 +88,29 @@ async def test_of_two_modes_at_once_not_both_come_up(database_dsn: str) -> None:
     await database.close(1)
 
 
+async def start_for_parked(a: LocalEngine, b: LocalEngine) -> str:
+    """Start an instance at one engine, whose job a worker at the other waits for and completes."""
+    async with trio.open_nursery() as nursery:
+
+        async def work() -> None:
+            await b.complete(await b.one("work", wait=30))
+
+        nursery.start_soon(work)
+
+        async def parked() -> bool:
+            return len(b.engine.polls.waiters) == 1
+
+        await wait_until(parked)
+        return (await a.start("linear")).id
+
+
 async def test_a_job_queued_here_reaches_a_worker_parked_elsewhere(start_local: StartLocal) -> None:
     """By the wake-up alone: the probe that comes by itself would come too late."""
     a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
     await see_each_other(a, b)
     await a.upload(linear(1))
     for _ in range(15):
-        async with trio.open_nursery() as nursery:
-
-            async def work() -> None:
-                await b.complete(await b.one("work", wait=30))
-
-            nursery.start_soon(work)
-
-            async def parked() -> bool:
-                return len(b.engine.polls.waiters) == 1
-
-            await wait_until(parked)
-            await a.start("linear")
+        await start_for_parked(a, b)
 
 
 async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
@@ -315,18 +320,7 @@ async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal
     await a.upload(linear(1))
     with psycopg.connect(a.dsn, autocommit=True) as connection:
         connection.execute("SELECT pg_notify('penstock', %s)", (payload,))
-    async with trio.open_nursery() as nursery:
-
-        async def work() -> None:
-            await b.complete(await b.one("work", wait=30))
-
-        nursery.start_soon(work)
-
-        async def parked() -> bool:
-            return len(b.engine.polls.waiters) == 1
-
-        await wait_until(parked)
-        instance = (await a.start("linear")).id  # the next wake-up is heard
+    instance = await start_for_parked(a, b)  # the next wake-up is heard
     assert await a.status(instance) == "COMPLETED"
 
 

@@ -213,9 +213,10 @@ def test_a_hanging_exchange_is_repeated_within_the_calls_time(still: StillTime, 
     still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_harmless_connection_failure(still: StillTime) -> None:
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_port_without_an_engine_is_a_harmless_connection_failure(still: StillTime, scheme: str) -> None:
     async def main() -> None:
-        async with Client("http://127.0.0.1:1", timeout_s=0.2) as client:
+        async with Client(f"{scheme}://127.0.0.1:1", timeout_s=0.2) as client:
             assert not await client.is_ready()
             with pytest.raises(ConnectionFailed) as caught:
                 await client.get_instance("1f")

@@ -445,17 +445,6 @@ def test_every_condition_has_its_exception(
     still.run(main)
 
 
-def test_a_port_without_an_engine_is_a_harmless_connection_failure(still: StillTime) -> None:
-    async def main() -> None:
-        async with Client("grpc://127.0.0.1:1", timeout_s=0.2) as client:
-            assert not await client.is_ready()
-            with pytest.raises(ConnectionFailed) as caught:
-                await client.get_instance("1f")
-        assert not caught.value.maybe_applied
-
-    still.run(main)
-
-
 def test_tls_with_its_own_authority(run: Run) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")

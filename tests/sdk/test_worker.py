@@ -61,15 +61,21 @@ class Gate:
         self._changed = anyio.Event()
 
 
+def gated(**settings: Any) -> tuple[ScriptedTransport, Gate, Worker]:
+    """A worker on `t` whose handlers wait."""
+    transport, gate = ScriptedTransport(), Gate()
+    worker = Worker(transport, **settings)
+    worker.handler("t")(gate.handle)
+    return transport, gate, worker
+
+
 def ids(items: Sequence[Any]) -> list[str]:
     return sorted(item.job_id for item in items)
 
 
 def test_it_asks_for_no_more_jobs_than_it_can_run(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, concurrency=3)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(concurrency=3)
         async with worker:
             transport.hand_out(*(job(str(number)) for number in range(7)))
             await gate.wait_running(3)
@@ -168,9 +174,7 @@ def test_synchronous_handlers_run_beside_each_other_in_bounded_threads(run: Run)
 
 def test_results_that_come_together_are_delivered_together(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, concurrency=50)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(concurrency=50)
         async with worker:
             transport.hand_out(*(job(str(number)) for number in range(50)))
             await gate.wait_running(50)
@@ -482,9 +486,7 @@ def test_an_engine_dispatching_otherwise_ends_the_worker_with_its_reason(run: Ru
 
 def test_stopping_lets_running_handlers_finish_and_takes_nothing_new(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated()
         async with anyio.create_task_group() as tasks:
             await tasks.start(run_worker, worker)
             transport.hand_out(job("1"))
@@ -531,9 +533,7 @@ def test_waiting_jobs_are_released_as_soon_as_it_stops(run: Run) -> None:
 
 def test_what_outlasts_the_grace_is_cancelled_and_released(run_at_once: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, drain_grace_s=0.1)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(drain_grace_s=0.1)
         async with worker:
             transport.hand_out(job("1"), job("2"))
             await gate.wait_running(2)
@@ -547,9 +547,7 @@ def test_what_outlasts_the_grace_is_cancelled_and_released(run_at_once: Run) -> 
 
 def test_a_second_stop_ends_the_grace(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, drain_grace_s=600)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(drain_grace_s=600)
         async with worker:
             transport.hand_out(job("1"))
             await gate.wait_running(1)
@@ -562,9 +560,7 @@ def test_a_second_stop_ends_the_grace(run: Run) -> None:
 
 def test_a_foreign_error_leaves_unchanged_and_releases_the_jobs(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, drain_grace_s=600)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(drain_grace_s=600)
         with pytest.raises(LookupError, match="beside"):
             async with worker:
                 transport.hand_out(job("1"))
@@ -577,9 +573,7 @@ def test_a_foreign_error_leaves_unchanged_and_releases_the_jobs(run: Run) -> Non
 
 def test_a_cancelled_block_gives_its_jobs_back(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport, drain_grace_s=600)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated(drain_grace_s=600)
         with anyio.CancelScope() as scope:
             async with worker:
                 transport.hand_out(job("1"))
@@ -594,9 +588,7 @@ def test_a_cancelled_block_gives_its_jobs_back(run: Run) -> None:
 
 def test_cancelling_the_worker_gives_its_jobs_back(run: Run) -> None:
     async def main() -> None:
-        transport, gate = ScriptedTransport(), Gate()
-        worker = Worker(transport)
-        worker.handler("t")(gate.handle)
+        transport, gate, worker = gated()
         async with anyio.create_task_group() as tasks:
             await tasks.start(run_worker, worker)
             transport.hand_out(job("1"), job("2"))

@@ -3,13 +3,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Generator
 from pathlib import Path
 
 import psycopg
@@ -21,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.store import cluster
 from penstock.store.connection import TrioConnection
 from penstock.store.embedded import DataDirectoryInUse, EmbeddedPostgresError, default_data_dir, embedded
-from tests.postgres import FAST_SETTINGS, MEMORY, REPOSITORY
+from tests.postgres import FAST_SETTINGS, REPOSITORY
 from tests.store.servers import (
     alive,
     copy,
@@ -36,38 +34,6 @@ from tests.store.servers import (
     server_user,
 )
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def directory() -> Generator[Path]:
-    """Where the server's account can get to; pytest's own directories are closed to it if we are root."""
-    path = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture(scope="module")
-def made_directory() -> Generator[Path]:
-    """A data directory with a cluster, to copy: initdb takes half a second."""
-    path = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-    path.chmod(0o755)
-
-    async def make() -> None:
-        async with embedded(path / "data", settings=FAST_SETTINGS):
-            pass
-
-    trio.run(make)
-    yield path / "data"
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def data_dir(directory: Path, made_directory: Path) -> Path:
-    """A data directory of one's own whose cluster exists."""
-    copy(made_directory, directory / "data")
-    return directory / "data"
-
 
 # ------------------------------------------------------------------------------------------------------ start and stop
 

@@ -6,13 +6,11 @@ import fcntl
 import logging
 import os
 import pwd
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,41 +18,13 @@ import trio
 
 from penstock.store import cluster
 from penstock.store.embedded import EmbeddedPostgresError, embedded
-from tests.postgres import FAST_SETTINGS, MEMORY
-from tests.store.servers import alive, copy, engine, fetch, mode, postmaster_pid, running_servers
+from tests.postgres import FAST_SETTINGS
+from tests.store.servers import alive, engine, fetch, mode, postmaster_pid, running_servers
 
 pytestmark = pytest.mark.root
 
 SECRET = "s3cret-of-the-engine"
 START_TIMEOUT_S = 20
-
-
-@pytest.fixture(scope="module")
-def made() -> Generator[Path]:
-    path = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-    path.chmod(0o755)
-
-    async def make() -> None:
-        async with embedded(path / "data", settings=FAST_SETTINGS):
-            pass
-
-    trio.run(make)
-    yield path / "data"
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def directory() -> Generator[Path]:
-    path = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def data_dir(directory: Path, made: Path) -> Path:
-    copy(made, directory / "data")
-    return directory / "data"
 
 
 @pytest.fixture

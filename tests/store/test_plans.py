@@ -247,15 +247,15 @@ CASES = {
             c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
         ), 100, 100 * 25, 100,
     ),
-    "give_back": Case(
-        lambda c, leased: jobs.give_back(c, [Lease(job.token, job.seq, job.attempt, "w") for job in leased]),
+    "release": Case(
+        lambda c, leased: jobs.release(c, [Lease(job.token, job.seq, job.attempt, "w") for job in leased]),
         100, 100 * 25, 100,
     ),
     "expire": Case(
         lambda c, leased: jobs.expire(c, [(job.token, job.seq, job.attempt) for job in leased], 10),
         100, 100 * 30, 100, lease_s=-1,
     ),
-    "facts": Case(lambda c, leased: jobs.facts(c, facts_keys(leased), ["w"] * 100), 100, 100 * 20, 50),
+    "look_up": Case(lambda c, leased: jobs.look_up(c, facts_keys(leased), ["w"] * 100), 100, 100 * 20, 50),
     "probe_ready": Case(lambda c, _: jobs.probe_ready(c, [1, 2, 3], 500), 2, 1500),
     "view": Case(lambda c, _: instances.view(c, range(BASE, BASE + 4 * 50, 2)), 100, 100 * 40),
     "history": Case(history, 1, 30),

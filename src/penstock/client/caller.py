@@ -7,6 +7,7 @@ each operation (`operation.py`); nothing else decides about it.
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
@@ -18,8 +19,10 @@ from penstock.client.errors import Unavailable
 from penstock.client.operation import CheckReady, Operation, Repeat, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
+from penstock.wire.page import Page
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
 # An engine holds a call for up to 10 s while its database is away (`outage_wait_seconds`): one exchange gets longer.
@@ -96,6 +99,18 @@ class Caller:
             Unavailable: it was not within ``timeout_s`` seconds; says what the last look found.
         """
         await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)
+
+
+async def every_item(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    """The items of a whole list, read as they are asked for; ``read`` gives the page after a cursor."""
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        for item in page.items:
+            yield item
+        cursor = page.next
+        if cursor is None:
+            return
 
 
 def check_url(engine: str) -> None:

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.caller import Caller
+from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
 from penstock.client.model import StartResult
@@ -166,7 +166,7 @@ class InstanceCalls(Caller):
             ListInstances(definition_id=definition_id, status=status, business_key=business_key, window=window)
         )
 
-    async def iterate_instances(
+    def iterate_instances(
         self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
     ) -> AsyncIterator[Instance]:
         """All instances that match, newest first, read as you go.
@@ -174,20 +174,15 @@ class InstanceCalls(Caller):
         You may change what is yielded (cancel it, retry it): each instance that matches when it is read is yielded
         once, none is skipped. Those that start meanwhile are not.
         """
-        cursor: str | None = None
-        while True:
-            page = await self.list_instances(
+        return every_item(
+            lambda cursor: self.list_instances(
                 definition_id=definition_id,
                 status=status,
                 business_key=business_key,
                 cursor=cursor,
                 limit=LIST_PART_ITEMS,
             )
-            for instance in page.items:
-                yield instance
-            cursor = page.next
-            if cursor is None:
-                return
+        )
 
     async def get_history(self, instance_id: str) -> list[StepExecution]:
         """All step executions of an instance in the order of entry.
@@ -205,20 +200,13 @@ class InstanceCalls(Caller):
         """
         return (await self.call(GetAudit(id=instance_id, limit=limit))).items
 
-    async def iterate_audit(self, instance_id: str) -> AsyncIterator[AuditRecord]:
+    def iterate_audit(self, instance_id: str) -> AsyncIterator[AuditRecord]:
         """The whole audit trail of an instance, oldest first, read as you go.
 
         Raises:
             NotFound: no such instance.
         """
-        cursor: str | None = None
-        while True:
-            page = await self.call(GetAudit(id=instance_id, cursor=cursor))
-            for record in page.items:
-                yield record
-            cursor = page.next
-            if cursor is None:
-                return
+        return every_item(lambda cursor: self.call(GetAudit(id=instance_id, cursor=cursor)))
 
     async def list_signals(self, instance_id: str) -> list[KeptSignal]:
         """The signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.client.caller import Caller
+from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.operation import (
     CompleteJob,
@@ -59,16 +59,9 @@ class JobCalls(Caller):
         window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListFailedJobs(job_type=job_type, window=window))
 
-    async def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
+    def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
         """All jobs that failed for good, newest first, read as you go; you may retry their instances meanwhile."""
-        cursor: str | None = None
-        while True:
-            page = await self.list_failed_jobs(job_type=job_type, cursor=cursor, limit=LIST_PART_ITEMS)
-            for job in page.items:
-                yield job
-            cursor = page.next
-            if cursor is None:
-                return
+        return every_item(lambda cursor: self.list_failed_jobs(job_type=job_type, cursor=cursor, limit=LIST_PART_ITEMS))
 
     async def complete_job(
         self, job_id: str, worker_id: str, variables: object = None, *, attempt: int | None = None

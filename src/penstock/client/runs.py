@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from penstock.client.caller import Caller
+from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import to_json
 from penstock.client.operation import GetJournal, GetTree, SendMessage
 from penstock.wire.model import JournalRecord, RunTree
@@ -53,16 +53,9 @@ class RunCalls(Caller):
         """
         return await self.call(GetJournal(instance_id=instance_id, cursor=cursor, limit=limit))
 
-    async def iterate_journal(self, instance_id: str) -> AsyncIterator[JournalRecord]:
+    def iterate_journal(self, instance_id: str) -> AsyncIterator[JournalRecord]:
         """A run's whole journal, oldest first, read as you go. Raises as ``get_journal``."""
-        cursor: str | None = None
-        while True:
-            page = await self.get_journal(instance_id, cursor=cursor)
-            for record in page.items:
-                yield record
-            cursor = page.next
-            if cursor is None:
-                return
+        return every_item(lambda cursor: self.get_journal(instance_id, cursor=cursor))
 
     async def get_tree(self, instance_id: str) -> RunTree:
         """A run's branches: what they did, what they wait for, and since when. Raises as ``get_journal``."""

@@ -71,35 +71,37 @@ _ELSEWHERE: Final = (HistoryKind.INTERRUPTED, HistoryKind.CAUGHT)
 """The instance went on elsewhere."""
 
 
-def judge(call: FenceRequest, facts: ExecutionState) -> Verdict:
+def judge(call: FenceRequest, execution: ExecutionState) -> Verdict:
     """The first rule that fits decides."""
-    if facts.instance is None or (facts.closed is None and facts.state not in JOB_STATES and not _is_parked_job(facts)):
+    if execution.instance is None or (
+        execution.closed is None and execution.state not in JOB_STATES and not _is_parked_job(execution)
+    ):
         return Verdict.NOT_FOUND
-    if facts.closed in CLOSING_KINDS or facts.instance is not InstanceStatus.ACTIVE:
-        return _judge_closed(call, facts)
-    if call.attempt is not None and call.attempt != facts.attempt:  # 3
+    if execution.closed in CLOSING_KINDS or execution.instance is not InstanceStatus.ACTIVE:
+        return _judge_closed(call, execution)
+    if call.attempt is not None and call.attempt != execution.attempt:  # 3
         return Verdict.LEASE_LOST
-    if facts.state in (TokenState.LOCKED, TokenState.READY) and facts.holder == call.worker:  # 4
+    if execution.state in (TokenState.LOCKED, TokenState.READY) and execution.holder == call.worker:  # 4
         return Verdict.APPLY
-    if facts.state is TokenState.DISPATCHED:  # 5
+    if execution.state is TokenState.DISPATCHED:  # 5
         return Verdict.APPLY
-    if _is_repeated(call, facts) or (call.kind is CallKind.PARK and _is_parked_job(facts)):  # 6
+    if _is_repeated(call, execution) or (call.kind is CallKind.PARK and _is_parked_job(execution)):  # 6
         return Verdict.ALREADY
     if call.kind is CallKind.FAIL and call.attempt is None:  # 7
         return Verdict.IGNORED
     return Verdict.LEASE_LOST
 
 
-def _judge_closed(call: FenceRequest, facts: ExecutionState) -> Verdict:
+def _judge_closed(call: FenceRequest, execution: ExecutionState) -> Verdict:
     """Of a step execution that is over."""
     heartbeat = call.kind in (CallKind.HEARTBEAT, CallKind.PARK)
-    if facts.closed is HistoryKind.COMPLETED:  # 1
-        if heartbeat or (call.attempt is not None and call.attempt != facts.closed_attempt):
+    if execution.closed is HistoryKind.COMPLETED:  # 1
+        if heartbeat or (call.attempt is not None and call.attempt != execution.closed_attempt):
             return Verdict.LEASE_LOST
         return Verdict.ALREADY
-    if facts.closed is HistoryKind.CAUGHT and _is_repeated(call, facts):  # 6
+    if execution.closed is HistoryKind.CAUGHT and _is_repeated(call, execution):  # 6
         return Verdict.ALREADY
-    if facts.instance is not InstanceStatus.ACTIVE or facts.closed in _ELSEWHERE:  # 2
+    if execution.instance is not InstanceStatus.ACTIVE or execution.closed in _ELSEWHERE:  # 2
         if heartbeat or call.explicit or call.attempt is not None:
             return Verdict.CANCELLED
         return Verdict.ALREADY
@@ -107,13 +109,15 @@ def _judge_closed(call: FenceRequest, facts: ExecutionState) -> Verdict:
     return Verdict.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else Verdict.LEASE_LOST
 
 
-def _is_repeated(call: FenceRequest, facts: ExecutionState) -> bool:
+def _is_repeated(call: FenceRequest, execution: ExecutionState) -> bool:
     """Whether it is a `fail` that was applied."""
     return (
-        call.kind is CallKind.FAIL and facts.failed_attempt is not None and call.attempt in (None, facts.failed_attempt)
+        call.kind is CallKind.FAIL
+        and execution.failed_attempt is not None
+        and call.attempt in (None, execution.failed_attempt)
     )
 
 
-def _is_parked_job(facts: ExecutionState) -> bool:
+def _is_parked_job(execution: ExecutionState) -> bool:
     """Whether it is a job whose worker waits; a user task or a wait never had an attempt."""
-    return facts.state is TokenState.PARKED and facts.attempt > 0
+    return execution.state is TokenState.PARKED and execution.attempt > 0

@@ -125,19 +125,12 @@ async def open_engine(
             ) as found:
                 yield found
         else:
-            async with run_embedded(settings.data_path, shared=True) as server:
-                watching = trio.CancelScope()
-
-                async def watch() -> None:
-                    with watching:
-                        await server.watch()
-
-                nursery.start_soon(watch)
-                try:
-                    async with _node(settings, server.dsn, rest_port, migrate=True, works=works) as found:
-                        yield found
-                finally:
-                    watching.cancel()
+            async with (
+                run_embedded(settings.data_path, shared=True) as server,
+                server.watched(nursery),
+                _node(settings, server.dsn, rest_port, migrate=True, works=works) as found,
+            ):
+                yield found
         nursery.cancel_scope.cancel()
 
 

@@ -149,7 +149,7 @@ class Advancer:
         self._settings = settings
         self._definitions = definitions
         self._ids = ids
-        self.chance: Callable[[], float] = random.random
+        self.jitter_source: Callable[[], float] = random.random
         """A number in [0, 1) for the jitter of back-offs; tests make it a constant."""
         self._since_turn = 0
 
@@ -279,7 +279,7 @@ class Advancer:
                 now=case.now,
                 new_id=supply.new_id,
                 positions=supply.positions,
-                jitter=self.chance(),
+                jitter=self.jitter_source(),
                 next_known=next_known,
                 may_chain=may_chain,
                 max_automatic_steps=self._settings.max_automatic_steps,

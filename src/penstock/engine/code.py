@@ -167,10 +167,10 @@ class Code:
         try:
             runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
-            self._polls.releases.give_back(jobs)
+            self._polls.releases.release_jobs(jobs)
             raise Unavailable(f"the database is away: {first_line(error)}") from error
         except BaseException:
-            self._polls.releases.give_back(jobs)
+            self._polls.releases.release_jobs(jobs)
             raise
         return [_taken(job, runs) for job in jobs]
 

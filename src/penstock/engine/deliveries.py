@@ -95,32 +95,32 @@ class Deliveries:
         self._sizes = sizes
         self._releases = releases
 
-    def deliver(self, over: Delivery, variables: bytes, checkpoint: str | None = None) -> None:
+    def deliver(self, delivery: Delivery, variables: bytes, checkpoint: str | None = None) -> None:
         """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
-        waited_s = (over.claimed_at - over.entered_at).total_seconds()
+        waited_s = (delivery.claimed_at - delivery.entered_at).total_seconds()
         self._metrics.job_pickup_seconds.observe(waited_s)
-        if over.attempt == 1:
+        if delivery.attempt == 1:
             self._metrics.first_lock_seconds.observe(waited_s)
-        job = over.job(variables, checkpoint)
+        job = delivery.job(variables, checkpoint)
         self._sizes.note(job.job_type, len(variables))
-        if over.loaded.definition.single_token:
-            self._cache.put(over.token, over.seq, variables)
-        left_s = (over.lease_until - over.claimed_at).total_seconds()
+        if delivery.loaded.definition.single_token:
+            self._cache.put(delivery.token, delivery.seq, variables)
+        left_s = (delivery.lease_until - delivery.claimed_at).total_seconds()
         self._leases.grant(
             GrantedLease(
-                over.instance,
-                over.token,
-                over.seq,
-                over.attempt,
-                over.step,
-                over.loaded,
-                over.waiter.worker,
+                delivery.instance,
+                delivery.token,
+                delivery.seq,
+                delivery.attempt,
+                delivery.step,
+                delivery.loaded,
+                delivery.waiter.worker,
                 trio.current_time() + left_s,
-                business_key=over.business_key,
+                business_key=delivery.business_key,
             )
         )
-        if not self._waiters.deliver(over.waiter, job):
-            self._releases.give_back([job])
+        if not self._waiters.deliver(delivery.waiter, job):
+            self._releases.release_jobs([job])
 
     async def deliver_all(
         self,
@@ -130,48 +130,48 @@ class Deliveries:
         checkpoints: dict[tuple[int, int], str] | None = None,
     ) -> None:
         """Deliver committed jobs; variables not in ``known`` (by token) and ``checkpoints`` (None) are read."""
-        missing = sorted({over.instance for over in deliveries if over.token not in known})
-        retried = [over.token for over in deliveries if over.attempt > 1] if checkpoints is None else []
+        missing = sorted({delivery.instance for delivery in deliveries if delivery.token not in known})
+        retried = [delivery.token for delivery in deliveries if delivery.attempt > 1] if checkpoints is None else []
         try:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
         except BaseException:  # committed, but nobody can be given them: back to the queue
-            for over in deliveries:
-                self._return(over)
+            for delivery in deliveries:
+                self._return(delivery)
             raise
         copied_bytes = 0
-        for over in deliveries:
+        for delivery in deliveries:
             if copied_bytes > COPIED_AT_ONCE_BYTES:
                 copied_bytes = 0
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            variables = known.get(over.token)
-            if variables is None and (text := read.get(over.instance)) is not None:
+            variables = known.get(delivery.token)
+            if variables is None and (text := read.get(delivery.instance)) is not None:
                 variables = text.encode()
                 copied_bytes += len(variables)
-            size_bytes = left_out.get(over.instance, 0) if variables is None else len(variables)
+            size_bytes = left_out.get(delivery.instance, 0) if variables is None else len(variables)
             if variables is None and not left_out:
-                self._return_later(over)
+                self._return_later(delivery)
             elif variables is None or (
                 size_bytes > INLINE_VARIABLES_MAX_BYTES and not self._memory.fits(COPIES * size_bytes)
             ):  # no room for them: back to the queue, and the next claim knows better
-                self._sizes.note(over.loaded.definition.steps[over.step].job_type or "", size_bytes)
-                self._return(over)
+                self._sizes.note(delivery.loaded.definition.steps[delivery.step].job_type or "", size_bytes)
+                self._return(delivery)
             else:
-                self.deliver(over, variables, checkpoints.get((over.token, over.seq)))
+                self.deliver(delivery, variables, checkpoints.get((delivery.token, delivery.seq)))
 
-    def _return(self, over: Delivery) -> None:
+    def _return(self, delivery: Delivery) -> None:
         """The job goes back to the queue, and its slot with it."""
-        self._waiters.give_up(over.waiter)
-        self._releases.release_nowait(*_lease_of(over))
+        self._waiters.give_up(delivery.waiter)
+        self._releases.release_nowait(*_lease_of(delivery))
 
-    def _return_later(self, over: Delivery) -> None:
+    def _return_later(self, delivery: Delivery) -> None:
         """The job can't be read here. Others may have the key, so it goes back, though not at once."""
-        self._waiters.give_up(over.waiter)
-        left_s = (over.lease_until - over.claimed_at).total_seconds()
-        self._releases.release_unreadable(*_lease_of(over), left_s)
+        self._waiters.give_up(delivery.waiter)
+        left_s = (delivery.lease_until - delivery.claimed_at).total_seconds()
+        self._releases.release_unreadable(*_lease_of(delivery), left_s)
 
 
-def _lease_of(over: Delivery) -> tuple[store.JobKey, store.Lease]:
-    lease = store.Lease(over.token, over.seq, over.attempt, over.waiter.worker)
-    return store.JobKey(over.instance, over.token, over.seq), lease
+def _lease_of(delivery: Delivery) -> tuple[store.JobKey, store.Lease]:
+    lease = store.Lease(delivery.token, delivery.seq, delivery.attempt, delivery.waiter.worker)
+    return store.JobKey(delivery.instance, delivery.token, delivery.seq), lease

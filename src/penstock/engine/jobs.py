@@ -8,13 +8,13 @@ from typing import TypeVar, assert_never
 import trio
 
 from penstock.access.identity import check_job_types, job_type_limit
-from penstock.core.event import JobFailed, JobParked
+from penstock.core.event import JobCompleted, JobFailed, JobParked
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
 from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
-from penstock.engine.lanes.commands import CompleteCommand, FailCommand, ParkCommand
+from penstock.engine.lanes.commands import ReportCommand
 from penstock.engine.lanes.fast_path import FastCompletion, FastPath
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.heartbeats import HeartbeatCall, Heartbeats
@@ -211,7 +211,8 @@ class Jobs:
             try:
                 verdict = await item.wait_answer()
                 if verdict is Verdict.APPLY:
-                    verdict = await self._full_path.submit(CompleteCommand(item.job, item.call, item.output))
+                    done = JobCompleted(item.job.token, item.call.worker, item.output)
+                    verdict = await self._full_path.submit(ReportCommand(item.job, item.call, done))
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
@@ -293,7 +294,8 @@ class Jobs:
             verdict = await self._fast_path.submit(item)
             if verdict is not Verdict.APPLY:
                 return verdict
-        answer = await self._full_path.submit(CompleteCommand(job, call, request.variables))
+        done = JobCompleted(job.token, call.worker, request.variables)
+        answer = await self._full_path.submit(ReportCommand(job, call, done))
         assert isinstance(answer, Verdict)
         return answer
 
@@ -320,7 +322,7 @@ class Jobs:
             request.variables,
         )
         try:
-            answer = await self._full_path.submit(FailCommand(job, call, failed))
+            answer = await self._full_path.submit(ReportCommand(job, call, failed))
         except NotFound:
             answer = Verdict.NOT_FOUND
         assert isinstance(answer, Verdict)
@@ -347,7 +349,7 @@ class Jobs:
             self._parks = True
         parked = JobParked(job.token, call.worker, request.until, request.signal or None)
         try:
-            answer = await self._full_path.submit(ParkCommand(job, call, parked))
+            answer = await self._full_path.submit(ReportCommand(job, call, parked))
         except NotFound:
             answer = Verdict.NOT_FOUND
         assert isinstance(answer, Verdict)

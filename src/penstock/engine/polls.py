@@ -106,7 +106,7 @@ class Polls:
                 self.activity.note_answered(waiter.worker)
         except BaseException:
             waiter.closed = True
-            self.releases.give_back(waiter.jobs)
+            self.releases.release_jobs(waiter.jobs)
             raise
         return waiter.jobs
 

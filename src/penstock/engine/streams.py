@@ -219,9 +219,9 @@ class JobStream:
             self._engine.jobs.looks.submit_nowait(item, within_s=0)
         found = [(job_id, attempt, (await item.wait_answer()).execution) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
-        for job_id, attempt, facts in found:
-            verdict = judge(FenceRequest(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), facts)
-            if verdict is Verdict.APPLY and facts.state is TokenState.LOCKED:
+        for job_id, attempt, execution in found:
+            verdict = judge(FenceRequest(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), execution)
+            if verdict is Verdict.APPLY and execution.state is TokenState.LOCKED:
                 continue  # extended through another engine
             if self._held.get(job_id) == attempt:
                 del self._held[job_id]
@@ -241,7 +241,7 @@ class JobStream:
             if slots.parked:
                 slots.parked = False
                 self._polls.waiters.unpark(slots)
-            self._polls.releases.give_back(slots.jobs)
+            self._polls.releases.release_jobs(slots.jobs)
             slots.max_jobs = 0
             slots.take(len(slots.jobs))
         self._filled.clear()

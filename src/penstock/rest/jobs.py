@@ -93,13 +93,13 @@ class JobRoutes:
         watched = wait_s > UNWATCHED_SECONDS and len(request.job_types) > MANY_TYPES
         jobs = [] if watched else await self._engine.jobs.poll(request)
         if jobs and wait_s and call.peer_gone_nowait():
-            await self._give_back(jobs)
+            await self._release(jobs)
             jobs = []  # a client that only closed its sending side still reads: without an answer it would get a 500
         elif not jobs and wait_s > UNWATCHED_SECONDS:
             longer = msgspec.structs.replace(request, wait_seconds=wait_s - (0 if watched else UNWATCHED_SECONDS))
             jobs, gone = await _while_connected(call.receive, lambda: self._engine.jobs.poll(longer))
             if gone and jobs:  # both in one step of the scheduler: nothing stays leased to who went away
-                await self._give_back(jobs)
+                await self._release(jobs)
                 jobs = []
         size_bytes = 0
         for job in jobs:
@@ -128,7 +128,7 @@ class JobRoutes:
             self._known_polls[body] = request, wait_s
         return request, wait_s
 
-    async def _give_back(self, jobs: Sequence[Job]) -> None:
+    async def _release(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""
         await need_task()
         releases = [JobRef(job_id=job.id, worker_id=job.worker_id or "", attempt=job.attempt) for job in jobs]

@@ -65,11 +65,11 @@ class JobCalls:
             size_bytes = sum(text_bytes(job.variables) for job in jobs)
             fitting = await run_sized(size_bytes, lambda: _count_fitting(jobs))
             if fitting < len(jobs):
-                self._engine.polls.releases.give_back(jobs[fitting:])
+                self._engine.polls.releases.release_jobs(jobs[fitting:])
                 jobs = jobs[:fitting]
             await call.send_message(m.PollJobsResponse(jobs))
         except BaseException:
-            self._engine.polls.releases.give_back(jobs)
+            self._engine.polls.releases.release_jobs(jobs)
             raise
 
     async def complete(self, request: Completion, _call: object) -> m.CompleteJobResponse:

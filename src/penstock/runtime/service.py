@@ -202,15 +202,5 @@ async def _database(settings: Settings, nursery: trio.Nursery) -> AsyncGenerator
     if settings.postgres_dsn is not None:
         yield settings.postgres_dsn.reveal()
         return
-    async with run_embedded(settings.data_path) as server:
-        watching = trio.CancelScope()
-
-        async def watch() -> None:
-            with watching:
-                await server.watch()
-
-        nursery.start_soon(watch)
-        try:
-            yield server.dsn
-        finally:
-            watching.cancel()
+    async with run_embedded(settings.data_path) as server, server.watched(nursery):
+        yield server.dsn

@@ -91,10 +91,21 @@ class EmbeddedServer:
         self.dsn, self.alone = dsn, alone
         self._wait = wait
 
-    async def watch(self) -> None:
+    async def watch(self, scope: trio.CancelScope | None = None) -> None:
         """Wait for its end; raises EmbeddedPostgresError then, as nobody asked for it. Cancel this before a stop."""
-        await self._wait()
-        raise EmbeddedPostgresError("the embedded PostgreSQL ended by itself")
+        with scope or trio.CancelScope():
+            await self._wait()
+            raise EmbeddedPostgresError("the embedded PostgreSQL ended by itself")
+
+    @asynccontextmanager
+    async def watched(self, nursery: trio.Nursery) -> AsyncGenerator[None]:
+        """While the block runs, its end is that of ``nursery``."""
+        watching = trio.CancelScope()
+        nursery.start_soon(self.watch, watching)
+        try:
+            yield
+        finally:
+            watching.cancel()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from penstock.core.effect import Effects
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
 from penstock.store import arrays, signals
 from penstock.store.connection import TrioConnection
-from penstock.store.jobs import ExecutionInfo, JobKey, known
+from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
 from penstock.store.statements import SQL, Statement
 from penstock.store.variables import UNFOLDED_MAX
 from penstock.store.vault import KeyMissing, Vault
@@ -84,13 +84,13 @@ async def lock_and_load(
             (SQL["read_instances"], (ids,)),
             (SQL["read_tokens"], (ids,)),
             (SQL["read_signals"], (ids, signals.READ_COUNT)),
-            (SQL["facts"], (*(arrays.ints(column) for column in job_columns), arrays.texts(workers))),
+            (SQL["look_up"], (*(arrays.ints(column) for column in job_columns), arrays.texts(workers))),
             (SQL["armed"], tuple(arrays.ints(column) for column in timer_columns)),
             (SQL["positions"], (positions,)),
             (SQL["transaction_id"], ()),
         ]
     )
-    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, fact_rows, timer_rows, position_rows, xid = (
+    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, info_rows, timer_rows, position_rows, xid = (
         cast(Any, results)
     )
     tokens: dict[int, list[Token]] = {}
@@ -124,7 +124,7 @@ async def lock_and_load(
         now,
         xid[0][0],
         locked,
-        [known(row) for row in fact_rows],
+        [execution_info(row) for row in info_rows],
         {(token, seq, index) for token, seq, index in timer_rows},
         deque(row[0] for row in position_rows),
     )

@@ -37,7 +37,7 @@ class FastStart(NamedTuple):
     variables: bytes
     business_key: str | None
     job_type: int
-    hand_off: str | None
+    direct_to: str | None
     lease_s: float | None
     started_by: str | None = None
 

@@ -31,7 +31,7 @@ class FastItem(NamedTuple):
     ends: bool
     next_step: int
     next_type: int | None
-    hand_off: str | None
+    direct_to: str | None
     lease_s: float | None
     output: bytes | None
 
@@ -284,7 +284,7 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
     return [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend"], params)]
 
 
-async def give_back(
+async def release(
     connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False
 ) -> dict[tuple[int, int], Released]:
     """Return leased jobs to the queue, or to the outbox; those that were, by (token, seq)."""
@@ -297,7 +297,7 @@ async def give_back(
         to_outbox,
         arrays.times(columns[4]),
     )
-    rows = cast(Any, await connection.fetch(SQL["give_back"], params))
+    rows = cast(Any, await connection.fetch(SQL["release"], params))
     return {(token, seq): Released(job_type, attempt) for token, seq, job_type, attempt in rows}
 
 
@@ -323,7 +323,7 @@ async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveL
     return [LiveLease(*cast(Any, row)) for row in rows]
 
 
-async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[ExecutionInfo]:
+async def look_up(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[ExecutionInfo]:
     """What is known of each execution, for `fencing.judge`; in order. Reads only, locks nothing."""
     params = (
         arrays.ints(key.instance for key in keys),
@@ -331,11 +331,11 @@ async def facts(connection: TrioConnection, keys: Sequence[JobKey], workers: Seq
         arrays.ints(key.seq for key in keys),
         arrays.texts(workers),
     )
-    return [known(row) for row in cast(Rows, await connection.fetch(SQL["facts"], params))]
+    return [execution_info(row) for row in cast(Rows, await connection.fetch(SQL["look_up"], params))]
 
 
-def known(row: Sequence[Any]) -> ExecutionInfo:
-    """One row of the statement ``facts``."""
+def execution_info(row: Sequence[Any]) -> ExecutionInfo:
+    """One row of the statement ``look_up``."""
     status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, business_key, failed = row
     return ExecutionInfo(
         ExecutionState(

@@ -1,8 +1,9 @@
 """Loads the named statements of ``queries/*.sql`` once, as bytes.
 
 A statement begins at a line ``-- name: NAME``; the comment lines after it are its promise. Names are unique over all
-files. A number of a state, status or kind has its name behind it, as ``0 /* READY */``. Must not format, glue or
-otherwise change SQL.
+files. What several statements do in the same words stands once below ``-- steps: NAME``, and in each of them as a line
+``-- steps of: NAME``. A number of a state, status or kind has its name behind it, as ``0 /* READY */``. Must not format
+or otherwise change SQL.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from types import MappingProxyType
 Statement = tuple[bytes, tuple[object, ...]]
 """A statement and its parameters."""
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_BEGIN = re.compile(r"^-- (name|steps): (\w+)$", re.MULTILINE)
+_STEPS_OF = re.compile(r"^-- steps of: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?| /\* \w+ \*/", re.MULTILINE)
 
 
 def _load() -> Mapping[str, bytes]:
-    found: dict[str, bytes] = {}
-    for file in sorted(resources.files("penstock.store").joinpath("queries").iterdir(), key=lambda file: file.name):
+    found: dict[str, dict[str, str]] = {"name": {}, "steps": {}}
+    for file in resources.files("penstock.store").joinpath("queries").iterdir():
         if not file.name.endswith(".sql"):
             continue
-        _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
-        for name, body in zip(parts[::2], parts[1::2], strict=True):
-            if name in found:
-                raise ValueError(f"{file.name}: statement {name} exists already")
-            found[name] = _COMMENT.sub("", body).strip().encode()
-    return MappingProxyType(found)
+        _, *parts = _BEGIN.split(file.read_text(encoding="utf-8"))
+        for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            if name in found[kind]:
+                raise ValueError(f"{file.name}: {name} exists already")
+            found[kind][name] = body.strip()
+    statements, steps = found.values()
+    whole = {name: _STEPS_OF.sub(lambda line: steps[line[1]], body) for name, body in statements.items()}
+    return MappingProxyType({name: _COMMENT.sub("", body).strip().encode() for name, body in whole.items()})
 
 
 SQL: Mapping[str, bytes] = _load()

@@ -209,7 +209,7 @@ class EngineThread:
                 self._stopping = trio.Event()
                 self.engine = Engine(database, self._settings, Metrics("testing"), 0)
                 # No jitter: a back-off takes its full time, the same in each run.
-                self.engine.transactions.advancer.chance = lambda: 0.0
+                self.engine.transactions.advancer.jitter_source = lambda: 0.0
                 for batcher in self.engine.batchers():
                     nursery.start_soon(batcher.run)
                 nursery.start_soon(self._probe)

@@ -36,40 +36,22 @@ from penstock.store.jobs import ExecutionInfo, JobKey
 from penstock.store.statements import Statement
 
 
-class CompleteCommand(Command):
-    """A completion that needs the whole instance. Answers a Verdict."""
+class ReportCommand(Command):
+    """What a worker reports of a job, which has to pass the fence. Answers a Verdict."""
 
-    __slots__ = ("call", "output")
+    __slots__ = ("call", "output", "reported")
 
-    def __init__(self, job: JobKey, call: FenceRequest, output: bytes | None) -> None:
+    def __init__(self, job: JobKey, call: FenceRequest, reported: JobCompleted | JobFailed | JobParked) -> None:
         super().__init__(job.instance, job=job, worker=call.worker)
         self.call = call
-        self.output = output
-
-    def event(
-        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
-    ) -> Event:
-        assert known is not None
-        assert self.job is not None
-        verdict = judge(self.call, known.execution)
-        if verdict is not Verdict.APPLY:
-            raise Settled(verdict)
-        return JobCompleted(self.job.token, self.call.worker, self.output)
-
-    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
-        return Verdict.DONE
-
-
-class FailCommand(Command):
-    """A failure. Answers a Verdict."""
-
-    __slots__ = ("call", "failed", "output")
-
-    def __init__(self, job: JobKey, call: FenceRequest, failed: JobFailed) -> None:
-        super().__init__(job.instance, job=job, worker=call.worker)
-        self.call = call
-        self.failed = failed
-        self.output = failed.data
+        self.reported = reported
+        match reported:
+            case JobCompleted():
+                self.output = reported.output
+            case JobFailed():
+                self.output = reported.data
+            case JobParked():
+                self.output = None
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
@@ -78,30 +60,7 @@ class FailCommand(Command):
         verdict = judge(self.call, known.execution)
         if verdict is not Verdict.APPLY:
             raise Settled(verdict)
-        return self.failed
-
-    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
-        return Verdict.DONE
-
-
-class ParkCommand(Command):
-    """A worker waits with its job. Answers a Verdict."""
-
-    __slots__ = ("call", "parked")
-
-    def __init__(self, job: JobKey, call: FenceRequest, parked: JobParked) -> None:
-        super().__init__(job.instance, job=job, worker=call.worker)
-        self.call = call
-        self.parked = parked
-
-    def event(
-        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
-    ) -> Event:
-        assert known is not None
-        verdict = judge(self.call, known.execution)
-        if verdict is not Verdict.APPLY:
-            raise Settled(verdict)
-        return self.parked
+        return self.reported
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         return Verdict.DONE

@@ -175,7 +175,7 @@ class FastPath(Lane[FastCompletion]):
         item.answer(Verdict.DONE)
 
     async def _judge(self, connection: TrioConnection, refused: list[FastCompletion]) -> None:
-        found = await store.facts(connection, [item.job for item in refused], [item.call.worker for item in refused])
+        found = await store.look_up(connection, [item.job for item in refused], [item.call.worker for item in refused])
         await wait_replicated(connection)
         for item, about in zip(refused, found, strict=True):
             verdict = judge(item.call, about.execution)

@@ -75,7 +75,7 @@ class Heartbeats(Lane[HeartbeatCall]):
             item.row = row
             item.answer(Lease(lock_expires_at=row.lease_until))
         if refused:
-            found = await store.facts(
+            found = await store.look_up(
                 connection, [item.job for item in refused], [item.call.worker for item in refused]
             )
             for item, known in zip(refused, found, strict=True):

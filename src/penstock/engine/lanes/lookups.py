@@ -13,7 +13,7 @@ from penstock.store.jobs import ExecutionInfo, JobKey
 
 
 class Lookup(Item[ExecutionInfo]):
-    """A question for the facts about one job."""
+    """A question about one job."""
 
     __slots__ = ("job", "worker")
 
@@ -30,7 +30,7 @@ class Lookups(Lane[Lookup]):
         super().__init__("look-up", database, settings, metrics, self._read)
 
     async def _read(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
-        found = await store.facts(connection, [item.job for item in items], [item.worker for item in items])
+        found = await store.look_up(connection, [item.job for item in items], [item.worker for item in items])
         if any(known.execution.closed is not None for known in found):  # a repeated call is answered by that alone
             await wait_replicated(connection)
         for item, known in zip(items, found, strict=True):

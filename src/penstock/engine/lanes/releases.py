@@ -75,7 +75,7 @@ class Releases(Lane[ReleaseItem]):
         self._look_soon = look_soon
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
 
-    def give_back(self, jobs: Sequence[Job]) -> None:
+    def release_jobs(self, jobs: Sequence[Job]) -> None:
         """Return jobs that nobody received to the queue, in the background."""
         for job in jobs:
             key = ids.read_job(job.id)
@@ -106,7 +106,7 @@ class Releases(Lane[ReleaseItem]):
     async def _release(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         leases = [item.lease for item in items]
-        freed = await store.give_back(connection, leases, to_outbox=self._to_outbox)
+        freed = await store.release(connection, leases, to_outbox=self._to_outbox)
         for item in items:
             row = freed.get((item.lease.token, item.lease.seq))
             if row is not None:

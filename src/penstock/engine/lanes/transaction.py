@@ -183,8 +183,8 @@ class Transaction:
 
     def give_up(self) -> None:
         """It did not happen: give up what it reserved."""
-        for over in self._deliveries:
-            self._parts.polls.waiters.give_up(over.waiter)
+        for delivery in self._deliveries:
+            self._parts.polls.waiters.give_up(delivery.waiter)
         self._deliveries.clear()
 
     async def carry_out(self, connection: TrioConnection, now: datetime | None = None) -> None:

@@ -6,17 +6,17 @@
 -- $9 the caller that was proved
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[])
-    AS i(id, definition, vars, business_key, job_type, hand_off, lease_s, started_by)),
+    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by)),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
   INSERT INTO instance (id, started_at, definition, vars, business_key, started_by)
   SELECT id, now, definition, vars::jsonb, business_key, started_by FROM item, clock),
 opened AS (
   INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
-  SELECT id, id, nextval('step_seq'), now, CASE WHEN hand_off IS NOT NULL THEN now END,
-    CASE WHEN hand_off IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
-    CASE WHEN hand_off IS NULL THEN 0 ELSE 1 END, 0,
-    CASE WHEN hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, hand_off
+  SELECT id, id, nextval('step_seq'), now, CASE WHEN direct_to IS NOT NULL THEN now END,
+    CASE WHEN direct_to IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
+    CASE WHEN direct_to IS NULL THEN 0 ELSE 1 END, 0,
+    CASE WHEN direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, direct_to
   FROM item, clock
   RETURNING id, seq, entered_at, lease_until, job_type, priority, state),
 queued AS (

@@ -18,17 +18,17 @@
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
                        $8::text[], $9::float8[], $10::text[])
-    AS i(token, seq, attempt, worker, op, next_step, next_type, hand_off, lease_s, output)),
+    AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)),
 moved AS (
   -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
   -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
   UPDATE token t SET
     seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
-    state = CASE WHEN i.hand_off IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
-    attempt = CASE WHEN i.hand_off IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
-    entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.hand_off,
-    claimed_at = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() END,
-    lease_until = CASE WHEN i.hand_off IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
+    state = CASE WHEN i.direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
+    attempt = CASE WHEN i.direct_to IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
+    entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.direct_to,
+    claimed_at = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() END,
+    lease_until = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
     unfolded = least(32000, t.unfolded + CASE WHEN i.output IS NULL THEN 0 ELSE 1 + octet_length(i.output) / 131072 END)
   FROM item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.step, o.state, o.job_type, o.attempt, o.entered_at, o.claimed_at, coalesce(o.queued, o.seq) AS place
@@ -38,7 +38,7 @@ moved AS (
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
-    i.seq, i.next_type, i.hand_off, i.worker, i.output,
+    i.seq, i.next_type, i.direct_to, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place),
 ended AS (
   DELETE FROM token t USING item i CROSS JOIN LATERAL (
@@ -59,7 +59,7 @@ unqueued AS (
   WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT next_type, priority, new_seq, id FROM moved WHERE hand_off IS NULL AND NOT $11::boolean),
+  SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL AND NOT $11::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
@@ -181,7 +181,23 @@ noted AS (
     progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
 SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail FROM kept
 
--- name: give_back
+-- steps: put_back
+-- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a run of code, in the outbox,
+-- and its history says why, where `kind` does.
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, queued, id FROM freed
+  WHERE NOT to_outbox OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
+  WHERE to_outbox AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, reason)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, kind, worker, reason
+  FROM freed WHERE kind IS NOT NULL)
+
+-- name: release
 -- Returns leased jobs to the queue at once, behind what waits: $1 token $2 seq $3 attempt $4 worker $5 whether to the
 -- outbox instead $6 when it was claimed (null: whenever). No retry and no expiry is counted, and nobody is the last
 -- holder.
@@ -196,18 +212,8 @@ freed AS (
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
     AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at)
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    old.claimed_at, i.worker),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
-  WHERE $5::boolean AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
-noted AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 12 /* ATTEMPT_RELEASED */, worker
-  FROM freed)
+    old.claimed_at, i.worker, $5::boolean AS to_outbox, 12 /* ATTEMPT_RELEASED */ AS kind, NULL AS reason),
+-- steps of: put_back
 SELECT id, seq, job_type, attempt FROM freed
 
 -- name: expire
@@ -230,19 +236,9 @@ freed AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), expiries = t.expiries + d.counts::int
   FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = d.state AND NOT d.dead
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    t.claimed_at, t.claimed_by, d.state AS old_state),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $5::boolean OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
-  WHERE $5::boolean AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
-noted AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step,
-    CASE old_state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END, claimed_by
-  FROM freed)
+    t.claimed_at, t.claimed_by AS worker, $5::boolean AS to_outbox,
+    CASE d.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END AS kind, NULL AS reason),
+-- steps of: put_back
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 UNION ALL
 SELECT id, seq, attempt, job_type, instance_id, true FROM due WHERE dead
@@ -267,7 +263,7 @@ CROSS JOIN LATERAL (
   WHERE h.instance_id = t.instance_id AND h.pos > k.seq AND h.token_id = t.id AND h.seq = k.seq AND h.kind = 1 /* COMPLETED */
     AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at OFFSET 0) h
 
--- name: facts
+-- name: look_up
 -- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
 -- an execution is the first of its token with a position above the execution's own.
 SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition, i.business_key,

@@ -88,22 +88,13 @@ WITH due AS MATERIALIZED (
   ORDER BY t.id LIMIT $3::int FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5 /* DISPATCHED */
-  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT job_type, priority, queued, id FROM freed WHERE NOT $4::boolean),
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed WHERE $4::boolean),
-noted AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, reason)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 /* ATTEMPT_REDISPATCHED */,
-    'brought back by ' || $5::text
-  FROM freed),
+  RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
+    $4::boolean AS to_outbox, 13 /* ATTEMPT_REDISPATCHED */ AS kind, NULL AS worker, 'brought back by ' || $5::text AS reason),
 told AS (
   INSERT INTO audit (pos, at, kind, actor, detail)
   SELECT nextval('step_seq'), penstock_now(), 'DISPATCHES_REQUEUED', $5::text, count(*) || ' jobs' FROM freed
-  WHERE $6::boolean HAVING count(*) > 0)
+  WHERE $6::boolean HAVING count(*) > 0),
+-- steps of: put_back
 SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
 
 -- name: queue_to_outbox
@@ -144,16 +135,13 @@ freed AS (
   -- since the snapshot have to be met, too.
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
   RETURNING l.outbox_row, t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    t.claimed_at, l.state),  -- the state under the lock: by the snapshot it may be READY still
+    t.claimed_at, false AS to_outbox, NULL AS worker, NULL AS reason,
+    -- the state under the lock: by the snapshot it may be READY still
+    CASE l.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ END AS kind),
 gone AS (
   DELETE FROM dispatch_outbox o USING (SELECT outbox_row FROM freed UNION ALL SELECT outbox_row FROM void) g
   WHERE o.ctid = g.outbox_row RETURNING o.id),
-noted AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, 13 /* ATTEMPT_REDISPATCHED */
-  FROM freed WHERE state = 5 /* DISPATCHED */),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed)
+-- steps of: put_back
 SELECT count(*) FROM gone
 
 -- name: first_to_outbox
