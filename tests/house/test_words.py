@@ -24,6 +24,8 @@ NOT_OURS = {
     "LookItem": "Lookup",
     "BeatItem": "HeartbeatItem",
     "HandOver": "Delivery",
+    "hand_off": "direct_to",
+    "FailCommand": "ReportCommand",
 }
 """Names that are gone, with what took their place."""
 ELSEWHERE = {
