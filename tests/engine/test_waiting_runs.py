@@ -105,7 +105,7 @@ async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDr
     here, there = make_driver(0), make_driver(1)
     run = await begin(here)
     journal = here.engine.journal
-    journal.open_inbox(HOLDER)
+    journal.open_mailbox(HOLDER)
     there.engine.events.mailed.listen(journal.hear)  # as NOTIFY does it
     for number, driver in enumerate((here, there), 1):
         await send(driver, run)

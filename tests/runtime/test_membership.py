@@ -373,7 +373,7 @@ async def test_a_runs_holder_hears_of_mail_through_another_engine(start_local: S
     a, b = await start_local(), await start_local()
     await see_each_other(a, b)
     holder = a.engine.code.holder("shop", 1)
-    a.engine.journal.open_inbox(holder)
+    a.engine.journal.open_mailbox(holder)
     run = await runs.begin(a, holder)
     await b.engine.runs.send(run.instance_id, "go", b"1")
     with trio.fail_after(15):

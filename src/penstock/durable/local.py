@@ -164,7 +164,7 @@ class LocalBackend:
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
-        engine.journal.open_inbox(self._holder)
+        engine.journal.open_mailbox(self._holder)
 
     async def register(self) -> None:
         """Make the workflows known, so that their runs can be asked for."""

@@ -57,7 +57,7 @@ RECORDS_MAX: Final = 5_000
 PATH_MAX_CHARS: Final = 1_000
 
 
-class Inbox:
+class Mailbox:
     """What is to be told an executor: by instance, how much mail it has."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Journal:
         self._limits = PayloadLimits.of(settings)
         self._polls = polls
         self._jobs = jobs
-        self._inboxes: dict[str, Inbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
         self._appending_bytes = 0
         self._mailed_elsewhere = mailed
         self.lanes = JournalLanes(
@@ -258,9 +258,9 @@ class Journal:
 
     # -- news for executors
 
-    def open_inbox(self, holder: str) -> None:
+    def open_mailbox(self, holder: str) -> None:
         """Keep news for an executor of this engine from now on, for `wait_mail`."""
-        self._inboxes.setdefault(holder, Inbox())
+        self._mailboxes.setdefault(holder, Mailbox())
 
     async def wait_mail(self, holder: str) -> list[Mail]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found
@@ -268,22 +268,22 @@ class Journal:
 
         Cancel-safe.
         """
-        inbox = self._inboxes.setdefault(holder, Inbox())
-        while not inbox.news:
-            inbox.event = trio.Event()
-            await inbox.event.wait()
-        news, inbox.news = inbox.news, {}
+        mailbox = self._mailboxes.setdefault(holder, Mailbox())
+        while not mailbox.news:
+            mailbox.event = trio.Event()
+            await mailbox.event.wait()
+        news, mailbox.news = mailbox.news, {}
         return [Mail(holder, instance, mail) for instance, mail in news.items()]
 
     def hear(self, mail: Mail) -> None:
         """Another engine says that it told a run something."""
-        inbox = self._inboxes.get(mail.holder)
-        if inbox is not None:
-            inbox.hear(mail)
+        mailbox = self._mailboxes.get(mail.holder)
+        if mailbox is not None:
+            mailbox.hear(mail)
 
     def _mailed(self, mail: Mail) -> None:
-        inbox = self._inboxes.get(mail.holder)
-        if inbox is not None:
-            inbox.hear(mail)
+        mailbox = self._mailboxes.get(mail.holder)
+        if mailbox is not None:
+            mailbox.hear(mail)
         else:
             self._mailed_elsewhere(mail)
