@@ -28,6 +28,8 @@ def test_a_url_without_scheme_or_host_is_refused_when_given(make: Callable[[str]
     ("limits", "problem"),
     [
         ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"concurrency": 2.5}, "concurrency must be a whole number, not 2.5"),
+        ({"lease_s": 7.5}, "lease_s must be a whole number, not 7.5"),
         ({"max_threads": 0}, "max_threads must be at least 1, not 0"),
         ({"max_processes": -1}, "max_processes must be at least 1, not -1"),
         ({"max_unreported": 0}, "max_unreported must be at least 1, not 0"),
@@ -53,6 +55,23 @@ def test_a_worker_that_could_not_work_is_refused_at_construction(limits: dict[st
 def test_limits_of_a_handler_are_refused_at_registration(limits: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Worker("http://127.0.0.1:8080").handler("t", **limits)(lambda: None)
+
+
+def test_a_handler_needs_a_job_type_and_a_function() -> None:
+    worker: Any = Worker("http://127.0.0.1:8080")
+    with pytest.raises(ValueError, match="needs the name of a job type"):
+        worker.handler("")(lambda: None)
+    with pytest.raises(TypeError, match="the handler for 't' is no function: 3"):
+        worker.handler("t")(3)
+    assert worker.handlers == {}
+
+
+@pytest.mark.parametrize("make", [Client, SyncClient])
+@pytest.mark.parametrize("limit", ["timeout_s", "exchange_timeout_s"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan")])
+def test_a_client_without_time_is_refused_at_construction(make: Callable[..., Any], limit: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{limit} must be more than 0, not {value}"):
+        make("http://127.0.0.1:8080", **{limit: value})
 
 
 def gives_number(job: JobContext) -> int:

@@ -44,6 +44,9 @@ class Caller:
         timeout_s: float = CALL_TIMEOUT_S,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
     ) -> None:
+        for name, value in (("timeout_s", timeout_s), ("exchange_timeout_s", exchange_timeout_s)):
+            if not value > 0:
+                raise ValueError(f"{name} must be more than 0, not {value}")
         self.transport = transport_for(engine, token, ssl_context)
         self._timeout_s = timeout_s
         self._exchange_timeout_s = exchange_timeout_s

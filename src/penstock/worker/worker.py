@@ -98,6 +98,8 @@ class Worker:
         ):
             if value is not None and not value >= least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
+            if name != "drain_grace_s" and value is not None and not isinstance(value, int):
+                raise ValueError(f"{name} must be a whole number, not {value}")
         if not isinstance(engine, str) and (token is not None or ssl_context is not None):
             raise ValueError("token and ssl_context go with an engine's URL: give them to the client or transport")
         check_token(token)
