@@ -85,6 +85,7 @@ CREATE TABLE instance (
   failure     text,
   started_by  text,                    -- with authentication: the caller that was proved
   failure_code text,                   -- of the error that failed it
+  result      jsonb,                   -- what its END gave
   CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);
@@ -405,4 +406,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (15);
+INSERT INTO penstock_schema (version) VALUES (16);

@@ -329,6 +329,13 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         with_first(retryOn=[f"E{n}" for n in range(101)]),
         [("steps[0].retryOn", "more than 100 codes")],
     ),
+    "an END with a code and an output": (
+        definition(service("a", "end"), step("end", "END", errorCode="A", output={"x": "${1 +}"})),
+        [
+            ("steps[1].output.x", "unexpected } (line 1, column 6 of `${1 +}`)"),
+            ("steps[1].output", "an END with an errorCode fails the instance, which has no result then"),
+        ],
+    ),
     "an END with what is no code": (
         definition(service("a", "end"), step("end", "END", errorCode="ä")),
         [("steps[1].errorCode", "must be 1 to 100 of letters, digits, '_', '.' and '-'")],

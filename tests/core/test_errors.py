@@ -123,6 +123,23 @@ def test_an_end_with_a_code_fails_the_instance() -> None:
     assert (machine.status, machine.instance.failure_code) == (FAILED, "OUT_OF_STOCK")
 
 
+def test_an_end_gives_the_result_and_leaves_the_variables() -> None:
+    output = {"total": "${n + 1}", "twice": "${total * 2}", "fixed": [1]}
+    machine = Machine(definition(task("x", "end"), step("end", "END", output=output)), {"n": 1})
+    machine.complete("x", {"n": 4})
+    assert machine.status is COMPLETED
+    assert machine.instance.result == b'{"total":5,"twice":10,"fixed":[1]}'
+    assert machine.variables == {"n": 4}
+    assert fast_plans(machine.definition)[0] is None
+
+
+def test_a_result_that_can_not_be_told_fails_the_instance() -> None:
+    machine = Machine(definition(task("x", "end"), step("end", "END", output={"total": "${missing}"})))
+    machine.complete("x")
+    assert (machine.status, machine.instance.result) == (FAILED, None)
+    assert "missing is not defined" in (machine.failure or "")
+
+
 def test_steps_with_codes_keep_off_the_fast_path() -> None:
     body = definition(
         task("x", "y", boundaryEvents=[catch("y")]), task("y", "bad"), step("bad", "END", errorCode="SOLD_OUT")

@@ -78,6 +78,7 @@ class ReferenceModel:
         self.status = "ACTIVE"
         self.failure: str | None = None
         self.failure_code: str | None = None
+        self.result: dict[str, Any] | None = None
         self.closed: Counter[tuple[str, str]] = Counter()
         self.tokens: list[ModelToken] = []
         self.blocks: list[Block] = []
@@ -297,8 +298,10 @@ class ReferenceModel:
             stuck.code = step["errorCode"]
             raise stuck
         else:
+            result = self._result(step)
             self.closed[step["id"], "COMPLETED"] += 1
             self._end("COMPLETED", None, but=token)
+            self.result = result
             return
         self.closed[step["id"], "COMPLETED"] += 1
         self._go(token, target)
@@ -416,11 +419,25 @@ class ReferenceModel:
                 raise Stuck("not true or false")
         raise Stuck("DecisionNoBranchMatched")
 
+    def _result(self, step: dict[str, Any]) -> dict[str, Any] | None:
+        """What an END gives; the variables stay as they are."""
+        if step.get("output") is None:
+            return None
+        before = self.variables
+        try:
+            self._assign(step["output"])
+            return {name: self.variables[name] for name in step["output"]}
+        finally:
+            self.variables = before
+
     def _transform(self, step: dict[str, Any]) -> None:
+        self._assign(step["transformations"])
+
+    def _assign(self, assignments: dict[str, Any]) -> None:
         before = self.variables
         self.variables = copy.deepcopy(before)
         try:
-            for name, value in step["transformations"].items():
+            for name, value in assignments.items():
                 written = isinstance(value, str) and value.startswith("${") and value.endswith("}")
                 self.variables[name] = self._evaluate(value) if written else value
                 self._spend(len(msgspec.json.encode(self.variables[name])) // BYTES_PER_STEP)

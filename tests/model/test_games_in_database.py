@@ -249,6 +249,9 @@ class Played:
         if game.failure not in (None, "expression"):
             assert game.failure in (view.failure_reason or "")
         assert view.failure_code == game.failure_code
+        assert (view.result is None) == (game.result is None)
+        if game.result is not None:
+            assert without_times(msgspec.json.decode(view.result)) == without_times(game.result)
         assert view.current_step_ids == list(dict.fromkeys(mark.step for mark in game.open_tokens))
         assert without_times(msgspec.json.decode(view.variables)) == without_times(game.variables)  # pyright: ignore[reportArgumentType] - a stand-in
         self.compare_rows(game)

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,8 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
     assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
     assert machine.variables == game.variables
     assert machine.instance.failure_code == game.failure_code
+    result = machine.instance.result
+    assert (None if result is None else msgspec.json.decode(result)) == game.result
     closed = Counter((steps[h.step].id, h.kind.name) for h in machine.history if h.kind in CLOSING_KINDS)
     assert closed == game.closed
     kept = Counter({steps[index].id: len(signals) for index, signals in machine.signals.items() if signals})
@@ -200,7 +203,7 @@ GAMES = 800
 WANTED = {
     "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal", "edit",
     "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
-    "a join fired", "a side token", "an interruption", "an error caught", "an END failed it",
+    "a join fired", "a side token", "an interruption", "an error caught", "an END failed it", "a result",
     "a step open twice", "an END closed others", "long",
 }  # fmt: skip
 
@@ -213,6 +216,7 @@ def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
         ("a side token", any(token.side for token in machine.seen_tokens)),
         ("an interruption", any(how == "INTERRUPTED" for _, how in machine.path)),
         ("an error caught", any(how == "CAUGHT" for _, how in machine.path)),
+        ("a result", game.result is not None),
         ("an END failed it", any(types[name] is StepType.END and how == "FAILED" for name, how in machine.path)),
         ("a step open twice", machine.open_twice),
         ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),

@@ -286,6 +286,8 @@ class PlayedOverRest(Played):
         if game.failure not in (None, "expression"):
             assert game.failure in view["failureReason"]
         assert view.get("failureCode") == game.failure_code
+        assert ("result" in view) == (game.result is not None)
+        assert without_times(view.get("result", {})) == without_times(game.result or {})
         assert view["currentStepIds"] == list(dict.fromkeys(mark.step for mark in game.open_tokens))
         assert without_times(view["variables"]) == without_times(game.variables)
         self.compare_history(game, items, view)

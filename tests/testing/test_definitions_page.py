@@ -28,7 +28,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     tests = 0
     for _, name, text in BLOCKS:
         (tmp_path / name).write_text(text)
-        tests += text.count("\ndef test_")
+        tests += len(re.findall(r"^def test_", text, re.MULTILINE))
     result = run_pytest(tmp_path, "-p", "no:xdist", "-p", "no:trio")
     assert result.returncode == 0, result.stdout
     assert f"{tests} passed" in result.stdout

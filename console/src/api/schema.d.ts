@@ -1746,6 +1746,10 @@ export interface components {
             };
             /** @description Of the error that failed it (addition). */
             failureCode?: string;
+            /** @description What its `END` gave as `output` (addition). */
+            result?: {
+                [key: string]: unknown;
+            };
         };
         /**
          * InstanceCount
@@ -1820,6 +1824,10 @@ export interface components {
             };
             /** @description Of the error that failed it (addition). */
             failureCode?: string;
+            /** @description Read where `variables` is absent. */
+            result?: {
+                [key: string]: unknown;
+            };
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
         };
@@ -2330,6 +2338,10 @@ export interface components {
             retryOn?: string[];
             /** @description Errors with these codes are not tried again (addition). */
             noRetryOn?: string[];
+            /** @description `END`: the instance's result, as `transformations` (addition). */
+            output?: {
+                [key: string]: unknown;
+            };
             /** @description `END`: fails the instance with it (addition). */
             errorCode?: string;
             /** @description How long a lease may be extended, ISO 8601 (addition). */

@@ -216,11 +216,13 @@ class WorkflowBuilder:
         step_id: str = "end",
         *,
         error_code: str | None = None,
+        output: Mapping[str, Any] | None = None,
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Completes the instance, or fails it with an error code."""
-        return self._add(_step(step_id, "END", name, description) | _given(errorCode=error_code), None)
+        """Completes the instance, whose result is ``output`` (as a transformation), or fails it with an error code."""
+        given = _given(errorCode=error_code, output=None if output is None else dict(output))
+        return self._add(_step(step_id, "END", name, description) | given, None)
 
     def document(self) -> JsonObject:
         """The definition as JSON, for ``upload_definition``.

@@ -262,7 +262,7 @@ class _Run(Waiting):
                 self.record(token, HistoryKind.COMPLETED)
                 self.entering.append((token, target))
             case StepType.TRANSFORMATION:
-                output = self.transform(step)
+                output = self.assign(step, step.transformations, self.scope())
                 self.record(token, HistoryKind.COMPLETED, output=output)
                 self.count_delta(token, output)
                 assert step.next is not None
@@ -277,8 +277,9 @@ class _Run(Waiting):
             case StepType.END if step.error_code is not None:
                 self.fail(token, f"step '{step.id}' ended it with the error {step.error_code}", step.error_code)
             case StepType.END:
+                result = None if step.result is None else self.assign(step, step.result, dict(self.scope()))
                 self.record(token, HistoryKind.COMPLETED)
-                self.complete(token)
+                self.complete(token, result)
             case _:
                 assert_never(kind)
 
@@ -364,7 +365,7 @@ class _Run(Waiting):
 
     # -- ends
 
-    def complete(self, token: Token) -> None:
+    def complete(self, token: Token, result: bytes | None) -> None:
         definition = self.definition
         if definition.auto_start_next and definition.next_workflow_id is not None:
             if not self.inputs.next_known or not self.inputs.may_chain:
@@ -375,6 +376,7 @@ class _Run(Waiting):
                 return
             self.out.chain = Chain(definition.next_workflow_id)
         self.end_instance(InstanceStatus.COMPLETED, None, culprit=token)
+        self.instance.result = result
 
     def fail(
         self,

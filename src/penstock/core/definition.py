@@ -32,6 +32,10 @@ class StepType(enum.StrEnum):
     END = "END"
 
 
+Assignments = tuple[tuple[str, object | Expression], ...]
+"""(name, literal JSON value or compiled expression), in order."""
+
+
 class Boundary(msgspec.Struct, frozen=True):
     """One boundary timer of a step."""
 
@@ -100,6 +104,8 @@ class Step(msgspec.Struct, frozen=True):
     no_retry_on: tuple[str, ...] = ()
     error_code: str | None = None
     """END: it fails the instance with this code."""
+    result: Assignments | None = None
+    """END: what the instance's result becomes."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:

@@ -11,7 +11,7 @@ from typing import Final, assert_never, cast
 
 import msgspec
 
-from penstock.core.definition import Backoff, DefinitionLimits, StepType
+from penstock.core.definition import Assignments, Backoff, DefinitionLimits, StepType
 from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
@@ -46,7 +46,7 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
         case StepType.JOIN_GATEWAY:
             return frozenset({"nextStep"}), frozenset({"nextStep"})
         case StepType.END:
-            return frozenset({"errorCode"}), frozenset()
+            return frozenset({"errorCode", "output"}), frozenset()
         case _:
             assert_never(kind)
 
@@ -70,7 +70,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     next: str | None = None
     conditions: list[tuple[str, Expression | None, str | None]] = []
     """(source, compiled, target id)"""
-    transformations: list[tuple[str, object | Expression]] = []
+    transformations: Assignments = ()
     branches: list[str | None] = []
     join: str | None = None
     job_type: str | None = None
@@ -85,6 +85,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     retry_on: tuple[str, ...] = ()
     no_retry_on: tuple[str, ...] = ()
     error_code: str | None = None
+    result: Assignments | None = None
 
     @property
     def path(self) -> str:
@@ -155,6 +156,7 @@ class StepReader:
         if timeout is not None and _uses(draft, "timeout"):
             draft.timeout_s = self._seconds(timeout, reader.at("timeout"))
         self._read_codes_of_step(reader, draft)
+        self._read_result(reader, draft)
 
     def _read_codes_of_step(self, reader: FieldReader, draft: StepDraft) -> None:
         retry_on = self._boundaries.codes(reader, "retryOn", checked=_uses(draft, "retryOn"))
@@ -168,6 +170,14 @@ class StepReader:
             draft.error_code = error_code
             if (problem := code_problem(error_code)) is not None:
                 reader.refuse("errorCode", problem)
+
+    def _read_result(self, reader: FieldReader, draft: StepDraft) -> None:
+        output = reader.fields("output")
+        if output is None or not _uses(draft, "output") or draft.type is not StepType.END:
+            return
+        draft.result = self._assignments(reader, "output", output)
+        if draft.error_code is not None:
+            reader.refuse("output", "an END with an errorCode fails the instance, which has no result then")
 
     def _backoff(self, outer: FieldReader, fields: dict[str, object], *, used: bool) -> Backoff | None:
         reader = FieldReader(fields, outer.at("retryBackoff"), self._problems)
@@ -258,22 +268,25 @@ class StepReader:
         fields = reader.fields(name, required=_needs(draft, name))
         if fields is None or not _uses(draft, name):
             return
-        limits = self._limits
         if not fields:
             reader.refuse(name, "must have at least one entry")
+        draft.transformations = self._assignments(reader, name, fields)
+
+    def _assignments(self, reader: FieldReader, name: str, fields: dict[str, object]) -> Assignments:
+        limits = self._limits
         if len(fields) > limits.transformations_max_count:
             reader.refuse(name, f"more than {limits.transformations_max_count} entries")
-            return
-        transformations: list[tuple[str, object | Expression]] = []
+            return ()
+        assignments: list[tuple[str, object | Expression]] = []
         for variable, value in fields.items():
             path = join_path(reader.at(name), variable)
             if len(variable) > limits.id_max_chars:
                 self._problems.add(path, f"the name is longer than {limits.id_max_chars} characters")
             if isinstance(value, str) and is_expression(value):
-                transformations.append((variable, self.compiler.compile(value, path)))
+                assignments.append((variable, self.compiler.compile(value, path)))
             else:
-                transformations.append((variable, value))
-        draft.transformations = transformations
+                assignments.append((variable, value))
+        return tuple(assignments)
 
     def _read_branches(self, reader: FieldReader, draft: StepDraft) -> None:
         name = "parallelNextSteps"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.core.definition import Step
+from penstock.core.definition import Assignments, Step
 from penstock.core.expression import Expression, ExpressionError
 from penstock.core.recorder import Recorder
 from penstock.core.work import BYTES_PER_STEP, TooMuchWork
@@ -38,10 +38,10 @@ class Evaluator(Recorder):
                 return target
         raise StepFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
 
-    def transform(self, step: Step) -> bytes:
-        scope = self.scope()
+    def assign(self, step: Step, assignments: Assignments, scope: dict[str, object]) -> bytes:
+        """What the assignments give, as a JSON object. ``scope`` has it, too."""
         delta: dict[str, object] = {}
-        for name, value in step.transformations:
+        for name, value in assignments:
             delta[name] = self.evaluate(step, value, scope) if isinstance(value, Expression) else value
             scope[name] = delta[name]  # later entries see earlier ones
             # one by one: a thousand of the largest results would take the engine's memory before they are added up

@@ -39,7 +39,7 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
         return None
     target = definition.steps[step.next]
     if target.type is StepType.END:
-        if target.error_code is not None:
+        if target.error_code is not None or target.result is not None:
             return None
         # signals are kept for waits only, and whoever ends the instance has to forget them
         waits = any(other.type is StepType.WAIT for other in definition.steps)
@@ -57,6 +57,10 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
 def needs_variables(definition: Definition) -> bool:
     """Whether any advance of the definition may have to read variables."""
     return definition.auto_start_next or any(
-        step.conditions or step.type is StepType.TRANSFORMATION or step.duration is not None or step.until is not None
+        step.conditions
+        or step.type is StepType.TRANSFORMATION
+        or step.duration is not None
+        or step.until is not None
+        or step.result is not None
         for step in definition.steps
     )

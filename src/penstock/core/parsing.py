@@ -187,6 +187,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         retry_on=draft.retry_on,
         no_retry_on=draft.no_retry_on,
         error_code=draft.error_code,
+        result=draft.result,
     )
 
 

@@ -218,6 +218,7 @@ class Instance(msgspec.Struct):
     status: InstanceStatus = InstanceStatus.ACTIVE
     failure: str | None = None
     failure_code: str | None = None
+    result: bytes | None = None  # what its END gave, a JSON object
 
 
 def move(token: Token, trigger: Trigger) -> None:

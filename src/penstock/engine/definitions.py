@@ -334,10 +334,14 @@ def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
 
 ERRORS_VERSION: Final = 14
 """Of the schema: engines from it on know error codes."""
+RESULTS_VERSION: Final = 16
+"""Those from it on know results of instances."""
 
 
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
+    if any(step.result is not None for step in definition.steps):
+        return RESULTS_VERSION
     return ERRORS_VERSION if any(_has_codes(step) for step in definition.steps) else 0
 
 

@@ -64,7 +64,8 @@ async def view_instances(
         variables = row.variables
         if listed and loaded.secret_variables:
             variables = without(variables, loaded.secret_variables)
-        views.append(Instance(**_shown(row, loaded), variables=raw(variables)))
+        result = None if row.result is None or listed else raw(row.result)
+        views.append(Instance(**_shown(row, loaded), variables=raw(variables), result=result))
     return views, 0
 
 

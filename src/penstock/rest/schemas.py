@@ -92,6 +92,7 @@ def _with_words(name: str, schema: Schema) -> Schema:
     if name in _STATUS:
         fields["status"] = {"type": "string", "enum": _STATUS[name]}
     if name == "Instance":
+        fields["result"] = {**VARIABLES, "description": "What its `END` gave as `output` (addition)."}
         fields["progress"] = {"type": "object", "additionalProperties": True, "description": "By step id (addition)."}
     if "description" in schema:
         schema["description"] = schema["description"].replace("``", "`")
@@ -166,6 +167,11 @@ _STEP: Final[Schema] = {
         "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
         "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
         "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
+        "output": {
+            "type": "object",
+            "additionalProperties": True,
+            "description": "`END`: the instance's result, as `transformations` (addition).",
+        },
         "errorCode": {"type": "string", "description": "`END`: fails the instance with it (addition)."},
         "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
         "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},

@@ -370,12 +370,13 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     ended = [change.effects for change in changes if change.effects.ended]
     add(
         "end_instances",
-        [(o.instance.id, o.instance.status, o.instance.failure, now, o.instance.failure_code) for o in ended],
+        [(i.id, i.status, i.failure, now, i.failure_code, i.result) for i in (out.instance for out in ended)],
         ints,
         ints,
         texts,
         arrays.times,
         texts,
+        variables,
     )
     abnormal = [
         (o.instance.status, o.instance.id, _failed_job_type(change),

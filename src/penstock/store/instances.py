@@ -71,6 +71,7 @@ class InstanceRow(NamedTuple):
     open_steps: list[int] | None
     waiting: bool
     progress: str | None
+    result: str | None
 
 
 class Place(NamedTuple):
@@ -144,7 +145,7 @@ async def view(
     found = [InstanceRow(*cast(Any, row)) for row in rows]
     vault = connection.vault
     if vault is not None:
-        size_bytes = sum(len(row.variables or "") + len(row.progress or "") for row in found)
+        size_bytes = sum(len(row.variables or "") + len(row.result or "") + len(row.progress or "") for row in found)
         found = await offloaded(size_bytes, lambda: [_opened(row, vault) for row in found])
     connection.note_read(max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0))
     return found
@@ -158,7 +159,8 @@ def _opened(row: InstanceRow, vault: Vault) -> InstanceRow:
         noted = msgspec.json.decode(progress, type=list[tuple[int, msgspec.Raw]])
         opened = [(step, msgspec.Raw(vault.open_value(bytes(value).decode(), PROGRESS))) for step, value in noted]
         progress = msgspec.json.encode(opened).decode()
-    return row._replace(variables=variables, progress=progress)
+    result = None if row.result is None else vault.open(row.result)
+    return row._replace(variables=variables, progress=progress, result=result)
 
 
 async def places(connection: TrioConnection, ids: Sequence[int]) -> dict[int, list[Place]]:

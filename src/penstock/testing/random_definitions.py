@@ -285,6 +285,8 @@ def _with_errors(made: Json, pick: _Pick) -> Json:
         ends = [one for one in steps if one["type"] == "END"]
         if pick((False, False, False, True)) and len(ends) > 1:
             pick(ends)["errorCode"] = pick(ERROR_CODES)
+        elif pick((False, False, True)) and ends:
+            pick(ends)["output"] = dict(pick(_ASSIGNMENTS) for _ in range(pick((1, 2))))
         elif tasks:
             _with_codes(pick(tasks), [cast("str", one["id"]) for one in steps], pick)
         try:

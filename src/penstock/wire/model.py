@@ -137,6 +137,7 @@ class Instance(InstanceMethods, frozen=True):
         default_factory=dict[str, Any]
     )
     failure_code: Annotated[str | None, Proto(13, TEXT, "penstock.v1")] = None
+    result: Annotated[Any, Proto(14, JSON, "penstock.v1")] = None
 
 
 class StartRequest(Request, frozen=True):

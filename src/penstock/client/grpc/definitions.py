@@ -48,6 +48,7 @@ class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     retry_on: Any = None
     no_retry_on: Any = None
     error_code: Any = None
+    output: Any = None
 
 
 class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -70,6 +71,7 @@ _WITHOUT_FIELD = {
     "retry_on": "retryOn",
     "no_retry_on": "noRetryOn",
     "error_code": "errorCode",
+    "output": "output",
 }
 
 

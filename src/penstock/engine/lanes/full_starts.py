@@ -211,6 +211,8 @@ def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now
         started_at=now,
         completed_at=now if out.ended else None,
         failure_reason=out.instance.failure,
+        failure_code=out.instance.failure_code,
+        result=None if out.instance.result is None else raw(out.instance.result),
         business_key=item.request.business_key,
         instance_key=item.request.instance_key,
     )

@@ -54,9 +54,10 @@ INSERT INTO instance (id, started_at, definition, vars, business_key, instance_k
 SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[], $8::text[])
 
 -- name: end_instances
-UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure, failure_code = e.failure_code
-FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[], $5::text[])
-  AS e(id, status, failure, ended_at, failure_code)
+UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure, failure_code = e.failure_code,
+  result = e.result
+FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::timestamptz[], $5::text[], $6::jsonb[])
+  AS e(id, status, failure, ended_at, failure_code, result)
 CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.id OFFSET 0) old
 WHERE i.ctid = old.ctid
 

@@ -36,12 +36,13 @@ FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSE
 
 -- name: view
 -- Instances $1 as clients see them, in their order and in one snapshot with their tokens. Their variables as long as
--- these have no more than $2 bytes together, with the bytes of each; null: none of them.
+-- these and results have no more than $2 bytes together, with the bytes of each; null: none of them.
 SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.failure_code, v.business_key, v.instance_key, v.parent_id,
-  CASE WHEN sum(octet_length(v.vars)) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, octet_length(v.vars),
-  v.open_steps, v.waiting, v.progress
+  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, v.bytes,
+  v.open_steps, v.waiting, v.progress,
+  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END
 FROM (
-  SELECT i.*, array_position($1::bigint[], i.id) AS place,
+  SELECT i.*, octet_length(i.vars) + coalesce(octet_length(i.result), 0) AS bytes, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
      WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)) AS open_steps,
     (SELECT coalesce(bool_or(t.state = 2 /* PARKED */), false) FROM token t
@@ -53,7 +54,8 @@ FROM (
     SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.failure_code, i.business_key, i.instance_key,
       i.parent_id, CASE WHEN $2::bigint IS NOT NULL THEN (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END AS vars
+        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END AS vars,
+      CASE WHEN $2::bigint IS NOT NULL THEN i.result::text END AS result
     FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) i) v
 ORDER BY v.place
 
