@@ -82,6 +82,7 @@ class PolledStream(trio.abc.HalfCloseableStream):
 
     def __init__(self, stream: trio.SocketStream, sock: socket.socket, poller: Poller) -> None:
         self._stream = stream
+        self.socket = stream.socket
         self._sock = sock
         self._fd = sock.fileno()
         self._poller = poller
@@ -150,3 +151,12 @@ class PolledStream(trio.abc.HalfCloseableStream):
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+
+PlainStream = trio.SocketStream | PolledStream
+
+
+def open_stream(sock: socket.socket, poller: Poller | None) -> PlainStream:
+    """Of an accepted socket; read by the poller while there is one."""
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    return stream if poller is None or poller.closed else PolledStream(stream, sock, poller)

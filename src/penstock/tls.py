@@ -13,6 +13,7 @@ from typing import Any, cast
 import trio
 
 from penstock.log import get_logger
+from penstock.poller import PlainStream
 
 LOOK_AGAIN_S = 5.0
 """Between two looks at the files; renewed certificates overlap by days."""
@@ -110,7 +111,7 @@ def names_of(stream: object) -> tuple[str, ...]:
 class TlsStream(trio.abc.HalfCloseableStream):
     """A server's side of TLS that can say that it sends no more, as a socket can."""
 
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+    def __init__(self, stream: trio.SSLStream[PlainStream]) -> None:
         self._stream = stream
         self.socket = stream.transport_stream.socket
 
@@ -130,9 +131,9 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await trio.aclose_forcefully(self._stream)
 
 
-async def accept_tls(stream: trio.SocketStream, tls: Tls, timeout_s: float) -> trio.SSLStream[trio.SocketStream] | None:
+async def accept_tls(stream: PlainStream, tls: Tls, timeout_s: float) -> trio.SSLStream[PlainStream] | None:
     """The handshake; None when the client does not finish it in time, or at all. The stream is closed then."""
-    secured = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+    secured: trio.SSLStream[PlainStream] = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
     try:
         with trio.move_on_after(timeout_s):
             await secured.do_handshake()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import ssl
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -12,16 +13,21 @@ from typing import Any
 
 import pytest
 import trio
+import trustme
 
 from penstock.http import HttpServer, Limits
 from penstock.http.connection import Connection
-from penstock.poller import HAVE_EPOLL
+from penstock.poller import EVENTS_PER_LOOK, HAVE_EPOLL
+from penstock.tls import Tls
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
 from tests.http.test_direct import Batches, until
 
 LEAVING = 640
 """Clients that leave at once: as many as are read in ten turns of the loop."""
+
+
+CROWD_OVER_TLS = 500
 
 
 class Turns(trio.abc.Instrument):
@@ -84,14 +90,7 @@ async def test_an_ended_connection_is_no_garbage(
     end: Callable[[RawClient, Batches], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands that end together would else be freed by one collection, in one turn of the loop."""
-    made: list[weakref.ref[Connection]] = []
-    begin = Connection.__init__
-
-    def remember(self: Connection, *args: Any) -> None:
-        begin(self, *args)
-        made.append(weakref.ref(self))
-
-    monkeypatch.setattr(Connection, "__init__", remember)
+    made = remembered(monkeypatch)
     app = Batches()
     limits = Limits(header_timeout_seconds=0.2, deadline_tick_seconds=0.02, linger_timeout_seconds=0.1)
     gc.disable()
@@ -103,6 +102,52 @@ async def test_an_ended_connection_is_no_garbage(
             await until(lambda: made[0]() is None)
     finally:
         gc.enable()
+
+
+async def test_an_ended_connection_over_tls_is_no_garbage(
+    certificates: tuple[Tls, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, trust = certificates
+    made = remembered(monkeypatch)
+    gc.disable()
+    try:
+        async with running(HttpServer(tls=tls), Batches()) as http:
+            stream = await shake_hands(http, trust)
+            await stream.send_all(post("/other"))
+            assert bytes(await stream.receive_some()).startswith(b"HTTP/1.1 200")
+            await stream.aclose()
+            await http.until(lambda now: now.connections == 0)
+            await until(lambda: made[0]() is None)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
+async def test_a_crowd_over_tls_is_let_go_in_turns(certificates: tuple[Tls, ssl.SSLContext]) -> None:
+    tls, trust = certificates
+    async with running(HttpServer(tls=tls), Batches()) as http, AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(await shake_hands(http, trust)) for _ in range(CROWD_OVER_TLS)]
+        await http.until(lambda now: now.connections == CROWD_OVER_TLS)
+        woken = Woken()
+        trio.lowlevel.add_instrument(woken)
+        for each in crowd:
+            each.transport_stream.socket.close()
+        await http.until(lambda now: now.connections == 0)
+        trio.lowlevel.remove_instrument(woken)
+        assert woken.most <= 4 * EVENTS_PER_LOOK  # each runs in some turns until it has ended
+
+
+class Woken(trio.abc.Instrument):
+    """How many tasks of connections ran in one turn of the loop, at most."""
+
+    def __init__(self) -> None:
+        self._count = self.most = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._count += "_handle_socket" in task.name
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.most, self._count = max(self.most, self._count), 0
 
 
 @pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
@@ -125,6 +170,38 @@ async def test_who_asks_does_not_wait_for_all_who_left(new: bool) -> None:
                 assert (await client.read()).status == 200
         trio.lowlevel.remove_instrument(turns)
         assert turns.count < 8
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tls, ssl.SSLContext]:
+    """The server's, and what trusts it."""
+    authority, directory = trustme.CA(), tmp_path_factory.mktemp("tls")
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+    certificate.private_key_pem.write_to_path(str(directory / "key.pem"))
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    return Tls(str(directory / "cert.pem"), str(directory / "key.pem"), protocols=["http/1.1"]), trust
+
+
+async def shake_hands(http: Running, trust: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+    plain = await trio.open_tcp_stream("127.0.0.1", http.port)
+    stream = trio.SSLStream(plain, trust, server_hostname="127.0.0.1", https_compatible=True)
+    await stream.do_handshake()
+    return stream
+
+
+def remembered(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Connection]]:
+    """All connections that are made from now on."""
+    made: list[weakref.ref[Connection]] = []
+    begin = Connection.__init__
+
+    def remember(self: Connection, *args: Any) -> None:
+        begin(self, *args)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Connection, "__init__", remember)
+    return made
 
 
 async def enter(http: Running, stack: AsyncExitStack) -> list[socket.socket]:

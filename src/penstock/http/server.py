@@ -21,7 +21,7 @@ from penstock.http.limits import Limits
 from penstock.http.request import BodyBudget
 from penstock.http.response import DateHeader, Heads
 from penstock.log import get_logger
-from penstock.poller import HAVE_EPOLL, Poller
+from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
 from penstock.tls import Tls, TlsStream, accept_tls, names_of
 
 EXPIRED_PER_TURN = 20
@@ -82,7 +82,7 @@ class HttpServer:
             background.start_soon(self._enforce_deadlines)
             background.start_soon(self._calls.run)
             if HAVE_EPOLL:
-                self._poller = Poller(LOOKS_PER_TURN)
+                self._poller = Poller(LOOKS_PER_TURN if self._tls is None else 1)
                 background.start_soon(self._poller.run)
             async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
 
@@ -172,11 +172,12 @@ class HttpServer:
                 with self._per_address.counted(client[0]) as room:
                     if not room:
                         return
-                    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
                     if self._tls is None:
+                        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
                         await self.handle(app, stream, client, server_address, sock=sock)
                     else:
-                        await self._handle_tls(app, stream, self._tls, client, server_address)
+                        plain = open_stream(sock, self._poller)
+                        await self._handle_tls(app, plain, self._tls, client, server_address)
         except OSError:
             log.debug("a client went away while it was accepted")
         finally:
@@ -184,7 +185,7 @@ class HttpServer:
             self._room.set()
 
     async def _handle_tls(
-        self, app: App, stream: trio.SocketStream, tls: Tls, client: tuple[str, int], server_address: tuple[str, int]
+        self, app: App, stream: PlainStream, tls: Tls, client: tuple[str, int], server_address: tuple[str, int]
     ) -> None:
         secured = await accept_tls(stream, tls, self.limits.header_timeout_seconds)
         if secured is not None:

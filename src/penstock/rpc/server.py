@@ -28,7 +28,7 @@ from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory
 from penstock.errors import PenstockError, TooManyRequests
 from penstock.log import set_trace
-from penstock.poller import HAVE_EPOLL, PolledStream, Poller
+from penstock.poller import HAVE_EPOLL, Poller, open_stream
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
@@ -226,7 +226,7 @@ class Server:
     async def _serve_socket(self, sock: socket.socket) -> None:
         try:
             peer = sock.getpeername()
-            stream = self._open_stream(sock)
+            stream = open_stream(sock, self._poller)
         except OSError:  # it has left already
             sock.close()
             self._left()
@@ -238,12 +238,6 @@ class Server:
             self.counts.refused += 1
             await trio.aclose_forcefully(stream)
             self._left()
-
-    def _open_stream(self, sock: socket.socket) -> trio.abc.HalfCloseableStream:
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-        if self._poller is None or self._poller.closed:
-            return stream
-        return PolledStream(stream, sock, self._poller)
 
     async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
         """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
