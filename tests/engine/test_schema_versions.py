@@ -166,6 +166,8 @@ async def finish_everything(driver: Driver, instances: dict[str, str]) -> None:
     types = [
         name for (name,) in driver.rows("SELECT name FROM job_type WHERE NOT starts_with(name, 'code:') ORDER BY id")
     ]
+    if "parked" in instances:  # since version 15
+        await driver.signal(instances["parked"], "paid")
     while jobs := await driver.poll(*types):
         for job in jobs:
             await driver.complete(job, {"upgraded": True})

@@ -28,6 +28,7 @@ from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
+from penstock.wire.model import Park
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
@@ -136,6 +137,12 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     other = (await runs.begin(driver, id="done-run")).held
     await runs.append(driver, other, runs.done("/1"))
     assert await runs.finish(driver, other, "result")
+    await driver.upload(linear(1, definition_id="parked", job_type="parked"))
+    await driver.start("parked", business_key="parked")
+    job = await driver.one("parked")
+    await driver.engine.jobs.park(
+        Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")
+    )
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"
