@@ -132,7 +132,7 @@ CREATE TABLE token (
   pending     smallint NOT NULL DEFAULT 0 CHECK (pending >= 0),
   arrived     smallint NOT NULL DEFAULT 0,
   side        boolean NOT NULL DEFAULT false,
-  watched     boolean NOT NULL DEFAULT false,  -- somebody waits for its end
+  watched     boolean NOT NULL DEFAULT false,  -- of the root: a call of another instance waits for its end
   mail        int NOT NULL DEFAULT 0,  -- of a code run: what it has been told
   unfolded    smallint NOT NULL DEFAULT 0,
   step        smallint NOT NULL,
@@ -187,6 +187,17 @@ CREATE TABLE open_task (               -- user tasks that are open: the inbox. F
   PRIMARY KEY (job_type, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX open_task_assignee ON open_task (assignee, seq) WHERE assignee IS NOT NULL;
+
+CREATE TABLE called (                  -- instances that a call of another one started
+  id          bigint PRIMARY KEY,
+  caller      bigint NOT NULL,         -- the instance, its token and the execution that waits; after a retry of the caller,
+  token_id    bigint NOT NULL,         -- the new one
+  seq         bigint NOT NULL,
+  root        bigint NOT NULL,         -- the first instance of the tree: none of it is removed before that one
+  depth       smallint NOT NULL
+);
+CREATE UNIQUE INDEX called_by ON called (token_id, seq);
+CREATE INDEX called_caller ON called (caller, id);
 
 CREATE TABLE timer (
   token_id    bigint NOT NULL,
@@ -406,4 +417,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (16);
+INSERT INTO penstock_schema (version) VALUES (17);

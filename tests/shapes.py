@@ -40,3 +40,8 @@ def parallel(*branches: Json, heads: list[str] | None = None, after: str = "end"
 def task(step_id: str, next_step: str | None = "end", **fields: object) -> Json:
     """A SERVICE_TASK whose job type is its id."""
     return service(step_id, next_step, job_type=step_id, **fields)
+
+
+def call(step_id: str, definition_id: str, next_step: str | None = "end", **fields: object) -> Json:
+    following: Json = {} if next_step is None else {"nextStep": next_step}
+    return step(step_id, "CALL_ACTIVITY", definitionId=definition_id, **following, **fields)

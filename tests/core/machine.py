@@ -12,9 +12,10 @@ import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects, HistoryRow, Timer
+from penstock.core.effect import ChildStart, Effects, HistoryRow, Timer
 from penstock.core.event import (
     CancelRequested,
+    ChildEnded,
     Event,
     JobCompleted,
     JobDeadLettered,
@@ -68,6 +69,8 @@ class Machine:
         self.history: list[HistoryRow] = []
         self.snapshot: list[Token] | None = None
         self.signals: dict[int, list[tuple[int, bytes]]] = {}
+        self.calls: dict[tuple[int, int], ChildStart] = {}  # what is waited for, by (token, seq)
+        self.failed_calls: list[ChildStart] = []
         self.now = START
         self.inputs = inputs
         self.max_work = max_work
@@ -157,6 +160,23 @@ class Machine:
         timer = self.timers[token.id, token.seq, index]
         self.now = max(self.now, timer.fire_at)
         return self.apply(TimerFired(token.id, index))
+
+    def child_ended(
+        self,
+        token: Token,
+        status: InstanceStatus,
+        output: Json | None = None,
+        reason: str | None = None,
+        code: str | None = None,
+    ) -> Effects:
+        """The child's end; it has the variables that it was called with, and these."""
+        call = self.calls[token.id, token.seq]
+        if status is InstanceStatus.FAILED:
+            self.failed_calls.append(call)
+        variables = None
+        if status is InstanceStatus.COMPLETED:
+            variables = self.encode({**msgspec.json.decode(call.variables), **(output or {})})
+        return self.apply(ChildEnded(token.id, "1f", call.definition_id, status, reason, code, variables))
 
     def cancel(self, reason: str | None = None) -> Effects:
         return self.apply(CancelRequested(reason))
@@ -285,6 +305,14 @@ class Machine:
         for timer in out.armed:
             assert (timer.token_id, timer.seq, timer.index) not in self.timers
             self.timers[timer.token_id, timer.seq, timer.index] = timer
+        for made in out.calls:
+            # as the store does: of an entry that a `retry` comes back to, the child that failed goes on
+            again = [c for c in self.failed_calls if c.token_id == made.token_id and c.seq >= (made.entry or made.seq)]
+            variables = again[-1].variables if again else made.variables
+            self.failed_calls = [call for call in self.failed_calls if call not in again]
+            self.calls[made.token_id, made.seq] = msgspec.structs.replace(made, variables=variables)
+        for row in out.history:  # closed, whatever it waited for
+            self.calls.pop((row.token_id, row.seq), None)
         self.history += out.history
         used = set(out.consumed_signals)
         assert len(used) == len(out.consumed_signals)
@@ -320,6 +348,9 @@ class Machine:
         assert not open_now.keys() & set(closed), "an open execution was closed"
         assert {h.position for h in self.history}.isdisjoint(t.seq for t in tokens)
         assert len({h.position for h in self.history}) == len(self.history)
+        waiting = {(t.id, t.seq) for t in tokens if t.state is TokenState.CALLED}
+        late = {key for key in waiting if (*key, -3) in self.timers}
+        assert self.calls.keys() == waiting - late
         for token in tokens:
             assert token.pending == sum(other.parent_id == token.id for other in tokens)
             assert (token.state is TokenState.FORKED) is (token.pending > 0)

@@ -118,7 +118,7 @@ def test_what_is_absent_has_its_default() -> None:
     del body["steps"][0]["boundaryEvents"][0]["interrupting"]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     first = parse_definition(body).steps[0]
     assert (first.retry_count, first.delegate_class, first.timeout_s) == (0, None, None)
-    assert first.boundaries[0].interrupting is False
+    assert [timer.interrupting for _, timer in first.timers] == [False]
     assert first.backoff == Backoff(initial_s=7_200.0, multiplier=2.0, max_s=7_200.0, jitter=0.0)
     body["steps"][0]["retryBackoff"] = {"initial": "PT1S"}  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
     assert parse_definition(body).steps[0].backoff == Backoff(1.0, 2.0, 3_600.0, 0.0)
@@ -490,9 +490,10 @@ def test_the_loan_examples_are_chained_and_use_every_type() -> None:
     loan, disbursement = _example("loan-process"), _example("loan-disbursement")
     assert loan.auto_start_next
     assert loan.next_workflow_id == disbursement.id
-    assert {one.type for parsed in (loan, disbursement) for one in parsed.steps} == set(StepType)
+    case = _example("loan-case")
+    assert {one.type for parsed in (loan, disbursement, case) for one in parsed.steps} == set(StepType)
     review = loan.step("manual-review")
     assert review is not None
-    assert [(loan.steps[timer.target].id, timer.interrupting) for timer in review.boundaries] == [
+    assert [(loan.steps[timer.target].id, timer.interrupting) for _, timer in review.timers] == [
         ("remind-officer", False), ("senior-review", True),
     ]  # fmt: skip

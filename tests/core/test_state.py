@@ -71,7 +71,7 @@ def test_a_lease_ends_only_while_there_is_one() -> None:
 
 
 def test_a_token_begins_with_a_step_or_an_ended_root() -> None:
-    entered = {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.FORKED}
+    entered = {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.FORKED, TokenState.CALLED}
     assert entered | {TokenState.ENDED} == BIRTH_STATES
 
 

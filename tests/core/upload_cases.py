@@ -45,5 +45,8 @@ def with_timer(**fields: object) -> Json:
     return with_first(boundaryEvents=[{name: value for name, value in event.items() if value is not ...}])
 
 
-THE_TYPES = "the types are SERVICE_TASK, USER_TASK, DECISION, TRANSFORMATION, WAIT, PARALLEL_GATEWAY, JOIN_GATEWAY, END"
+THE_TYPES = (
+    "the types are SERVICE_TASK, USER_TASK, CALL_ACTIVITY, DECISION, TRANSFORMATION, WAIT, PARALLEL_GATEWAY, "
+    "JOIN_GATEWAY, END"
+)
 NOT_REACHED = "cannot be reached from the first step"

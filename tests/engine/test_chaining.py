@@ -158,7 +158,7 @@ async def test_repeated_completions_start_one_child(driver: Driver) -> None:
 
 
 async def test_an_endless_chain_into_itself_fails_at_a_limit(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advancer, "CHAIN_MAX", 10)
+    monkeypatch.setattr(advancer, "STARTS_MAX", 10)
     await driver.upload(chained(definition(end()), "again", "again"))
     view = await driver.start("again")
     assert view.status == "COMPLETED"

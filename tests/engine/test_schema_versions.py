@@ -295,7 +295,7 @@ async def test_timers_of_newer_engines_are_left_alone(make_driver: MakeDriver) -
     driver.rows(
         "INSERT INTO timer (token_id, seq, fire_at, instance_id, index)"
         " SELECT token_id, seq, penstock_now() - interval '1 day', instance_id, n"
-        " FROM timer, generate_series(-40, -4) n RETURNING 1"
+        " FROM timer, generate_series(-60, -24) n RETURNING 1"
     )
     assert await driver.due() == 0
     assert driver.rows("SELECT count(*) FROM timer") == [(38,)]

@@ -43,7 +43,8 @@ def possible(game: ReferenceModel) -> list[Move]:
     moves: list[Move] = []
     oldest: set[str] = set()
     for place, mark in enumerate(game.open_tokens):
-        job = kind(game.steps[mark.step]) == "SERVICE_TASK"
+        what = kind(game.steps[mark.step])
+        job = what == "SERVICE_TASK"
         # of several executions of a user task or a wait, the oldest is completed or signalled
         # and one that comes while others are kept for an open wait is kept as well
         if mark.parked:
@@ -51,12 +52,21 @@ def possible(game: ReferenceModel) -> list[Move]:
             if mark.signal and not any(other.signal for other in game.open_tokens[:place]):
                 moves.append(Move("signal job", place))
             continue
-        if not mark.backing_off if job else mark.step not in oldest and not game.kept_signals[mark.step]:
+        # and of a call's child the job
+        if what == "CALL_ACTIVITY":
+            may_end = mark.called is not None
+        elif job:
+            may_end = not mark.backing_off
+        else:
+            may_end = mark.step not in oldest and not game.kept_signals[mark.step]
+        if may_end:
             moves.append(Move("complete", place))
         oldest.add(mark.step)
         moves += [Move("fire", place, index) for index in sorted(mark.timers)]
-        if job and not mark.backing_off:
-            moves += [Move("fail", place), Move("fail for good", place), Move("err", place)]
+        if may_end and what in ("SERVICE_TASK", "CALL_ACTIVITY"):  # of a call: the child is cancelled, or fails
+            moves += [Move("fail", place), Move("fail for good", place)]
+        if may_end and job:
+            moves.append(Move("err", place))
             moves += [Move("park", place, how) for how in (PARK_UNTIL, PARK_SIGNAL, PARK_EITHER)]
     open_steps = {mark.step for mark in game.open_tokens}
     moves += [
@@ -169,3 +179,12 @@ def play(game: ReferenceModel, move: Move) -> None:
 def output_of(move: Move) -> dict[str, Any]:
     assert move.output is not None
     return dict(move.output)
+
+
+def without_ids(value: Any) -> Any:
+    """What a variable holds, where it is the error of a call without the id of the instance that it tells of."""
+    if isinstance(value, dict) and str(value.get("message")).startswith("Child"):
+        error: dict[str, Any] = {**value}
+        error["message"] = str(error["message"]).partition(":")[0]
+        return error
+    return value

@@ -20,8 +20,9 @@ import msgspec
 from penstock.core.expression import ExpressionError, parse
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.work import BYTES_PER_STEP, STEP_WORK
+from penstock.engine.advancer import STARTS_MAX
 
-TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT")
+TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT", "CALL_ACTIVITY")
 CONTINUE = -3
 """The timer of what is left for a move of its own: the next of many kept signals."""
 
@@ -51,6 +52,9 @@ class ModelToken:
     signal: str = ""  # that it waits for
     done: bool = False  # its step is; where it leads could not be decided
     timers: set[int] = field(default_factory=set)
+    called: dict[str, Any] | None = None  # what its call gave to the instance that it waits for
+    failed_child: dict[str, Any] | None = None  # the same of one that failed, and goes on with a retry
+    reentered: bool = False  # by a retry
 
 
 class Stuck(Exception):
@@ -69,12 +73,15 @@ class ReferenceModel:
         now: datetime,
         max_automatic: int,
         max_work: int = MAX_WORK_STEPS,
+        max_calls: int = STARTS_MAX,
     ) -> None:
         self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
         self.variables = copy.deepcopy(variables)
         self.now = now
         self.max_automatic = max_automatic
         self.max_work = max_work
+        self.max_calls = max_calls
+        self._called: list[ModelToken] = []  # in this move
         self.status = "ACTIVE"
         self.failure: str | None = None
         self.failure_code: str | None = None
@@ -106,7 +113,7 @@ class ReferenceModel:
 
     @property
     def waiting(self) -> bool:
-        return any(token.parked or kind(self.steps[token.step]) != "SERVICE_TASK" for token in self.open_tokens)
+        return any(token.parked or kind(self.steps[token.step]) in ("USER_TASK", "WAIT") for token in self.open_tokens)
 
     # -- moves
 
@@ -114,6 +121,13 @@ class ReferenceModel:
         """The job is done, the user task completed, the wait signalled."""
         token = self.open_tokens[place]
         self._begin()
+        step = self.steps[token.step]
+        if kind(step) == "CALL_ACTIVITY":
+            try:
+                output = self._come_back(token, step, output)
+            except Stuck as stuck:
+                self._fail(token, str(stuck))
+                return
         self._leave_with(token, output)
         self._settle()
 
@@ -123,6 +137,12 @@ class ReferenceModel:
         token = self.open_tokens[place]
         step = self.steps[token.step]
         self._begin()
+        if kind(step) == "CALL_ACTIVITY":  # its child did, or was cancelled
+            token.failed_child = None if retryable else token.called
+            name = "ChildCancelled" if retryable else "ChildFailed"
+            self._fail(token, name, f"Penstock.{name}")
+            self._settle()
+            return
         named = any(code in (event.get("errorCodes") or ()) for event in boundaries(step, "ERROR"))
         wanted = code not in (step.get("noRetryOn") or ()) and code in (step.get("retryOn") or (code,))
         if retryable and wanted and not named and token.failures < int(step.get("retryCount") or 0):
@@ -156,6 +176,12 @@ class ReferenceModel:
         token.timers.remove(index)
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
             self._take_signal(token)
+        elif index == CONTINUE and kind(step) == "CALL_ACTIVITY":
+            try:
+                self._call(token, step)
+            except Stuck as stuck:
+                self._fail(token, str(stuck))
+                return
         elif index == CONTINUE:
             pass
         elif index == -1:
@@ -204,6 +230,7 @@ class ReferenceModel:
         for token in sorted(self.tokens, key=lambda token: (token.entered == 0, token.entered)):
             if token.open:
                 token.open = False
+                token.reentered = True
                 self._go(token, token.step)
         self._settle()
 
@@ -212,6 +239,9 @@ class ReferenceModel:
     def _begin(self) -> None:
         self._automatic, self._bound = 0, self.max_automatic
         self._work, self._work_bound = 0, self.max_work
+        for token in self._called:  # whatever failed before goes on by now
+            token.failed_child = None
+        self._called = []
 
     def _go(self, token: ModelToken, step: str) -> None:
         self._moving.append((token, step))
@@ -245,6 +275,10 @@ class ReferenceModel:
         token.step, token.entered = name, self._entries
         token.failures, token.backing_off, token.timers = 0, False, set()
         token.parked, token.signal = False, ""
+        token.called = None
+        if not token.reentered:
+            token.failed_child = None
+        token.reentered = False
         self._spend(STEP_WORK)
         if kind(step) in TASKS:
             self._park(token, step)
@@ -258,6 +292,8 @@ class ReferenceModel:
                 token.timers.add(-2)
                 if until.startswith("${"):
                     self._evaluate(until)
+        if kind(step) == "CALL_ACTIVITY":
+            self._call(token, step)
         events = step.get("boundaryEvents") or []
         token.timers |= {index for index, event in enumerate(events) if event["type"] == "TIMER"}
         token.open = True
@@ -266,6 +302,29 @@ class ReferenceModel:
                 self._take_signal(token)
             else:
                 token.timers.add(CONTINUE)
+
+    def _call(self, token: ModelToken, step: dict[str, Any]) -> None:
+        """Start an instance, or leave that to a move of its own."""
+        if len(self._called) >= self.max_calls or self._work > self.max_work // 2:
+            token.timers.add(CONTINUE)
+            return
+        self._spend(STEP_WORK)
+        if step.get("input") is None:
+            given = copy.deepcopy(self.variables)
+            self._spend(len(msgspec.json.encode(given)) // BYTES_PER_STEP)
+        else:
+            given = self._assign(step["input"], copy.deepcopy(self.variables))
+        self._called.append(token)
+        token.called = given if token.failed_child is None else token.failed_child
+
+    def _come_back(self, token: ModelToken, step: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
+        """What comes back of the instance that a call waited for."""
+        if not step.get("output"):
+            return {}
+        assert token.called is not None
+        result = {**copy.deepcopy(token.called), **copy.deepcopy(output)}
+        self._spend(len(msgspec.json.encode(result)) // BYTES_PER_STEP)
+        return self._assign(step["output"], {**copy.deepcopy(self.variables), "result": result})
 
     def _take_signal(self, token: ModelToken) -> None:
         self._automatic += 1
@@ -401,9 +460,9 @@ class ReferenceModel:
 
     # -- expressions
 
-    def _evaluate(self, text: str) -> Any:
+    def _evaluate(self, text: str, scope: dict[str, Any] | None = None) -> Any:
         try:
-            result, steps = parse(text).measure(self.variables, self.now)
+            result, steps = parse(text).measure(self.variables if scope is None else scope, self.now)
         except ExpressionError as error:
             self._spend(error.steps)
             raise Stuck("expression") from error
@@ -423,27 +482,18 @@ class ReferenceModel:
         """What an END gives; the variables stay as they are."""
         if step.get("output") is None:
             return None
-        before = self.variables
-        try:
-            self._assign(step["output"])
-            return {name: self.variables[name] for name in step["output"]}
-        finally:
-            self.variables = before
+        return self._assign(step["output"], copy.deepcopy(self.variables))
 
     def _transform(self, step: dict[str, Any]) -> None:
-        self._assign(step["transformations"])
+        self.variables.update(self._assign(step["transformations"], copy.deepcopy(self.variables)))
 
-    def _assign(self, assignments: dict[str, Any]) -> None:
-        before = self.variables
-        self.variables = copy.deepcopy(before)
-        try:
-            for name, value in assignments.items():
-                written = isinstance(value, str) and value.startswith("${") and value.endswith("}")
-                self.variables[name] = self._evaluate(value) if written else value
-                self._spend(len(msgspec.json.encode(self.variables[name])) // BYTES_PER_STEP)
-        except Stuck:
-            self.variables = before
-            raise
+    def _assign(self, assignments: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        for name, value in assignments.items():
+            written = isinstance(value, str) and value.startswith("${") and value.endswith("}")
+            given[name] = scope[name] = self._evaluate(value, scope) if written else value
+            self._spend(len(msgspec.json.encode(given[name])) // BYTES_PER_STEP)
+        return given
 
     # -- blocks
 

@@ -15,12 +15,14 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.lanes.commands import FoldCommand, TimerCommand
+from penstock.engine.ids import show_instance
+from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import PenstockError
 from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
-from penstock.testing.definitions import Json
+from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import START_VARIABLES, random_definition
 from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
@@ -36,6 +38,7 @@ from tests.model.moves import (
     next_move,
     output_of,
     play,
+    without_ids,
 )
 from tests.model.reference_model import ReferenceModel, kind
 
@@ -66,8 +69,10 @@ class Played:
         self.source = random.Random(seed)
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
         self.types = sorted({step["jobType"] for step in self.steps if step["type"] == "SERVICE_TASK"})
+        self.child = definition(service("work", "end", job_type=f"child-{seed}"), end(), definition_id=f"child-{seed}")
         self.jobs: dict[str, Job] = {}
         self.done: list[Job] = []
+        self.children: dict[str, Job] = {}
         self.signals: list[tuple[str, str, str, dict[str, Any]]] = []
         self.moves: list[Move] = []
         self.instance = ""
@@ -83,6 +88,7 @@ class Played:
         return self.source.choice(self.engines)
 
     async def begin(self) -> str:
+        await self.engines[0].upload(self.child)
         await self.engines[0].upload(self.body)
         return await self.start()
 
@@ -124,6 +130,7 @@ class Played:
                 return
             self.moves.append(move)
             await self.make(move)
+            await self.hear()
             play(self.game, move)
             await self.compare()
             if self.source.random() < 0.4:
@@ -158,6 +165,8 @@ class Played:
         step = self.game.steps[self.game.open_tokens[move.place].step]
         if move.what == "signal job":
             await self.signal(SIGNAL, output_of(move))
+        elif kind(step) == "CALL_ACTIVITY":
+            await self.end_child(token, seq, move)
         elif kind(step) == "USER_TASK":
             await self.engine.finish_task(self.instance, step["id"], output_of(move))
         elif kind(step) == "WAIT":
@@ -188,6 +197,31 @@ class Played:
             self.jobs[job.id] = job
         return self.jobs[f"{number(self.instance):x}-{token:x}-{seq:x}"]
 
+    async def end_child(self, token: int, seq: int, move: Move) -> None:
+        """Of the instance that a call waits for: it completes, is cancelled, or fails for good."""
+        ((child,),) = self.engines[0].rows("SELECT id FROM called WHERE (token_id, seq) = (%s, %s)", token, seq)
+        if move.what == "fail":
+            await self.engine.cancel(show_instance(child), "by hand")
+            return
+        jobs = {job.instance_id: job for job in await self.engine.poll(f"child-{self.seed}", n=100)}
+        self.children |= jobs
+        job = self.children.pop(show_instance(child))
+        if move.what == "complete":
+            await self.engine.complete(job, output_of(move))
+        else:
+            await self.engine.fail(job, "boom", retryable=False)
+
+    async def hear(self) -> None:
+        """What the game's instances have told each other."""
+        told = (
+            "SELECT instance_id, token_id, seq, index::int FROM timer WHERE index IN (-4, -5, -7) AND instance_id IN"
+            " (SELECT %s UNION ALL SELECT id FROM called WHERE caller = %s)"
+        )
+        mine = number(self.instance)
+        while timers := self.engines[0].rows(told, mine, mine):
+            for instance, *timer in timers:
+                await self.engine.engine.full_path.submit(timer_command(instance, (timer[0], timer[1], timer[2])))
+
     async def fire(self, token: int, seq: int, index: int) -> None:
         timer = (
             "SELECT extract(epoch FROM fire_at - penstock_now()) FROM timer WHERE (token_id, seq, index) = (%s, %s, %s)"
@@ -196,7 +230,7 @@ class Played:
         if left > 0:
             self.clock.advance(float(left) + 0.001)
         driver = self.engine
-        assert await driver.engine.full_path.submit(TimerCommand(number(self.instance), (token, seq, index)))
+        assert await driver.engine.full_path.submit(timer_command(number(self.instance), (token, seq, index)))
 
     async def disturb(self) -> None:
         """Something that changes nothing anybody can see."""
@@ -235,7 +269,7 @@ class Played:
         return [
             (token, seq)
             for token, seq in self.engines[0].rows(
-                "SELECT id, seq FROM token WHERE instance_id = %s AND state IN (0, 1, 2, 4, 5) ORDER BY seq",
+                "SELECT id, seq FROM token WHERE instance_id = %s AND state IN (0, 1, 2, 4, 5, 7) ORDER BY seq",
                 number(self.instance),
             )
         ]
@@ -292,8 +326,8 @@ def seq_of(execution: str) -> int:
 
 
 def without_times(variables: dict[str, Any]) -> dict[str, Any]:
-    """`moment` is what now() gave: known to the database alone."""
-    return {name: value for name, value in variables.items() if name != "moment"}
+    """`moment` is what now() gave: known to the database alone. So are the ids of instances that were called."""
+    return {name: without_ids(value) for name, value in variables.items() if name != "moment"}
 
 
 def own_job_types(body: Json, seed: int) -> Json:
@@ -302,6 +336,8 @@ def own_job_types(body: Json, seed: int) -> Json:
     for step in steps:
         if step["type"] == "SERVICE_TASK":
             step["jobType"] = f"{step['jobType']}-{seed}"
+        if step["type"] == "CALL_ACTIVITY":
+            step["definitionId"] = f"{step['definitionId']}-{seed}"
     return {**body, "id": f"game-{seed}"}
 
 

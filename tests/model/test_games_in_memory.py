@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.definition import StepType
 from penstock.core.event import JobCompleted, JobFailed, JobParked, JobSignalled, TaskCompleted, TimerFired
-from penstock.core.state import CLOSING_KINDS, TokenState
+from penstock.core.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
@@ -30,11 +30,14 @@ from tests.model.moves import (
     next_move,
     output_of,
     play,
+    without_ids,
 )
 from tests.model.reference_model import CONTINUE, ReferenceModel
 from tests.shapes import choose, gateway, joining, task, wait
 
 MOVES_MAX = 30
+MAX_CALLS = 1
+"""Of one advance: a second one goes on in an advance of its own."""
 
 
 def compare(machine: Machine, game: ReferenceModel) -> None:
@@ -57,7 +60,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
     blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
     assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
-    assert machine.variables == game.variables
+    assert {name: without_ids(value) for name, value in machine.variables.items()} == game.variables
     assert machine.instance.failure_code == game.failure_code
     result = machine.instance.result
     assert (None if result is None else msgspec.json.decode(result)) == game.result
@@ -105,6 +108,9 @@ def make(machine: Machine, move: Move) -> None:
     if move.what == "signal job":
         machine.apply(JobSignalled(token.id, machine.encode(output_of(move))))
         return
+    if step.type is StepType.CALL_ACTIVITY:
+        end_child(machine, token, move)
+        return
     output = machine.encode(output_of(move)) if move.what == "complete" else None
     if move.what == "complete" and step.type is StepType.SERVICE_TASK:
         machine.apply(JobCompleted(token.id, "w", output))
@@ -115,9 +121,20 @@ def make(machine: Machine, move: Move) -> None:
         machine.apply(JobFailed(token.id, "w", move.what != "fail for good", "boom", None, move.code or None, data))
 
 
+def end_child(machine: Machine, token: Token, move: Move) -> None:
+    """Of the instance that a call waits for: it completes, is cancelled, or fails for good."""
+    match move.what:
+        case "complete":
+            machine.child_ended(token, InstanceStatus.COMPLETED, output_of(move))
+        case "fail":
+            machine.child_ended(token, InstanceStatus.CANCELLED)
+        case _:
+            machine.child_ended(token, InstanceStatus.FAILED, reason="boom")
+
+
 def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, ReferenceModel, list[Move]]:
-    machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
-    game = ReferenceModel(body, START_VARIABLES, machine.now, MAX_AUTOMATIC, MAX_WORK)
+    machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC, calls_max=MAX_CALLS)
+    game = ReferenceModel(body, START_VARIABLES, machine.now, MAX_AUTOMATIC, MAX_WORK, MAX_CALLS)
     compare(machine, game)
     moves: list[Move] = []
     while len(moves) < MOVES_MAX:
@@ -203,6 +220,7 @@ GAMES = 800
 WANTED = {
     "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal", "edit",
     "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
+    "a call", "a failed call",
     "a join fired", "a side token", "an interruption", "an error caught", "an END failed it", "a result",
     "a step open twice", "an END closed others", "long",
 }  # fmt: skip
@@ -221,4 +239,6 @@ def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
         ("a step open twice", machine.open_twice),
         ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),
         ("long", len(machine.history) > 30),
+        ("a call", ("CALL_ACTIVITY", "COMPLETED") in {(types[name], how) for name, how in machine.path}),
+        ("a failed call", ("CALL_ACTIVITY", "FAILED") in {(types[name], how) for name, how in machine.path}),
     ]

@@ -67,6 +67,7 @@ class PlayedOverRest(Played):
         return found
 
     async def begin(self) -> str:
+        await self.call("POST", "/v1/definitions", self.child)
         status, found = await self.call("POST", "/v1/definitions", self.body)
         assert (status, found["version"]) == (201, 1)
         return await self.start()
@@ -116,6 +117,9 @@ class PlayedOverRest(Played):
         step = game.steps[game.open_tokens[move.place].step]
         if move.what == "signal job":
             await self.signal(SIGNAL, output_of(move))
+        elif kind(step) == "CALL_ACTIVITY":
+            _, token, seq = (int(part, 16) for part in self.running[move.place].split("-"))
+            await self.end_child(token, seq, move)
         elif kind(step) == "USER_TASK":
             field = self.source.choice(["variables", "result"])
             status, found = await self.call(

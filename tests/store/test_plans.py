@@ -268,6 +268,8 @@ CASES = {
     "list": Case(found(), 50, 200),
     "list by business key": Case(found(business_key="order-10034"), 1, 20),
     "list by unknown business key": Case(found(business_key="order"), 0, 20),
+    "list by parent": Case(found(parent=BASE), 0, 20),
+    "list FAILED by parent": Case(found(parent=BASE, status="FAILED"), 0, 20),
     "list by business key prefix": Case(found(key_prefix="order-1003", limit=2), 2, 60),
     "list by common business key prefix": Case(found(key_prefix="order-"), 50, 1_000),
     "list by unknown business key prefix": Case(found(key_prefix="bill"), 0, 20),

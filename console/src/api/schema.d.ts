@@ -239,8 +239,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the tree of a run's branches (addition)
-         * @description What has ended is as the journal says, what is open as the executor said last.
+         * Read the tree of a run's branches, or of an instance's calls (addition)
+         * @description What has ended is as the journal says, what is open as the executor said last. Of an instance of a definition the branches are the instances that it called, and those that they called: the first 1,000.
          */
         get: operations["getTree"];
         put?: never;
@@ -1252,9 +1252,9 @@ export interface components {
         };
         /**
          * Branch
-         * @description An operation or branch of a run of code, by path, and what is below it. `status`: done, failed, stopped, running
-         *         (a step), waiting (a sleep, a message), open (a nursery or branch). `where` is a file and line of the user's
-         *         code, `progress` what a step said of itself last.
+         * @description An operation or branch of a run of code, or an instance that was called, by path, and what is below it.
+         *         `status`: done, failed, stopped, running (a step), waiting (a sleep, a message), open (a nursery or branch).
+         *         `where` is a file and line of the user's code, `progress` what a step said of itself last.
          */
         Branch: {
             path: string;
@@ -1273,6 +1273,7 @@ export interface components {
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
             children?: components["schemas"]["Branch"][];
+            instanceId?: string;
         };
         /**
          * BulkCause
@@ -2155,8 +2156,9 @@ export interface components {
         };
         /**
          * RunTree
-         * @description A run of code and its branches. `view` is what its body showed last, `waits_for` what it waits for, in words.
-         *         What is open is so as its executor last wrote it down: when it parked the run, and with heartbeats.
+         * @description A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
+         *         its body showed last, `waits_for` what it waits for, in words. What is open is so as its executor last wrote it
+         *         down: when it parked the run, and with heartbeats.
          */
         RunTree: {
             id: string;
@@ -2202,7 +2204,7 @@ export interface components {
             instanceId: string;
             stepId: string;
             /** @enum {string} */
-            stepType: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             /** @description How often the step was entered, up to this entry. */
             attemptNumber: number;
             /** @enum {string} */
@@ -2215,6 +2217,7 @@ export interface components {
             attempts?: components["schemas"]["Attempt"][];
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
+            childInstanceId?: string;
             output?: unknown;
             outputBytes?: number;
         };
@@ -2303,7 +2306,7 @@ export interface components {
             id: string;
             name: string;
             /** @enum {string} */
-            type: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            type: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             description?: string;
             nextStep?: string;
             /** @description Expression to step id; in this order, the first that is true wins. */
@@ -2363,7 +2366,7 @@ export interface components {
             instanceId: string;
             stepId: string;
             /** @enum {string} */
-            stepType: "SERVICE_TASK" | "USER_TASK" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             /** @description How often the step was entered, up to this entry. */
             attemptNumber: number;
             /** @enum {string} */
@@ -2376,6 +2379,7 @@ export interface components {
             attempts?: components["schemas"]["Attempt"][];
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
+            childInstanceId?: string;
         };
         /**
          * StepTokens
@@ -2862,6 +2866,8 @@ export interface operations {
                 businessKey?: string;
                 /** @description How the key begins (addition). */
                 businessKeyPrefix?: string;
+                /** @description Which called them, or chained into them (addition). */
+                parentInstanceId?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */
@@ -3765,15 +3771,6 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description Its state does not allow it. */
-            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5803,6 +5800,8 @@ export interface operations {
                 businessKey?: string;
                 /** @description How the key begins (addition). */
                 businessKeyPrefix?: string;
+                /** @description Which called them, or chained into them (addition). */
+                parentInstanceId?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */

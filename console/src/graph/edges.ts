@@ -38,13 +38,15 @@ export interface StepState {
   times: number;
 }
 
-/** Steps that are open and wait for a person or a signal are amber; the others that are open, blue. */
+const WAITS = new Set(["USER_TASK", "CALL_ACTIVITY", "WAIT", "JOIN_GATEWAY"]);
+
+/** Steps that are open and wait for a person, a signal or another instance are amber; the others that are open, blue. */
 export function statesOf(definition: Definition, history: Execution[]): Map<string, StepState> {
   const types = new Map(definition.steps.map((step) => [step.id, step.type]));
   const states = new Map<string, StepState>();
   for (const entry of history) {
     const type = types.get(entry.stepId);
-    const open = type === "USER_TASK" || type === "WAIT" || type === "JOIN_GATEWAY" ? "wait" : "run";
+    const open = type !== undefined && WAITS.has(type) ? "wait" : "run";
     const look = ({ RUNNING: open, COMPLETED: "done", FAILED: "fail", SKIPPED: "skip" } as const)[entry.status] ?? "run";
     states.set(entry.stepId, { look, times: (states.get(entry.stepId)?.times ?? 0) + 1 });
   }

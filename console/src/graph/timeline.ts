@@ -85,7 +85,7 @@ function axis(spans: Span[]): { place: (at: number) => number; folded: boolean }
   return { place, folded };
 }
 
-const PEOPLE = new Set(["USER_TASK", "WAIT", "JOIN_GATEWAY"]);
+const PEOPLE = new Set(["USER_TASK", "CALL_ACTIVITY", "WAIT", "JOIN_GATEWAY"]);
 
 function barsOf(entry: Execution, span: Span, now: number, place: (at: number) => number): Bar[] {
   const bar = (look: Bar["look"], start: number, end: number, text: string): Bar => {

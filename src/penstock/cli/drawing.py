@@ -62,6 +62,8 @@ def _shape(step: Step) -> str:
             return f'[["{name}"]]'
         case StepType.WAIT:
             return f'("{name}")'
+        case StepType.CALL_ACTIVITY:
+            return f'{{{{"{name}"}}}}'
         case StepType.DECISION | StepType.PARALLEL_GATEWAY | StepType.JOIN_GATEWAY:
             return f'{{"{name}"}}'
         case StepType.END:

@@ -111,6 +111,40 @@ class WorkflowBuilder:
             then,
         )
 
+    def call(
+        self,
+        step_id: str,
+        definition_id: str,
+        *,
+        version: int | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        business_key: str | None = None,
+        then: NextStep = FOLLOWING,
+        conditions: Mapping[str, str] | None = None,
+        boundary: Sequence[JsonObject] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Starts an instance of another workflow and waits for its end.
+
+        ``inputs`` are its variables (JSON values or ``"${expression}"``), by default all of this instance's.
+        ``outputs`` is what comes back of ``result``, the variables that it ended with; by default nothing.
+        """
+        return self._add(
+            _step(step_id, "CALL_ACTIVITY", name, description)
+            | _given(
+                definitionId=definition_id,
+                definitionVersion=version,
+                input=None if inputs is None else dict(inputs),
+                output=dict(outputs) if outputs else None,
+                businessKey=business_key,
+                conditionalNextSteps=dict(conditions) if conditions else None,
+                boundaryEvents=list(boundary) or None,
+            ),
+            then,
+        )
+
     def user_task(
         self,
         step_id: str,

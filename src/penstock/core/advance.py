@@ -13,6 +13,8 @@ Rules, with their source in `docs/guarantees.md`:
 * **END** completes the instance and closes everything else (SKIPPED).
 * **Errors.** A step that fails for good, or with a code that one of its error boundaries names, goes on at that
   boundary's target; without one the instance fails. Expressions that fail are not caught.
+* **Calls.** A CALL_ACTIVITY starts an instance and waits for its end, which comes as an event of its own. Closed
+  otherwise, it abandons what it started.
 * **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance, and so does more ``work``.
   Kept signals are taken in slices, each by an advance of its own: of a loop through a WAIT with thousands of them none
   is too long.
@@ -26,11 +28,13 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec import structs
 
-from penstock.core.definition import Boundary, Catch, Definition, Step, StepType
+from penstock.core.calls import Calls, why_failed
+from penstock.core.definition import Boundary, Callee, Catch, Definition, Step, StepType
 from penstock.core.effect import AuditRow, Chain, Effects, Timer
 from penstock.core.evaluation import StepFailed
 from penstock.core.event import (
     CancelRequested,
+    ChildEnded,
     Event,
     JobCompleted,
     JobDeadLettered,
@@ -88,17 +92,16 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Waiting):
+class _Run(Calls, Waiting):
     # -- events
 
     def apply(self, event: Event) -> Effects:
         match event:
             case Started():
                 self.start()
-            case JobCompleted():
-                self.finish_step(self.tokens[event.token_id], worker=event.worker, output=event.output)
-            case TaskCompleted():
-                self.finish_step(self.tokens[event.token_id], worker=event.by, output=event.output)
+            case JobCompleted() | TaskCompleted():
+                by = event.worker if isinstance(event, JobCompleted) else event.by
+                self.finish_step(self.tokens[event.token_id], worker=by, output=event.output)
             case JobFailed():
                 self.job_failed(event)
             case JobParked():
@@ -109,6 +112,8 @@ class _Run(Waiting):
                 self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times", LEASE_EXPIRED)
             case TimerFired():
                 self.timer_fired(self.tokens[event.token_id], event.index)
+            case ChildEnded():
+                self.child_ended(event)
             case StepGivenUp():
                 self.fail(self.tokens[event.token_id], event.reason)
             case CancelRequested():
@@ -161,8 +166,10 @@ class _Run(Waiting):
         kept = self.kept_signal(step) if step.type is StepType.WAIT else None
         if kept is not None:  # whatever is due: the signal came before the wait was entered
             self.take_signal(token, kept)
-        elif index == CONTINUE_TIMER:  # another token took the rest
+        elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
             self.out.fired.append(fired)
+            if step.callee is not None:
+                self.go_on_calling(token, step, step.callee)
         elif index == RETRY_TIMER:
             self.out.fired.append(fired)
             move(token, Trigger.BACKOFF_OVER)
@@ -184,6 +191,27 @@ class _Run(Waiting):
                 self.out.fired.append(fired)
                 side = self.new_token(boundary.target, side=True)
                 self.entering.append((side, boundary.target))
+
+    def go_on_calling(self, token: Token, step: Step, callee: Callee) -> None:
+        try:
+            self.make_call(token, self.plan_call(token, step, callee))
+        except StepFailed as failed:
+            self.fail(token, failed.reason, failed.code)
+
+    def child_ended(self, event: ChildEnded) -> None:
+        token = self.tokens[event.token_id]
+        step = self.definition.steps[token.step]
+        assert step.callee is not None
+        self.returned = token.id
+        if event.status is not InstanceStatus.COMPLETED:
+            self.fail(token, *why_failed(event))
+            return
+        try:
+            output = self.result_of(step, step.callee, event.variables)
+        except StepFailed as failed:
+            self.fail(token, failed.reason, failed.code)
+            return
+        self.finish_step(token, output=output)
 
     def reopen(self) -> None:
         """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were."""
@@ -209,7 +237,7 @@ class _Run(Waiting):
             try:
                 self.enter(token, index)
             except StepFailed as failed:
-                self.fail(token, failed.reason)
+                self.fail(token, failed.reason, failed.code)
             except TooMuchWork as error:
                 self.fail(token, f"step '{self.definition.steps[token.step].id}': {error}")
 
@@ -239,6 +267,9 @@ class _Run(Waiting):
             case StepType.USER_TASK:
                 move(token, Trigger.ENTER_PARKED)
                 self.arm_boundaries(token, step)
+            case StepType.CALL_ACTIVITY:
+                assert step.callee is not None
+                self.enter_call(token, step, step.callee)
             case StepType.WAIT:
                 self.wait(token, step)
             case StepType.JOIN_GATEWAY:
@@ -415,7 +446,8 @@ class _Run(Waiting):
             self.remove(token)
         change_status(self.instance, status, reason, code)
         self.out.ended = True
-        self.out.queued.clear()  # nothing that this very advance queued or armed survives the end
+        self.out.queued.clear()  # nothing that this very advance queued, called or armed survives the end
+        self.out.calls.clear()
         self.out.armed.clear()
 
     def keep_for_retry(self, token: Token, culprit: bool, entering: int | None) -> Token:

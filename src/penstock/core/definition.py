@@ -18,12 +18,16 @@ from penstock.core import graph
 from penstock.core.expression import Expression
 from penstock.errors import BadRequest
 
+BUSINESS_KEY_MAX_CHARS = 512
+"""What a B-tree entry of PostgreSQL holds for certain (2,704 bytes, four to a character)."""
+
 
 class StepType(enum.StrEnum):
-    """The eight kinds of step. The value is the name on the wire."""
+    """The kinds of step. The value is the name on the wire."""
 
     SERVICE_TASK = "SERVICE_TASK"
     USER_TASK = "USER_TASK"
+    CALL_ACTIVITY = "CALL_ACTIVITY"
     DECISION = "DECISION"
     TRANSFORMATION = "TRANSFORMATION"
     WAIT = "WAIT"
@@ -68,6 +72,19 @@ class Backoff(msgspec.Struct, frozen=True):
     """0 to 1: the share of the wait that is random."""
 
 
+class Callee(msgspec.Struct, frozen=True):
+    """The workflow that a CALL_ACTIVITY starts, and for whose end it waits."""
+
+    definition_id: str
+    version: int
+    """0: the latest one when it is called."""
+    input: Assignments | None
+    """Its variables; None: all of the caller's."""
+    output: Assignments
+    """What comes back of `result`, the variables that it ended with. Empty: nothing."""
+    business_key: Expression | str | None
+
+
 class Step(msgspec.Struct, frozen=True):
     """One step. Fields that its type does not use are None or empty, whatever the upload said there."""
 
@@ -80,8 +97,7 @@ class Step(msgspec.Struct, frozen=True):
     """Index of `nextStep`."""
     conditions: tuple[tuple[Expression, int], ...]
     """`conditionalNextSteps` in the order of the JSON object."""
-    transformations: tuple[tuple[str, object | Expression], ...]
-    """(name, literal JSON value or compiled expression), in order."""
+    transformations: Assignments
     branches: tuple[int, ...]
     """`parallelNextSteps`; the same step twice is two branches."""
     join: int | None
@@ -106,6 +122,8 @@ class Step(msgspec.Struct, frozen=True):
     """END: it fails the instance with this code."""
     result: Assignments | None = None
     """END: what the instance's result becomes."""
+    callee: Callee | None = None
+    """CALL_ACTIVITY."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:

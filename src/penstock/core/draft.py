@@ -7,11 +7,19 @@ the draft. What concerns several steps is in validation.py.
 
 from __future__ import annotations
 
+import re
 from typing import Final, assert_never, cast
 
 import msgspec
 
-from penstock.core.definition import Assignments, Backoff, DefinitionLimits, StepType
+from penstock.core.definition import (
+    BUSINESS_KEY_MAX_CHARS,
+    Assignments,
+    Backoff,
+    Callee,
+    DefinitionLimits,
+    StepType,
+)
 from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
@@ -20,6 +28,7 @@ from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
 from penstock.wire.error_code import code_problem
 
+_ID: Final = re.compile(r"[A-Za-z0-9_:\-]+")
 BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
 BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
@@ -35,6 +44,9 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
             return _TASK | more, frozenset({"jobType"})
         case StepType.USER_TASK:
             return _TASK | {"jobType"}, frozenset()
+        case StepType.CALL_ACTIVITY:
+            more = {"definitionId", "definitionVersion", "input", "output", "businessKey"}
+            return _TASK | more, frozenset({"definitionId"})
         case StepType.DECISION:
             return frozenset({"conditionalNextSteps"}), frozenset({"conditionalNextSteps"})
         case StepType.TRANSFORMATION:
@@ -86,6 +98,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     no_retry_on: tuple[str, ...] = ()
     error_code: str | None = None
     result: Assignments | None = None
+    callee: Callee | None = None
 
     @property
     def path(self) -> str:
@@ -117,6 +130,7 @@ class StepReader:
         # In the order of the canonical form.
         self._read_task_fields(reader, draft)
         self._read_wait_fields(reader, draft)
+        self._read_call_fields(reader, draft)
         self._read_flow_fields(reader, draft)
         checked = _checks(draft, "boundaryEvents")
         boundaries = self._boundaries.read(reader, checked=checked, may_fail=draft.type is not StepType.WAIT)
@@ -230,6 +244,33 @@ class StepReader:
             except TimestampError as error:
                 reader.refuse("until", str(error))
 
+    def _read_call_fields(self, reader: FieldReader, draft: StepDraft) -> None:
+        """Of these the canonical form has what was given, as it was given."""
+        used = _uses(draft, "definitionId") and draft.type is not None
+        definition_id = read_definition_id(
+            reader, "definitionId", self._limits, required=_needs(draft, "definitionId"), checked=used
+        )
+        version = reader.whole_number("definitionVersion")
+        given = reader.fields("input")
+        output = reader.fields("output")
+        key = reader.text("businessKey", max_chars=self._limits.expression_max_chars)
+        if not used:
+            return
+        if version is not None and not 0 <= version < 1 << 31:
+            reader.refuse("definitionVersion", "must lie between 0 (the latest) and 2147483647")
+        compiled: Expression | str | None = key
+        if key is not None and is_expression(key):
+            compiled = self.compiler.compile(key, reader.at("businessKey"))
+        elif key is not None and len(key) > BUSINESS_KEY_MAX_CHARS:
+            reader.refuse("businessKey", f"longer than {BUSINESS_KEY_MAX_CHARS} characters")
+        draft.callee = Callee(
+            definition_id or "",
+            version or 0,
+            None if given is None else self._assignments(reader, "input", given),
+            () if output is None else self._assignments(reader, "output", output),
+            compiled,
+        )
+
     def _read_flow_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         id_max_chars = self._limits.id_max_chars
         next_step = reader.text("nextStep", required=_needs(draft, "nextStep"), max_chars=id_max_chars)
@@ -324,6 +365,16 @@ class StepReader:
         except DurationError as error:
             self._problems.add(path, str(error))
             return None
+
+
+def read_definition_id(
+    reader: FieldReader, name: str, limits: DefinitionLimits, *, required: bool, checked: bool
+) -> str | None:
+    """The id of a definition; ``checked``: it must look like one."""
+    value = reader.text(name, required=required, max_chars=limits.id_max_chars)
+    if checked and value is not None and _ID.fullmatch(value) is None:
+        reader.refuse(name, "may hold only letters, digits, '_', ':' and '-'")
+    return value
 
 
 def _uses(draft: StepDraft, field: str) -> bool:

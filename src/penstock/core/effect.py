@@ -71,6 +71,18 @@ class Chain(msgspec.Struct, frozen=True):
     definition_id: str
 
 
+class ChildStart(msgspec.Struct, frozen=True):
+    """An instance to start in the same transaction; the token waits for its end."""
+
+    token_id: int
+    seq: int
+    definition_id: str
+    version: int  # 0: the latest
+    variables: bytes  # a JSON object
+    business_key: str | None
+    entry: int | None  # when a `retry` came back to the step: then one that failed since this entry goes on instead
+
+
 class Effects(msgspec.Struct):
     """Everything that one event changes in one instance.
 
@@ -101,5 +113,7 @@ class Effects(msgspec.Struct):
     audit: list[AuditRow] = []
     consumed_signals: list[int] = []
     chain: Chain | None = None
+    calls: list[ChildStart] = []
+    abandoned: list[tuple[int, int]] = []  # (token, seq): calls that wait no more, while what they started may go on
     snapshot: list[Token] | None = None
     steps_run: int = 0

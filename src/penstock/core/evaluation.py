@@ -16,11 +16,12 @@ from penstock.core.work import BYTES_PER_STEP, TooMuchWork
 
 
 class StepFailed(Exception):
-    """The step can't go on, and why."""
+    """The step can't go on, and why. Error boundaries take it by its ``code``, if it has one."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, code: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.code = code
 
 
 class Evaluator(Recorder):

@@ -7,6 +7,8 @@ from datetime import datetime
 
 import msgspec
 
+from penstock.core.state import InstanceStatus
+
 Variables = Mapping[str, object]
 
 
@@ -72,6 +74,18 @@ class TimerFired(msgspec.Struct, frozen=True, tag=True):
     index: int
 
 
+class ChildEnded(msgspec.Struct, frozen=True, tag=True):
+    """The instance that a call started has ended."""
+
+    token_id: int
+    child: str  # its id, as people see it
+    definition_id: str
+    status: InstanceStatus
+    reason: str | None
+    code: str | None  # with which it failed
+    variables: bytes | None  # which it ended with, a JSON object; None where nothing of them is asked for
+
+
 class StepGivenUp(msgspec.Struct, frozen=True, tag=True):
     """What the engine itself had to do with the step failed again and again."""
 
@@ -98,6 +112,7 @@ Event = (
     | JobDeadLettered
     | TaskCompleted
     | TimerFired
+    | ChildEnded
     | StepGivenUp
     | CancelRequested
     | RetryRequested

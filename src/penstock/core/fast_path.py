@@ -58,7 +58,7 @@ def needs_variables(definition: Definition) -> bool:
     """Whether any advance of the definition may have to read variables."""
     return definition.auto_start_next or any(
         step.conditions
-        or step.type is StepType.TRANSFORMATION
+        or step.type in (StepType.TRANSFORMATION, StepType.CALL_ACTIVITY)
         or step.duration is not None
         or step.until is not None
         or step.result is not None

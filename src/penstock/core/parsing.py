@@ -7,7 +7,6 @@ canonical text of a valid definition must parse to an equal one. Must not do I/O
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
@@ -22,7 +21,7 @@ from penstock.core.definition import (
     Step,
     StepType,
 )
-from penstock.core.draft import StepDraft, StepReader
+from penstock.core.draft import StepDraft, StepReader, read_definition_id
 from penstock.core.draft_boundaries import BoundaryDraft, CatchDraft
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
@@ -34,13 +33,10 @@ DEFAULT_LIMITS: Final = DefinitionLimits()
 STORED_LIMITS: Final = DefinitionLimits(expression_nodes_max_count=sys.maxsize, patterns_max_steps=sys.maxsize)
 """For what was uploaded before there were these."""
 
-_ID: Final = re.compile(r"[A-Za-z0-9_:\-]+")
 _CONTENT_WEIGHT: Final = 24
 """Bytes that a character of the text takes as a tree: `[[],[],…]` has the most."""
 _NODE_BYTES: Final = 350
 _PATTERN_STEP_BYTES: Final = 4
-
-_ID_REASON: Final = "may hold only letters, digits, '_', ':' and '-'"
 
 
 def parse_definition(body: bytes | object, *, limits: DefinitionLimits = DEFAULT_LIMITS) -> Definition:
@@ -80,24 +76,18 @@ class _Header:
 
     def __init__(self, reader: FieldReader, limits: DefinitionLimits, problems: Problems) -> None:
         self.given = reader.given
-        self.id = _read_definition_id(reader, "id", limits, required=True)
+        self.id = read_definition_id(reader, "id", limits, required=True, checked=True)
         self.name = reader.text("name", required=True, max_chars=limits.name_max_chars)
         self.description = reader.text("description", max_chars=limits.description_max_chars)
         self.auto_start_next = reader.flag("autoStartNextWorkflow")
-        self.next_workflow_id = _read_definition_id(reader, "nextWorkflowId", limits, required=self.auto_start_next)
+        self.next_workflow_id = read_definition_id(
+            reader, "nextWorkflowId", limits, required=self.auto_start_next, checked=self.auto_start_next
+        )
         self.steps = StepReader(limits, problems)
         self.drafts = _read_steps(reader, limits, self.steps)
         self.metadata = reader.fields("metadata")
         reader.ignore("version")
         reader.refuse_unknown()
-
-
-def _read_definition_id(reader: FieldReader, name: str, limits: DefinitionLimits, *, required: bool) -> str | None:
-    """`id`, or `nextWorkflowId`, which must look like one only where it is used."""
-    value = reader.text(name, required=required, max_chars=limits.id_max_chars)
-    if required and value is not None and _ID.fullmatch(value) is None:
-        reader.refuse(name, _ID_REASON)
-    return value
 
 
 def _read_steps(reader: FieldReader, limits: DefinitionLimits, steps: StepReader) -> list[StepDraft]:
@@ -172,7 +162,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         description=draft.description,
         next=None if draft.next is None else indexes[draft.next],
         conditions=tuple(conditions),
-        transformations=tuple(draft.transformations),
+        transformations=draft.transformations,
         branches=tuple(indexes[head] for head in draft.branches if head is not None),
         join=None if draft.join is None else indexes[draft.join],
         job_type=draft.job_type,
@@ -188,6 +178,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         no_retry_on=draft.no_retry_on,
         error_code=draft.error_code,
         result=draft.result,
+        callee=draft.callee,
     )
 
 

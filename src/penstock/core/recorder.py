@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -39,6 +39,8 @@ class Inputs(msgspec.Struct):
     positions: deque[int]
     jitter: float = 0.0  # in [0, 1)
     next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
+    uncallable: Collection[tuple[str, int]] = ()  # (id, version) of definitions that calls name and that are not there
+    calls_max: int = 100  # instances that this advance may start; further calls go on in one of their own
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000
     max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
@@ -72,8 +74,9 @@ class Recorder:
         self.entering: deque[tuple[Token, int]] = deque()
         self.reentering: dict[int, int | None] = {}  # by token: the entry that `retry` comes back to
         self.used_signals: set[int] = set()
+        self.returned: int | None = None  # the token of a call whose instance has ended
         self.steps_max = inputs.max_automatic_steps
-        self.written_bytes = 0
+        self.written_bytes: int = 0
 
     def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
         token = Token(
@@ -132,6 +135,8 @@ class Recorder:
         """End the open execution of ``token``: its history row, its place in the queue, its timers."""
         self.record(token, kind, worker=worker, reason=reason, output=output, code=code)
         self.dequeue(token)
+        if token.state is TokenState.CALLED and token.id != self.returned:
+            self.out.abandoned.append((token.id, token.seq))
         if self.has_timers(token):
             self.out.disarmed.append((token.id, token.seq))
 
@@ -153,7 +158,7 @@ class Recorder:
         step = self.definition.steps[token.step]
         return (
             bool(step.timers)
-            or token.state is TokenState.BACKOFF
+            or token.state in (TokenState.BACKOFF, TokenState.CALLED)
             or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a job, or a run of code
             or step.duration is not None
             or step.until is not None

@@ -29,7 +29,7 @@ class TokenState(enum.IntEnum):
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
     ENDED = 6  # the root token after its last step; kept as the instance's lock until the instance ends
-    CALLED = 7  # of a later version: a step that waits for an instance which it started
+    CALLED = 7  # a call that waits for the end of the instance which it started
     DELAYED = 8  # of a later version: a start that waits for its time
 
 
@@ -37,12 +37,24 @@ JOB_STATES = frozenset({TokenState.READY, TokenState.LOCKED, TokenState.BACKOFF,
 OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED}
 
 # Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
-# versions have -4 to -6 (children, delays). An engine leaves those alone that it does not know.
+# versions have -6 (delays). An engine leaves those alone that it does not know.
 RETRY_TIMER = -1  # the end of a retry's back-off
 WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`, or of a parked job's wait
-CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals)
+CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals, a call)
+# Between instances, each due at once: a transaction tells another instance so, and has only its own one's lock.
+CHILD_TIMER = -4  # of a call: the instance that it started has ended
+CANCEL_TIMER = -5  # of an instance (its id, and the seq of the call): the call that waited for it was closed
+REOPEN_TIMER = -7  # likewise: a `retry` of the caller came back to the call
 WAKE_TIMER = -16  # the time that a parked run of code waits for
-OWN_TIMERS = (RETRY_TIMER, WAIT_TIMER, CONTINUE_TIMER, WAKE_TIMER)
+OWN_TIMERS = (
+    RETRY_TIMER,
+    WAIT_TIMER,
+    CONTINUE_TIMER,
+    CHILD_TIMER,
+    CANCEL_TIMER,
+    REOPEN_TIMER,
+    WAKE_TIMER,
+)
 
 PRIORITY_DEFAULT = 5
 """Of a job. Lower ones come first."""
@@ -85,6 +97,7 @@ class Trigger(enum.Enum):
     ENTER_JOB = "enter_job"
     ENTER_LEASED = "enter_leased"
     ENTER_PARKED = "enter_parked"
+    CALL = "call"
     FORK = "fork"
     CLAIM = "claim"
     HEARTBEAT = "heartbeat"
@@ -125,6 +138,7 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.ENTER_JOB: _row(_LEFT, _R, "a service task is entered; its job waits in the queue or the outbox"),
     Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
     Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
+    Trigger.CALL: _row(_LEFT, _C, "a call is entered; the instance that it starts comes to be in the same transaction"),
     Trigger.FORK: _row(_LEFT, _F, "a parallel gateway is entered"),
     Trigger.CLAIM: _row(_R, _L, "a poll takes the job"),
     Trigger.HEARTBEAT: _row(_HELD, _L, "the holder goes on, the last one comes back, a dispatched job gets one"),
@@ -147,7 +161,7 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
 of `BIRTH_STATES` (a start, a branch, a side token, a `retry`), and is deleted from any state when its branch or its
 instance ends."""
 
-ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.FORK})
+ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.CALL, Trigger.FORK})
 """Those begin a step execution: ``seq`` changes. The others stay in it; `Trigger.END` may do either, as automatic steps
 have come and gone within the same advance."""
 
@@ -219,6 +233,7 @@ class Instance(msgspec.Struct):
     failure: str | None = None
     failure_code: str | None = None
     result: bytes | None = None  # what its END gave, a JSON object
+    depth: int = 0  # how many instances called it, one the other; 0: a call waits for nothing of it
 
 
 def move(token: Token, trigger: Trigger) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -20,7 +21,7 @@ import msgspec
 import trio
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
-from penstock.core.effect import Effects
+from penstock.core.effect import ChildStart, Effects
 from penstock.core.event import Event, Started
 from penstock.core.state import Instance, Token
 from penstock.core.work import LongWork, Record, Work
@@ -31,13 +32,16 @@ from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long
 from penstock.settings import Settings
+from penstock.store import calls
 from penstock.store import full_path as store
+from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.full_path import Change, NewInstance
 
-CHAIN_MAX: Final = 100
-"""Workflows that may be chained within one transaction (each starts the next and ends at once); the last one fails."""
+STARTS_MAX: Final = 100
+"""Instances that one advance may start, chained or called, and those that they start. The last one of a chain fails;
+calls go on in a transaction of their own."""
 HERE_STEPS: Final = 20_000
 """Steps of work that one advance may do on the loop, and all together between two turns of it: 2 to 5 ms."""
 HERE_BYTES: Final = 262_144
@@ -58,6 +62,8 @@ class Case(NamedTuple):
     event: Event
     now: datetime
     signals: dict[int, list[tuple[int, bytes]]]
+    root: int
+    """The first instance of the tree of calls that it is in."""
 
     def same(self, other: Case) -> bool:
         """Whether it would evaluate the same on the same. `now` is that of the first."""
@@ -93,7 +99,7 @@ class Ahead(NamedTuple):
     case: Case
     record: Record
     found: list[int | None]
-    """Which definitions were chained into."""
+    """What was looked up: definitions, and instances that go on."""
     positions: int
 
 
@@ -131,8 +137,30 @@ class _Supply(NamedTuple):
     new_id: Callable[[], int]
     positions: deque[int]
     more: Callable[[int], Awaitable[deque[int]]]
-    find: Callable[[str], Awaitable[LoadedDefinition | None]]
-    """The latest version of a definition."""
+    find: Callable[[str, int], Awaitable[LoadedDefinition | None]]
+    """A version of a definition, 0 for the latest."""
+    find_failed: Callable[[ChildStart], Awaitable[int | None]]
+    """The instance that failed, of those that an entry of a call started."""
+
+
+class _Following(NamedTuple):
+    """An instance that another one's advance starts."""
+
+    loaded: LoadedDefinition
+    variables: bytes
+    values: dict[str, Any] | None
+    parent: int
+    chained: bool
+    depth: int = 0
+    call: ChildStart | None = None
+
+
+class _Advanced(NamedTuple):
+    """What an advance decided, with the definitions of what it starts."""
+
+    effects: Effects
+    chained: LoadedDefinition | None
+    called: dict[tuple[str, int], LoadedDefinition]
 
 
 class Advancer:
@@ -177,13 +205,21 @@ class Advancer:
             too_large = False
             if len(positions) < ahead.positions:
                 positions.extend(await store.more_positions(connection, ahead.positions))
-        chained: list[int | None] = []
+        looked_up: list[int | None] = []
 
-        async def find(id: str) -> LoadedDefinition | None:
-            found = await self._definitions.find(connection, id, 0, locks=not item.stays)
-            chained.append(None if found is None else found.key)
-            if ahead is not None and chained != ahead.found[: len(chained)]:
-                raise LongWork  # a newer version came meanwhile
+        def note(found: int | None) -> None:
+            looked_up.append(found)
+            if ahead is not None and looked_up != ahead.found[: len(looked_up)]:
+                raise LongWork  # a newer version came meanwhile, or an instance went on
+
+        async def find(id: str, version: int) -> LoadedDefinition | None:
+            found = await self._definitions.find(connection, id, version, locks=not item.stays)
+            note(None if found is None else found.key)
+            return found
+
+        async def find_failed(call: ChildStart) -> int | None:
+            found = None if call.entry is None else await calls.failed_child(connection, call.token_id, call.entry)
+            note(found)
             return found
 
         try:
@@ -194,6 +230,7 @@ class Advancer:
                 positions,
                 partial(store.more_positions, connection),
                 find,
+                find_failed,
             )
             changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
         except LongWork:
@@ -214,20 +251,34 @@ class Advancer:
         async def more(count: int) -> deque[int]:
             return deque(itertools.islice(dreamt, count))
 
-        chained: list[int | None] = []
+        looked_up: list[int | None] = []
 
-        async def find(id: str) -> LoadedDefinition | None:
-            if connection is not None:
-                found = await self._definitions.find(connection, id, 0)
-            else:
-                async with self._database.connection() as own:
-                    found = await self._definitions.find(own, id, 0)
-            chained.append(None if found is None else found.key)
+        async def find(id: str, version: int) -> LoadedDefinition | None:
+            async with self._one(connection) as one:
+                found = await self._definitions.find(one, id, version)
+            looked_up.append(None if found is None else found.key)
             return found
 
-        supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find)
+        async def find_failed(call: ChildStart) -> int | None:
+            found = None
+            if call.entry is not None:
+                async with self._one(connection) as one:
+                    found = await calls.failed_child(one, call.token_id, call.entry)
+            looked_up.append(found)
+            return found
+
+        supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find, find_failed)
         changes = await self._run(case, work, supply, run_long, None)
-        return Ahead(case, work.record, chained, sum(len(change.effects.history) for change, _ in changes))
+        return Ahead(case, work.record, looked_up, sum(len(change.effects.history) for change, _ in changes))
+
+    @asynccontextmanager
+    async def _one(self, connection: TrioConnection | None) -> AsyncGenerator[TrioConnection]:
+        """The connection that is open, else one of our own."""
+        if connection is not None:
+            yield connection
+        else:
+            async with self._database.connection() as own:
+                yield own
 
     async def _run(
         self,
@@ -237,27 +288,67 @@ class Advancer:
         call: Callable[..., Awaitable[Any]],
         created: NewInstance | None,
     ) -> list[tuple[Change, LoadedDefinition]]:
-        values: dict[str, Any] | None = None
-        if case.variables is not None:
-            values = await call(_decode, case.variables)
-        loaded, parent = case.loaded, case.instance.id
-        effects, following = await self._advance(case, values, work, supply, call)
-        changes = [(Change(effects, loaded, created), loaded)]
-        chained_bytes = 0
-        for left in reversed(range(CHAIN_MAX)):
-            if effects.chain is None or following is None:
-                break
+        values = None if case.variables is None else await call(_decode, case.variables)
+        left, started_bytes = STARTS_MAX, 0
+        changes: list[tuple[Change, LoadedDefinition]] = []
+        following: deque[_Following] = deque()
+        while True:
+            may_chain = left > 0 and started_bytes <= self._settings.instance_variables_max_bytes
+            advanced = await self._advance(case, values, work, supply, call, left=left, may_chain=may_chain)
+            change = Change(advanced.effects, case.loaded, created)
+            changes.append((change, case.loaded))
+            recalled: list[tuple[int, int]] = []
+            for one in await self._starts(case, values, advanced, work, supply, call, recalled):
+                left -= 1
+                started_bytes += len(one.variables)
+                following.append(one)
+            if recalled:
+                changes[-1] = (change._replace(recalled=recalled), case.loaded)
+            if not following:
+                return changes
+            case, values, created = self._begin(following.popleft(), case, supply)
+
+    async def _starts(
+        self,
+        case: Case,
+        values: dict[str, Any] | None,
+        advanced: _Advanced,
+        work: Work,
+        supply: _Supply,
+        call: Callable[..., Awaitable[Any]],
+        recalled: list[tuple[int, int]],
+    ) -> list[_Following]:
+        """What an advance starts; ``recalled`` gets what goes on instead, with the seq of its call."""
+        effects, instance = advanced.effects, case.instance
+        starts: list[_Following] = []
+        if advanced.chained is not None:
             values = {**(values or {}), **await call(_written, effects)}
             text: bytes = await call(work.keep, partial(msgspec.json.encode, values))
-            chained_bytes += len(text)
-            loaded, id = following, supply.new_id()
-            start = Case(loaded, Instance(id), [], text, Started(), case.now, {})
-            may_chain = left > 0 and chained_bytes <= self._settings.instance_variables_max_bytes
-            effects, following = await self._advance(start, dict(values), work, supply, call, may_chain=may_chain)
-            created = NewInstance(id, loaded.key, text, parent_id=parent)
-            changes.append((Change(effects, loaded, created), loaded))
-            parent = id
-        return changes
+            starts.append(_Following(advanced.chained, text, dict(values), instance.id, chained=True))
+        for made in effects.calls:
+            failed = await supply.find_failed(made)
+            if failed is not None:
+                recalled.append((failed, made.seq))
+                continue
+            loaded = advanced.called[made.definition_id, made.version]
+            variables: dict[str, Any] | None = None
+            if loaded.needs_variables:
+                variables = await call(work.keep, partial(_decode, made.variables))
+            depth = instance.depth + 1
+            starts.append(_Following(loaded, made.variables, variables, instance.id, False, depth, made))
+        return starts
+
+    @staticmethod
+    def _begin(one: _Following, case: Case, supply: _Supply) -> tuple[Case, dict[str, Any] | None, NewInstance]:
+        id, called_by, key = supply.new_id(), None, None
+        if one.call is not None:
+            called_by = CalledBy(one.parent, one.call.token_id, one.call.seq, case.root, one.depth)
+            key = one.call.business_key
+        created = NewInstance(id, one.loaded.key, one.variables, key, parent_id=one.parent, called_by=called_by)
+        variables = one.variables if one.values is not None else None
+        root = id if called_by is None else case.root
+        begun = Case(one.loaded, Instance(id, depth=one.depth), [], variables, Started(), case.now, {}, root)
+        return begun, one.values, created
 
     async def _advance(
         self,
@@ -267,11 +358,12 @@ class Advancer:
         supply: _Supply,
         call: Callable[..., Awaitable[Any]],
         *,
-        may_chain: bool = True,
-    ) -> tuple[Effects, LoadedDefinition | None]:
-        """Advance, again with more positions when they run out; with the definition that is chained into."""
-        following: LoadedDefinition | None = None
+        left: int,
+        may_chain: bool,
+    ) -> _Advanced:
+        """Advance, again with more positions when they run out; with the definitions that it starts."""
         next_known = True
+        found: dict[tuple[str, int], LoadedDefinition | None] = {}
         needed = len(supply.positions)
         mark = work.mark()
         while True:
@@ -281,6 +373,8 @@ class Advancer:
                 positions=supply.positions,
                 jitter=self.jitter_source(),
                 next_known=next_known,
+                uncallable=[about for about, loaded in found.items() if loaded is None],
+                calls_max=left,
                 may_chain=may_chain,
                 max_automatic_steps=self._settings.max_automatic_steps,
                 max_written_bytes=self._settings.instance_variables_max_bytes,
@@ -304,11 +398,19 @@ class Advancer:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
                 raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
+            for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
+                if about not in found:
+                    loaded = await supply.find(*about)
+                    found[about] = None if loaded is None or loaded.code else loaded
+            if any(found[made.definition_id, made.version] is None for made in effects.calls):
+                work.rewind(mark)
+                continue
+            called = {about: loaded for about, loaded in found.items() if loaded is not None}
             if effects.chain is None:
-                return effects, None
-            following = await supply.find(effects.chain.definition_id)
+                return _Advanced(effects, None, called)
+            following = await supply.find(effects.chain.definition_id, 0)
             if following is not None:
-                return effects, following
+                return _Advanced(effects, following, called)
             next_known = False
             work.rewind(mark)
 

@@ -18,11 +18,12 @@ import msgspec
 import trio
 
 from penstock.access.identity import Identity, actor, set_identity
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import STATUSES, InstanceFilter
 from penstock.engine.instances import Instances
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
+from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.definitions import CODE_PREFIX, Definitions
@@ -20,7 +21,6 @@ from penstock.engine.ids import IdSource
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import Held, JournalPage, Taken
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter

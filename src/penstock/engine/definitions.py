@@ -43,6 +43,7 @@ class LoadedDefinition:
 
     __slots__ = (
         "_task_types",
+        "calls",
         "code",
         "definition",
         "fast_start",
@@ -72,6 +73,7 @@ class LoadedDefinition:
         }
         self.plans: tuple[FastPlan | None, ...] = fast_plans(definition)
         self.fast_start = fast_start(definition)
+        self.calls = any(step.callee is not None for step in definition.steps)
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)
 
@@ -336,10 +338,14 @@ ERRORS_VERSION: Final = 14
 """Of the schema: engines from it on know error codes."""
 RESULTS_VERSION: Final = 16
 """Those from it on know results of instances."""
+CALLS_VERSION: Final = 17
+"""Those from it on know calls."""
 
 
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
+    if any(step.callee is not None for step in definition.steps):
+        return CALLS_VERSION  # an older one would not tell the caller of an end
     if any(step.result is not None for step in definition.steps):
         return RESULTS_VERSION
     return ERRORS_VERSION if any(_has_codes(step) for step in definition.steps) else 0

@@ -28,7 +28,8 @@ from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
 from penstock.engine.lanes.batcher import Batcher
-from penstock.engine.lanes.commands import FoldCommand, TimerCommand
+from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.lanes.fast_path import FastPath
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.starts import Starts
@@ -170,7 +171,7 @@ class Engine:
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:
             return await self.journal.wake(timer[0], timer[1])
-        item = TimerCommand(instance, timer, give_up, self.timers.note_refused)
+        item = timer_command(instance, timer, give_up, self.timers.note_refused)
         self.full_path.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from penstock.engine import ids
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, NotFound
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
@@ -33,6 +33,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     started_after: datetime | None = None
     started_before: datetime | None = None
     business_key_prefix: str | None = None
+    parent_instance_id: str | None = None
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -45,16 +46,24 @@ def check_filter(wanted: InstanceFilter) -> None:
     for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
         if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
             raise BadRequest(f"{name}: needs a definitionId")
+    if wanted.parent_instance_id is not None and (wanted.cause is not None or wanted.step_id is not None):
+        raise BadRequest("parentInstanceId: not together with cause or stepId")
     if wanted.business_key is not None and wanted.business_key_prefix is not None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
-            wanted.business_key_prefix)  # fmt: skip
+            wanted.business_key_prefix, wanted.parent_instance_id)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
 
 async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
-    """What the store lists for a filter; None when there is no such definition."""
+    """What the store lists for a filter; None when there is no such definition, or parent."""
+    parent: int | None = None
+    if wanted.parent_instance_id is not None:
+        try:
+            parent = ids.read_instance(wanted.parent_instance_id)
+        except NotFound:
+            return None
     keys: Sequence[int] | None = None
     if wanted.definition_id is not None:
         version = wanted.definition_version
@@ -63,6 +72,5 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
             return None
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
-    return store.Listed(
-        keys, wanted.status, wanted.business_key, since, until, wanted.cause, wanted.step_id, wanted.business_key_prefix
-    )
+    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent
+    return store.Listed(keys, wanted.status, wanted.business_key, since, until, *about)

@@ -10,6 +10,7 @@ from datetime import datetime
 import msgspec
 import trio
 
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
@@ -21,7 +22,6 @@ from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.paging import (
-    BUSINESS_KEY_MAX_CHARS,
     NAME_MAX_CHARS,
     page_bounds,
     read_cursor,

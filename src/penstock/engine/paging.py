@@ -9,8 +9,6 @@ from penstock.store.instances import BEYOND_ALL
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
 OFFSET_MAX = 10_000_000
-BUSINESS_KEY_MAX_CHARS = 512
-"""What a B-tree entry of PostgreSQL holds for certain (2,704 bytes, four to a character)."""
 CAUSE_MAX_CHARS = 1_000
 """Of a reason by which failures are found."""
 NAME_MAX_CHARS = 256

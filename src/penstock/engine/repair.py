@@ -72,7 +72,7 @@ class EditCommand(Command):
         self._actor = actor()
         self._vault = vault
 
-    async def prepare(self, connection: TrioConnection) -> None:
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         if self._version is not None and await variables.version(connection, self.instance) != self._version:
             raise Conflict("ifVersion: the variables were written again since they were read")
         size_bytes = await variables.edited_size(connection, self.instance, self._given, self._removed, self._vault)

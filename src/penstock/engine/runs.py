@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.access.identity import actor
 from penstock.core.state import InstanceStatus, TokenState
-from penstock.engine import ids
+from penstock.engine import call_tree, ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
@@ -23,6 +23,7 @@ from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import activity as activity_store
+from penstock.store import calls as call_store
 from penstock.store import instances as instance_store
 from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
@@ -125,18 +126,20 @@ class Runs:
         return Page(items=[_shown(record) for record in records], next=f"{records[-1].pos:x}" if more else None)
 
     async def tree(self, instance_id: str) -> RunTree:
-        """The run's branches: what has ended from its journal, what is open as the executor last said."""
+        """The run's branches: what has ended from its journal, what is open as the executor last said. Of an instance
+        of a definition: the instances that it has called."""
         number = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
-            row, loaded = await self._run(connection, number, instance_id)
+            row, loaded = await self._instance(connection, number, instance_id)
+            if not loaded.code:
+                return await self._call_tree(connection, row, loaded)
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
             about, executors = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
-        active = row.status == InstanceStatus.ACTIVE
         return RunTree(
             id=instance_id,
-            status="WAITING" if active and row.waiting else InstanceStatus(row.status).name,
+            status=_status(row),
             workflow=code["name"],
             version=code["version"],
             branches=_branches(records, _open_branches(about)),
@@ -161,16 +164,38 @@ class Runs:
         waits = about is not None and about.state == TokenState.READY
         return about, await activity_store.read_worker_counts(connection) if waits else None
 
-    async def _run(
+    async def _call_tree(self, connection: TrioConnection, row: InstanceRow, loaded: LoadedDefinition) -> RunTree:
+        rows = await call_store.tree(connection, row.id, call_tree.TREE_MAX)
+        keys = {key for called in rows for key in (called.definition, called.caller_definition)}
+        definitions = {key: await self._definitions.by_key(connection, key) for key in sorted(keys)}
+        return RunTree(
+            id=ids.show_instance(row.id),
+            status=_status(row),
+            workflow=loaded.definition.id,
+            version=loaded.version,
+            branches=call_tree.branches_of(row.id, rows, definitions),
+        )
+
+    async def _instance(
         self, connection: TrioConnection, number: int, instance_id: str
     ) -> tuple[InstanceRow, LoadedDefinition]:
         rows = await instance_store.view(connection, [number], None)
         if not rows:
             raise NotFound(f"instance '{instance_id}' is unknown")
-        loaded = await self._definitions.by_key(connection, rows[0].definition)
+        return rows[0], await self._definitions.by_key(connection, rows[0].definition)
+
+    async def _run(
+        self, connection: TrioConnection, number: int, instance_id: str
+    ) -> tuple[InstanceRow, LoadedDefinition]:
+        row, loaded = await self._instance(connection, number, instance_id)
         if not loaded.code:
             raise Conflict(f"instance '{instance_id}' is of a definition, not of code: it has a history, no journal")
-        return rows[0], loaded
+        return row, loaded
+
+
+def _status(row: InstanceRow) -> str:
+    active = row.status == InstanceStatus.ACTIVE
+    return "WAITING" if active and row.waiting else InstanceStatus(row.status).name
 
 
 def _read_cursor(cursor: str | None) -> int:

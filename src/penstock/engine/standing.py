@@ -49,6 +49,7 @@ _WAITS: Final[Mapping[StepType, tuple[str, str]]] = {
     StepType.USER_TASK: ("waits-for-person", "waits for a person"),
     StepType.WAIT: ("waits-for-signal", "waits for a signal"),
     StepType.SERVICE_TASK: ("waits-for-signal", "was parked by its worker until a signal comes"),
+    StepType.CALL_ACTIVITY: ("waits-for-instance", "waits for the instance that it called"),
 }
 
 

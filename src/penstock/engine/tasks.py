@@ -70,7 +70,7 @@ class SignalCommand(TaskCommand):
         """What makes two signals with one id the same. The id is the instance's, not the step's."""
         return hashlib.sha256(self.step_id.encode() + b"\0" + self.digest).digest()
 
-    async def prepare(self, connection: TrioConnection) -> None:
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         if self.signal_id is not None:
             came = await signals.find_id(connection, self.instance, self.signal_id)
             if came is not None:

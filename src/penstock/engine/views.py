@@ -179,6 +179,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 failure_reason=reason,
                 error_code=None if closing is None else closing.code,
                 attempts=attempts,
+                child_instance_id=None if current.child is None else ids.show_instance(current.child),
             )
         )
     return items

@@ -9,10 +9,11 @@ from typing import Final, cast
 import msgspec
 from quart import Response, request
 
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
-from penstock.engine.paging import BUSINESS_KEY_MAX_CHARS, CAUSE_MAX_CHARS
+from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
@@ -33,6 +34,7 @@ FILTER: Final = (
     ),
     Parameter("businessKey", "query", "The whole key."),
     Parameter("businessKeyPrefix", "query", "How the key begins (addition)."),
+    Parameter("parentInstanceId", "query", "Which called them, or chained into them (addition)."),
     Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
     Parameter("definitionVersion", "query", "Of the definition id (addition).", INTEGER),
     Parameter("cause", "query", "Failures for such a reason: numbers and quoted parts may differ (addition)."),
@@ -154,6 +156,7 @@ def _filter() -> InstanceFilter:
         started_after=query_time(request, "startedAfter"),
         started_before=query_time(request, "startedBefore"),
         business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
+        parent_instance_id=query_text(request, "parentInstanceId"),
     )
 
 

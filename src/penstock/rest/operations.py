@@ -258,9 +258,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/instances/{id}/tree", RunRoutes.tree, Permission.VIEW,
-        "getTree", "instances", "Read the tree of a run's branches (addition)",
-        "What has ended is as the journal says, what is open as the executor said last.",
-        answer=struct(RunTree), errors=(404, 409),
+        "getTree", "instances", "Read the tree of a run's branches, or of an instance's calls (addition)",
+        "What has ended is as the journal says, what is open as the executor said last. Of an instance of a "
+        "definition the branches are the instances that it called, and those that they called: the first 1,000.",
+        answer=struct(RunTree), errors=(404,),
     ),
     Operation(
         "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,

@@ -17,7 +17,8 @@ from psycopg import errors as pg_errors
 
 from penstock.core.effect import Effects
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, signals
+from penstock.store import arrays, calls, signals
+from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
 from penstock.store.statements import SQL, Statement
@@ -45,6 +46,8 @@ class LockedInstance(NamedTuple):
     unreadable: KeyMissing | None = None
     """Why kept signals can't be read."""
     ended_at: datetime | None = None
+    called_seq: int | None = None
+    """Of the call of another instance that waits for its end, or has waited last."""
 
 
 class LockedBatch(NamedTuple):
@@ -72,10 +75,10 @@ async def lock_and_load(
     ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up under the locks. Leaves the
     transaction open: `write` or leaving the pool's block ends it.
     """
-    ids = arrays.ints(sorted(instances))
+    ids = arrays.ints(sorted(set(instances)))
     job_columns = list(zip(*jobs, strict=True)) or [(), (), ()]
     timer_columns = list(zip(*timers, strict=True)) or [(), (), ()]
-    results = await connection.roundtrip(
+    results: Any = await connection.roundtrip(
         [
             (SQL["begin"], ()),
             (SQL["lock_roots"], (ids,)),
@@ -90,22 +93,20 @@ async def lock_and_load(
             (SQL["transaction_id"], ()),
         ]
     )
-    _, root_rows, ended_rows, _, instance_rows, token_rows, signal_rows, info_rows, timer_rows, position_rows, xid = (
-        cast(Any, results)
-    )
+    _, root_rows, ended_rows, _, found, token_rows, signal_rows, info_rows, timer_rows, position_rows, about = results
+    xid, now = about[0]
     tokens: dict[int, list[Token]] = {}
+    snapshots: dict[int, str | None] = dict(ended_rows)
     for row in token_rows:
         tokens.setdefault(row[1], []).append(_token(row))
     kept = await signals.kept(connection, signal_rows)
-    snapshots: dict[int, str | None] = dict(ended_rows)
-    roots = {row[0] for row in root_rows}
-    if any(status == InstanceStatus.ACTIVE and id not in roots for id, _, status, *_ in instance_rows):
+    roots = set(root_rows)
+    if any(status == InstanceStatus.ACTIVE and (id,) not in roots for id, _, status, *_ in found):
         # reopened while we waited for the lock of its failure: its root came after our look
         raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
-    now = xid[0][1]
     locked = {
         id: LockedInstance(
-            Instance(id, InstanceStatus(status), failure),
+            Instance(id, InstanceStatus(status), failure, depth=depth or 0),
             definition,
             instance_key,
             business_key,
@@ -117,12 +118,13 @@ async def lock_and_load(
             kept[id].bytes,
             kept[id].unreadable,
             ended_at,
+            called_seq,
         )
-        for id, definition, status, failure, instance_key, business_key, ended_at in instance_rows
+        for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq in found
     }
     return LockedBatch(
         now,
-        xid[0][0],
+        xid,
         locked,
         [execution_info(row) for row in info_rows],
         {(token, seq, index) for token, seq, index in timer_rows},
@@ -132,7 +134,7 @@ async def lock_and_load(
 
 async def held_instances(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
     """Those of the instances of which other transactions hold a token now."""
-    ids = arrays.ints(sorted(instances))
+    ids = arrays.ints(sorted(set(instances)))
     roots, branches, there = cast(
         Any,
         await connection.roundtrip(
@@ -187,6 +189,7 @@ class NewInstance(NamedTuple):
     instance_key: str | None = None
     parent_id: int | None = None
     started_by: str | None = None
+    called_by: CalledBy | None = None
 
 
 class StoredDefinition(Protocol):
@@ -215,6 +218,8 @@ class Change(NamedTuple):
     effects: Effects
     definition: StoredDefinition
     created: NewInstance | None = None
+    recalled: Sequence[tuple[int, int]] = ()
+    """Instances that failed and are to go on, as a `retry` came back to their call, and its seq."""
 
 
 async def begin(connection: TrioConnection, positions: int) -> tuple[datetime, str, deque[int]]:
@@ -250,10 +255,20 @@ def statements(
     _queue_and_timers(changes, add, to_outbox=to_outbox)
     _history(changes, now, add, audit=audit, vault=vault)
     _instances(changes, now, add, vault)
-    return [*writes, *extra]
+    return [*writes, *_calls(changes), *extra]
 
 
 Add = Callable[..., None]
+
+
+def _calls(changes: Sequence[Change]) -> list[Statement]:
+    created = [change.created for change in changes if change.created is not None]
+    return calls.tell(
+        [(new.id, new.called_by) for new in created if new.called_by is not None],
+        [recalled for change in changes for recalled in change.recalled],
+        [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.depth],
+        [execution for change in changes for execution in change.effects.abandoned],
+    )
 
 
 def _job_type(change: Change, token: Token) -> int | None:
@@ -278,11 +293,11 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.entry)
+         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0)
         for change in changes for t in change.effects.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
-        ints, texts, times, times, arrays.floats, ints)  # fmt: skip
+        ints, texts, times, times, arrays.floats, ints, arrays.bools)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 

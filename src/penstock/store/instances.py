@@ -98,6 +98,8 @@ class HistoryEntry(NamedTuple):
     reason: str | None
     position: int | None
     code: str | None
+    child: int | None
+    """The instance that this call waits for, or waited for last."""
 
 
 async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool = False) -> list[Begun]:
@@ -189,6 +191,8 @@ class Listed(NamedTuple):
     cause: str | None = None
     step: str | None = None
     key_prefix: str | None = None
+    parent: int | None = None
+    """Which started them."""
 
 
 class IdPage(NamedTuple):
@@ -215,6 +219,8 @@ async def find_ids(
     before = min(before, listed.until)
     params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before, listed.since)
     match listed.status:
+        case _ if listed.parent is not None:
+            name, params = "list_children", (*params, listed.parent, listed.status)
         case "FAILED" if listed.cause is not None:
             name, params = "list_caused", (*params, listed.cause, listed.step)
         case "FAILED" if listed.step is not None:
@@ -238,7 +244,7 @@ async def find_ids(
         *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
     except QueryCanceled as error:
         await connection.rollback()
-        if listed.cause is not None or listed.step is not None:
+        if listed.cause is not None or listed.step is not None or listed.parent is not None:
             raise Unavailable("the database is too busy for this list; try again") from error
         raise
     return [cast(int, row[0]) for row in rows]

@@ -24,7 +24,14 @@ REMOVE_MAX_ROWS: Final = 1_000
 JOURNALS_MAX: Final = 100
 """Runs whose journals one transaction deletes: each may have many records."""
 
-_REMOVALS: Final = ("remove_signals", "remove_signal_ids", "remove_instance_keys", "remove_journals", "remove_edits")
+_REMOVALS: Final = (
+    "remove_signals",
+    "remove_signal_ids",
+    "remove_instance_keys",
+    "remove_journals",
+    "remove_edits",
+    "remove_called",
+)
 
 
 class Partition(NamedTuple):

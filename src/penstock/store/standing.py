@@ -119,9 +119,16 @@ async def children(connection: TrioConnection, instance: int, most: int) -> list
     return [cast(int, row[0]) for row in await connection.fetch(SQL["children"], (instance, most))]
 
 
+def _entry(row: Any) -> HistoryEntry:
+    """Between a row of history and its child stand what it wrote, and the size of that."""
+    fields: Any = (*row[:12], row[14])
+    return HistoryEntry(*fields)
+
+
 async def open_history(connection: TrioConnection, instance: int) -> list[HistoryEntry]:
     """Open executions, with the attempts that ended of them."""
-    return [HistoryEntry(*cast(Any, row[:12])) for row in await connection.fetch(SQL["history_open"], (instance,))]
+    rows = await connection.fetch(SQL["history_open"], (instance,))
+    return [_entry(cast(Any, row)) for row in rows]
 
 
 async def history_slice(
@@ -133,7 +140,7 @@ async def history_slice(
     found: list[tuple[HistoryEntry, Written]] = []
     for row in cast(Any, await connection.fetch(SQL["history_slice"], params)):
         output = row[12] if row[12] is None or connection.vault is None else connection.vault.open(row[12])
-        found.append((HistoryEntry(*row[:12]), Written(output, row[13])))
+        found.append((_entry(row), Written(output, row[13])))
     return found
 
 

@@ -16,7 +16,7 @@ import psycopg
 from penstock.core.state import TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
-from penstock.engine.lanes.commands import TimerCommand
+from penstock.engine.lanes.call_commands import timer_command
 
 SLOW_JOB, LEASE, TIMER = 0, 1, 2
 """Kinds of due things. A job that ends at the moment of a timer was in time."""
@@ -39,7 +39,7 @@ SELECT d.content::jsonb -> 'steps' -> t.step::int AS step, t.state, j.name, t.cl
   ARRAY(SELECT m.fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index)
 FROM token t JOIN instance i ON i.id = t.instance_id JOIN definition d ON d.key = i.definition
 LEFT JOIN job_type j ON j.id = t.job_type
-WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4) ORDER BY t.seq"""
+WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4, 7) ORDER BY t.seq"""
 
 
 class Due(NamedTuple):
@@ -87,9 +87,17 @@ class Agenda:
     def child_of(self, instance_id: str) -> str | None:
         """The instance that this one chained into."""
         row = self._connection.execute(
-            "SELECT id FROM instance WHERE parent_id = %s", (read_instance(instance_id),)
+            "SELECT id FROM instance i WHERE parent_id = %s AND NOT EXISTS (SELECT FROM called c WHERE c.id = i.id)",
+            (read_instance(instance_id),),
         ).fetchone()
         return None if row is None else show_instance(row[0])
+
+    def called_by(self, instance_id: str) -> list[str]:
+        """The instances that this one's calls started, in order."""
+        rows = self._connection.execute(
+            "SELECT id FROM called WHERE caller = %s ORDER BY seq", (read_instance(instance_id),)
+        )
+        return [show_instance(id) for (id,) in rows.fetchall()]
 
 
 def due_of_job(job_id: str, at: dt.datetime) -> Due:
@@ -100,7 +108,7 @@ def due_of_job(job_id: str, at: dt.datetime) -> Due:
 
 async def fire(engine: Engine, timer: Due) -> None:
     """Fire a timer that is due; one that was disarmed meanwhile does nothing."""
-    await engine.full_path.submit(TimerCommand(timer.instance, (timer.token, timer.seq, timer.event)))
+    await engine.full_path.submit(timer_command(timer.instance, (timer.token, timer.seq, timer.event)))
 
 
 async def end_lease(engine: Engine, lease: Due) -> None:
@@ -131,7 +139,9 @@ def _open_step(
             what = f"waits until {show_time(timers[-2])} or a signal"
         case TokenState.PARKED:
             what = "waits for a signal"
-        case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
+        case TokenState.CALLED:
+            what = f"waits for the instance of {step['definitionId']!r} that it called"
+        case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.DELAYED:
             what = f"is {state.name}"
         case _:
             assert_never(state)

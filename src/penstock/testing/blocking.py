@@ -119,6 +119,7 @@ class SyncTestEngine:
             yield url
 
     deploy = _blocking(TestEngine.deploy)
+    stub_workflow = _blocking(TestEngine.stub_workflow)
     settle = _blocking(TestEngine.settle)
     advance = _blocking(TestEngine.advance)
 

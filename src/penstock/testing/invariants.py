@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import psycopg
 
-# Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5) are the states with an open step execution.
+# Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5, 7) are the states with an open step execution.
 INVARIANTS: Final[dict[str, str]] = {
     "a job waits in the queue or in the outbox, not in both, if its token is READY": """
         SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t LEFT JOIN ready r
@@ -55,7 +55,7 @@ INVARIANTS: Final[dict[str, str]] = {
         JOIN steps s ON s.key = t.definition AND s.index = t.step
         WHERE t.state <> 6
           AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT,SERVICE_TASK}'::text[]
-          WHEN 3 THEN '{PARALLEL_GATEWAY}' ELSE '{SERVICE_TASK}' END)""",
+          WHEN 3 THEN '{PARALLEL_GATEWAY}' WHEN 7 THEN '{CALL_ACTIVITY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
         SELECT i.id, i.status, t.id FROM instance i
         FULL JOIN (SELECT id FROM token WHERE id = instance_id) t ON t.id = i.id
@@ -69,8 +69,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "timers belong to open step executions": """
         SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
         LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
-          AND t.state IN (0, 1, 2, 4, 5)
-        WHERE t.id IS NULL""",
+          AND t.state IN (0, 1, 2, 4, 5, 7)
+        WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7)""",
     "a retry timer is armed if, and only if, its job is in back-off": """
         SELECT t.instance_id, t.id, t.state FROM token t
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -1
@@ -98,7 +98,7 @@ INVARIANTS: Final[dict[str, str]] = {
         CROSS JOIN LATERAL (SELECT ordinality - 1 AS index, e FROM jsonb_array_elements(
           CASE jsonb_typeof(s.step -> 'boundaryEvents') WHEN 'array' THEN s.step -> 'boundaryEvents' ELSE '[]' END)
           WITH ORDINALITY AS x(e, ordinality)) b
-        WHERE t.state IN (0, 1, 2, 4, 5) AND b.e -> 'interrupting' = 'true'
+        WHERE t.state IN (0, 1, 2, 4, 5, 7) AND b.e -> 'interrupting' = 'true'
           AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = b.index)""",
     "a boundary timer is one of its step's": """
         SELECT m.instance_id, m.token_id, m.index FROM timer m JOIN token t ON t.id = m.token_id
@@ -117,13 +117,13 @@ INVARIANTS: Final[dict[str, str]] = {
     "an open step execution has no closing row": """
         SELECT t.instance_id, t.id, t.seq FROM token t JOIN history h
           ON h.instance_id = t.instance_id AND h.token_id = t.id AND h.seq = t.seq AND h.kind < 10
-        WHERE t.state IN (0, 1, 2, 4, 5)""",
+        WHERE t.state IN (0, 1, 2, 4, 5, 7)""",
     "a step execution that had an attempt is open, or was closed": """
         SELECT h.instance_id, h.token_id, h.seq FROM history h WHERE h.kind >= 10
           AND NOT EXISTS (SELECT FROM history c
             WHERE c.instance_id = h.instance_id AND c.token_id = h.token_id AND c.seq = h.seq AND c.kind < 10)
           AND NOT EXISTS (
-            SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 2, 4, 5))""",
+            SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 2, 4, 5, 7))""",
     "a completed job had an attempt and a worker": """
         SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
         JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
@@ -178,11 +178,27 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = o.instance_id)""",
     "a chained instance has a parent that completed, a parent one child": """
         SELECT c.parent_id, array_agg(c.id), p.status FROM instance c LEFT JOIN instance p ON p.id = c.parent_id
-        WHERE c.parent_id IS NOT NULL GROUP BY c.parent_id, p.status
+        WHERE c.parent_id IS NOT NULL AND NOT EXISTS (SELECT FROM called x WHERE x.id = c.id)
+        GROUP BY c.parent_id, p.status
         HAVING count(*) > 1 OR p.status IS DISTINCT FROM 1""",
     "an instance that completed started its next workflow": """
         SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
-        WHERE i.status = 1 AND d.chains AND NOT EXISTS (SELECT FROM instance c WHERE c.parent_id = i.id)""",
+        WHERE i.status = 1 AND d.chains AND NOT EXISTS (
+          SELECT FROM instance c WHERE c.parent_id = i.id AND NOT EXISTS (SELECT FROM called x WHERE x.id = c.id))""",
+    "a call waits for an instance that is open, or is told of its end, or has still to start it or let it go on": """
+        SELECT t.instance_id, t.id, t.seq FROM token t
+        LEFT JOIN called c ON c.token_id = t.id AND c.seq = t.seq LEFT JOIN instance i ON i.id = c.id
+        WHERE t.state = 7 AND i.status IS DISTINCT FROM 0
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index IN (-3, -4))
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -7)""",
+    "an open instance that was called is waited for, or is about to be cancelled": """
+        SELECT c.id, c.token_id, c.seq FROM called c JOIN instance i ON i.id = c.id
+        WHERE i.status = 0
+          AND NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7)
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -5)""",
+    "root tokens of instances that were called are watched, and no others": """
+        SELECT t.instance_id, t.id, t.watched, c.id FROM token t LEFT JOIN called c ON c.id = t.id
+        WHERE t.watched IS DISTINCT FROM (c.id IS NOT NULL)""",
     "the time that a run waits for is armed while it is parked, and no longer": """
         SELECT m.instance_id, m.token_id, t.state FROM timer m LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq
         WHERE m.index = -16 AND t.state IS DISTINCT FROM 2""",

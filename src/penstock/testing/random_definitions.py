@@ -46,6 +46,16 @@ _ASSIGNMENTS: Final[tuple[tuple[str, object], ...]] = (
 )
 ERROR_CODES: Final = ("DECLINED", "TIME.OUT")
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
+CHILD: Final = "child"
+"""The definition that calls of random definitions name."""
+_INPUTS: Final[tuple[Json, ...]] = ({}, {"n": "${n}", "word": "c"}, {"n": "${n - 1}", "flag": True})
+_FAILING_INPUT: Final[Json] = {"n": "${missing + 1}"}
+_OUTPUTS: Final[tuple[Json, ...]] = (
+    {},
+    {"result": "${result.n}"},
+    {"flag": "${result.n != nil && result.n > 2}", "extra": "${[result.n, 1]}"},
+)
+_FAILING_OUTPUT: Final[Json] = {"n": "${result.word + 1}"}
 _ATTEMPTS_TO_REWIRE: Final = 3
 
 
@@ -64,7 +74,13 @@ def outputs() -> st.SearchStrategy[Json]:
 
 @st.composite
 def definitions(
-    draw: st.DrawFn, *, max_steps: int = 25, failing: bool = True, additions: bool = True, wild: bool = True
+    draw: st.DrawFn,
+    *,
+    max_steps: int = 25,
+    failing: bool = True,
+    additions: bool = True,
+    wild: bool = True,
+    calls: bool = True,
 ) -> Json:
     """The JSON of valid definitions with every type of step: gateways with branches of any length, decisions, loops,
     waits, boundary timers, dead ends and branches that leave their block. Start instances with START_VARIABLES.
@@ -72,19 +88,26 @@ def definitions(
     ``max_steps``: about so many at most. ``failing``: some conditions fail, or none matches. ``additions``:
     retryBackoff, timeout, duration and until, error boundaries and codes. ``wild``: some references are turned
     elsewhere, as far as the definition stays valid (jumps into blocks, joins without their gateway, endless loops).
+    ``calls``: some steps call the definition `CHILD`.
     """
 
     def pick(choices: Sequence[_T]) -> _T:
         return draw(st.sampled_from(choices))
 
-    return _build(pick, max_steps=max_steps, failing=failing, additions=additions, wild=wild)
+    return _build(pick, max_steps=max_steps, failing=failing, additions=additions, wild=wild, calls=calls)
 
 
 def random_definition(
-    source: random.Random, *, max_steps: int = 25, failing: bool = True, additions: bool = True, wild: bool = True
+    source: random.Random,
+    *,
+    max_steps: int = 25,
+    failing: bool = True,
+    additions: bool = True,
+    wild: bool = True,
+    calls: bool = True,
 ) -> Json:
     """One of `definitions`, by a seed instead of Hypothesis: 20 times as fast, as a rule larger, and never shrunk."""
-    return _build(source.choice, max_steps=max_steps, failing=failing, additions=additions, wild=wild)
+    return _build(source.choice, max_steps=max_steps, failing=failing, additions=additions, wild=wild, calls=calls)
 
 
 def random_output(source: random.Random) -> Json:
@@ -98,8 +121,8 @@ def random_output(source: random.Random) -> Json:
     return {name: value for name, value in choices.items() if source.random() < 0.5}
 
 
-def _build(pick: _Pick, *, max_steps: int, failing: bool, additions: bool, wild: bool) -> Json:
-    made = _Builder(pick, max_steps=max_steps, failing=failing, additions=additions).build()
+def _build(pick: _Pick, *, max_steps: int, failing: bool, additions: bool, wild: bool, calls: bool) -> Json:
+    made = _Builder(pick, max_steps=max_steps, failing=failing, additions=additions, calls=calls).build()
     made = _rewire(made, pick) if wild and pick((True, False)) else made
     return _with_errors(made, pick) if additions and pick((False, True)) else made
 
@@ -124,11 +147,12 @@ class _Builder:
     """Builds from the end to the start: every part knows the id of the step that comes after it (``after``), adds its
     own steps and returns the id of its first one."""
 
-    def __init__(self, pick: _Pick, *, max_steps: int, failing: bool, additions: bool) -> None:
+    def __init__(self, pick: _Pick, *, max_steps: int, failing: bool, additions: bool, calls: bool) -> None:
         self._pick = pick
         self._max_steps = max_steps
         self._failing = failing
         self._additions = additions
+        self._task_kinds = ("SERVICE_TASK", "USER_TASK", "WAIT", *(("CALL_ACTIVITY",) if calls else ()))
         self._steps: dict[str, Json] = {}
         self._count = 0
 
@@ -169,11 +193,13 @@ class _Builder:
         return self._pick(kinds)(after, place)
 
     def _task(self, after: str, place: _Place) -> str:
-        kind = self._pick(("SERVICE_TASK", "USER_TASK", "WAIT"))
+        kind = self._pick(self._task_kinds)
         made = step(self._new_id(kind.split("_")[0].lower()), kind, nextStep=after)
         if kind == "SERVICE_TASK":
             made["jobType"] = self._pick(("work", "other"))
             made["retryCount"] = self._pick((0, 1, 3))
+        if kind == "CALL_ACTIVITY":
+            made.update(self._call())
         if self._additions and self._pick((False, False, True)):
             made.update(self._addition(kind))
         if place.depth < 3 and self._pick((False, False, True)):
@@ -183,6 +209,13 @@ class _Builder:
         if place.depth < 3 and self._pick((False, False, True)):
             made["boundaryEvents"] = [self._timer(after, place) for _ in range(self._pick((1, 2)))]
         return self._add(made)
+
+    def _call(self) -> Json:
+        failing = self._failing and self._pick((False, False, False, True))
+        given = self._pick((None, *_INPUTS, _FAILING_INPUT) if failing else (None, *_INPUTS))
+        output = self._pick((*_OUTPUTS, _FAILING_OUTPUT) if failing else _OUTPUTS)
+        made: Json = {"definitionId": CHILD, "output": output}
+        return made if given is None else {**made, "input": given}
 
     def _addition(self, kind: str) -> Json:
         if kind == "SERVICE_TASK":
@@ -281,7 +314,7 @@ def _with_errors(made: Json, pick: _Pick) -> Json:
     for _ in range(_ATTEMPTS_TO_REWIRE):
         turned = copy.deepcopy(made)
         steps = cast("list[Json]", turned["steps"])
-        tasks = [one for one in steps if one["type"] == "SERVICE_TASK"]
+        tasks = [one for one in steps if one["type"] in ("SERVICE_TASK", "CALL_ACTIVITY")]
         ends = [one for one in steps if one["type"] == "END"]
         if pick((False, False, False, True)) and len(ends) > 1:
             pick(ends)["errorCode"] = pick(ERROR_CODES)
@@ -302,7 +335,7 @@ def _with_codes(task: Json, targets: Sequence[str], pick: _Pick) -> None:
         task[pick(("retryOn", "noRetryOn"))] = [pick(ERROR_CODES)]
         return
     caught: Json = {"type": "ERROR", "targetStepId": pick(targets)}
-    if codes := pick(((), (ERROR_CODES[0],), ERROR_CODES, ("Penstock.RetriesExhausted",))):
+    if codes := pick(((), (ERROR_CODES[0],), ERROR_CODES, ("Penstock.RetriesExhausted",), ("Penstock.ChildFailed",))):
         caught["errorCodes"] = list(codes)
     if pick((True, False)):
         caught["errorVariable"] = "error"

@@ -160,6 +160,17 @@ class TestEngine:
         )
         return stub
 
+    async def stub_workflow(self, definition_id: str, /, *answers: object, takes: Duration = 0.0, **one: Any) -> Stub:
+        """Answer the calls of a workflow in its place: an instance of it is one job, answered as by `stub`.
+
+        What the job returns are the variables that the instance ends with. Deploys a definition of that id.
+        """
+        job_type = f"workflow:{definition_id}"
+        job = {"id": "stub", "name": "stub", "type": "SERVICE_TASK", "jobType": job_type, "nextStep": "end"}
+        end = {"id": "end", "name": "end", "type": "END"}
+        await self.deploy({"id": definition_id, "name": definition_id, "steps": [job, end]})
+        return self.stub(job_type, *answers, takes=takes, **one)
+
     def use(self, *workers: Worker) -> None:
         """Let the handlers of these workers answer the jobs of their types. The workers themselves need not run."""
         for worker in workers:

@@ -121,6 +121,11 @@ class RunView:
         child = self._engine.agenda.child_of(self.id)
         return None if child is None else self._of(child)
 
+    @property
+    def children(self) -> list[Self]:
+        """The runs that its calls started, in order."""
+        return [self._of(child) for child in self._engine.agenda.called_by(self.id)]
+
     def attempts(self, step_id: str) -> int:
         """How many attempts were made at the jobs of a step that are over."""
         return sum(len(item.attempts) for item in self.history if item.step_id == step_id)

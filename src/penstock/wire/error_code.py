@@ -11,7 +11,12 @@ OWN_PREFIX: Final = "Penstock."
 RETRIES_EXHAUSTED: Final = "Penstock.RetriesExhausted"
 """A job failed for good, and its worker gave no code."""
 LEASE_EXPIRED: Final = "Penstock.LeaseExpired"
-OWN_CODES: Final = frozenset({RETRIES_EXHAUSTED, LEASE_EXPIRED})
+CHILD_FAILED: Final = "Penstock.ChildFailed"
+"""The instance that a call started failed, with no code of a worker or a definition."""
+CHILD_CANCELLED: Final = "Penstock.ChildCancelled"
+DEFINITION_NOT_FOUND: Final = "Penstock.DefinitionNotFound"
+"""A call names a definition that is not there."""
+OWN_CODES: Final = frozenset({RETRIES_EXHAUSTED, LEASE_EXPIRED, CHILD_FAILED, CHILD_CANCELLED, DEFINITION_NOT_FOUND})
 
 _CODE: Final = re.compile(rf"[A-Za-z0-9_.\-]{{1,{CODE_MAX_CHARS}}}")
 

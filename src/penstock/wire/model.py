@@ -258,6 +258,7 @@ class StepExecution(Answer, frozen=True):
                 "PARALLEL_GATEWAY",
                 "JOIN_GATEWAY",
                 "END",
+                "CALL_ACTIVITY",
             ),
         ),
     ] = field(default_factory=str)
@@ -270,6 +271,7 @@ class StepExecution(Answer, frozen=True):
     failure_reason: Annotated[str | None, Proto(9, TEXT, "workflow.v1")] = None
     attempts: list[Attempt] = []  # noqa: RUF012 - msgspec makes a new one each time
     error_code: str | None = None
+    child_instance_id: str | None = None
 
 
 class AuditRecord(Answer, frozen=True):
@@ -348,9 +350,9 @@ class JournalRecord(Answer, frozen=True):
 
 
 class Branch(Answer, frozen=True):
-    """An operation or branch of a run of code, by path, and what is below it. `status`: done, failed, stopped, running
-    (a step), waiting (a sleep, a message), open (a nursery or branch). `where` is a file and line of the user's
-    code, `progress` what a step said of itself last.
+    """An operation or branch of a run of code, or an instance that was called, by path, and what is below it.
+    `status`: done, failed, stopped, running (a step), waiting (a sleep, a message), open (a nursery or branch).
+    `where` is a file and line of the user's code, `progress` what a step said of itself last.
     """
 
     path: str
@@ -364,11 +366,13 @@ class Branch(Answer, frozen=True):
     where: str | None = None
     progress: Any = None
     children: list[Branch] = []  # noqa: RUF012 - msgspec makes a new one each time
+    instance_id: str | None = None
 
 
 class RunTree(Answer, frozen=True):
-    """A run of code and its branches. `view` is what its body showed last, `waits_for` what it waits for, in words.
-    What is open is so as its executor last wrote it down: when it parked the run, and with heartbeats.
+    """A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
+    its body showed last, `waits_for` what it waits for, in words. What is open is so as its executor last wrote it
+    down: when it parked the run, and with heartbeats.
     """
 
     id: str

@@ -34,6 +34,7 @@ class StepType(IntEnum):
     PARALLEL_GATEWAY = 6
     JOIN_GATEWAY = 7
     END = 8
+    CALL_ACTIVITY = 9
 
 
 class InstanceStatus(IntEnum):

@@ -7,7 +7,7 @@ queue, and a second task tries them again and again. Must not know what the item
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -41,8 +41,8 @@ class Batcher(Generic[I]):
     """A queue of items and the task that applies them.
 
     ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
-    process (all operating errors are answers). ``key`` gives what may occur only once in a batch (the token, the
-    instance); a second one waits for the next batch, and stands aside when the first one does.
+    process (all operating errors are answers). ``key`` gives what may occur only ``per_key`` times in a batch (the
+    token, the instance); a further one waits for the next batch, and stands aside when the first one does.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Batcher(Generic[I]):
         max_items: int,
         max_queue_items: int,
         key: Callable[[I], object] | None = None,
+        per_key: int = 1,
         on_batch: Callable[[int], None] | None = None,
         within_s: float = 0.0,
     ) -> None:
@@ -61,6 +62,7 @@ class Batcher(Generic[I]):
         self._max_items = max_items
         self._max_queue_items = max_queue_items
         self._key = key
+        self._per_key = per_key
         self._within_s = within_s
         self._on_batch = on_batch
         self._queue: deque[I] = deque()
@@ -172,7 +174,8 @@ class Batcher(Generic[I]):
         queue = self._queue
         if self._key is None:
             return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
-        taken: dict[object, I] = {}
+        taken: list[I] = []
+        times: Counter[object] = Counter()
         later: list[I] = []
         aside = (*self._aside, *self._retrying)
         held = {self._key(item) for item in aside} if aside else ()
@@ -181,12 +184,13 @@ class Batcher(Generic[I]):
             key = self._key(item)
             if key in held:
                 self.set_aside([item])
-            elif key in taken:
+            elif times[key] == self._per_key:
                 later.append(item)
             else:
-                taken[key] = item
+                taken.append(item)
+                times[key] += 1
         queue.extendleft(reversed(later))
-        return list(taken.values())
+        return taken
 
     def _take_aside(self) -> list[I]:
         """The oldest ones; of those with one key the first."""

@@ -60,7 +60,14 @@ class Command(LongItem[Any]):
         self.worker = worker
         self.timer = timer
 
-    async def prepare(self, connection: TrioConnection) -> None:
+    @property
+    def token(self) -> int | None:
+        """The token whose execution it is about; None: it is about the instance."""
+        if self.job is not None:
+            return self.job.token
+        return None if self.timer is None else self.timer[0]
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         """What has to be read, or taken, first, under the instance's lock. Raises as `event`."""
 
     def event(

@@ -29,7 +29,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
-from penstock.store import keys, timers
+from penstock.store import calls, keys, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo, JobKey
@@ -141,7 +141,12 @@ class RetryCommand(Command):
 
     prepares = True
 
-    async def prepare(self, connection: TrioConnection) -> None:
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        told = await calls.take_telling(connection, self.instance)
+        if told is not None and not told[1]:
+            raise Conflict(
+                f"instance '{show_instance(told[0])}', which called it, waits for it no more: retry that one"
+            )
         holder = await keys.reclaim(connection, self.instance)
         if holder is not None:
             raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
@@ -220,7 +225,7 @@ TimerKey = tuple[int, int, int]
 """Token, seq and index."""
 
 
-def _ignore(instance: int, timer: TimerKey, error: PenstockError) -> None:
+def ignore_refusal(instance: int, timer: TimerKey, error: PenstockError) -> None:
     """Nobody counts refusals."""
 
 
@@ -238,7 +243,7 @@ class TimerCommand(Command):
         instance: int,
         timer: TimerKey,
         give_up: str | None = None,
-        on_refused: Callable[[int, TimerKey, PenstockError], object] = _ignore,
+        on_refused: Callable[[int, TimerKey, PenstockError], object] = ignore_refusal,
     ) -> None:
         super().__init__(instance, timer=timer)
         self._void = False

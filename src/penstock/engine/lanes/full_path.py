@@ -1,28 +1,37 @@
 """The full path: everything that needs the whole instance. Lock, read, `core.advance`, write, commit.
 
-Items say what they want (`Command.event`), `advance` decides what it means, the store writes it. At most one item per
-instance in a batch; what is decided of the batch is one `Transaction`.
+Items say what they want (`Command.event`), `advance` decides what it means, the store writes it. Of the items of one
+instance those are decided together, in their order, that concern executions which the ones before have not touched; the
+others come in the next transaction. What is decided of the batch is one `Transaction`.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from penstock.core.effect import Effects
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Case
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
+from penstock.engine.lanes.together import Together
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import calls
 from penstock.store import full_path as store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, RefusedWithin, wait_replicated
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.vault import KeyMissing
+
+PER_INSTANCE_MAX: Final = 100
+"""Items of one instance in a batch: each is an advance, 50 µs and more on the loop."""
 
 
 class FullPath(Lane[Command]):
@@ -44,6 +53,7 @@ class FullPath(Lane[Command]):
             self._batch,
             find_held=self._held,
             key=lambda item: item.instance,
+            per_key=PER_INSTANCE_MAX,
             label="wide",
         )
         self._variables_max_bytes = settings.instance_variables_max_bytes
@@ -68,11 +78,15 @@ class FullPath(Lane[Command]):
         decided: list[Command] = []
         undecided: list[tuple[Command, Settled | PenstockError | LongWork]] = []
         failed = False
+        together = Together(locked.instances, variables)
         with self.transaction(transaction):
             for item in items:
+                if not together.may_join(item):
+                    continue
                 try:
-                    await self._plan(connection, transaction, locked, item, loaded, variables, known.get(id(item)))
+                    effects = await self._plan(connection, transaction, locked, item, loaded, variables, known)
                     decided.append(item)
+                    together.go_on(item, effects)
                 except (Settled, PenstockError, LongWork) as reason:
                     undecided.append((item, reason))
                     failed = failed or (item.prepares and not isinstance(reason, Settled))
@@ -151,27 +165,32 @@ class FullPath(Lane[Command]):
         item: Command,
         loaded: dict[int, LoadedDefinition],
         variables: dict[int, str],
-        known: ExecutionInfo | None,
-    ) -> None:
-        """Take what the item does into the transaction. Raises Settled, PenstockError, LongWork."""
+        known: dict[int, ExecutionInfo],
+    ) -> Effects | None:
+        """Take what the item does into the transaction; None where that is no advance. Raises Settled, PenstockError,
+        LongWork."""
         locked = batch.instances.get(item.instance)
         if locked is None:
             raise NotFound("the instance is unknown")
         about = loaded[item.instance]
         armed = item.timer is not None and item.timer in batch.armed
         try:
-            await item.prepare(connection)
-            event = item.event(locked, about, known, armed)
+            await item.prepare(connection, locked, about)
+            event = item.event(locked, about, known.get(id(item)), armed)
         except WritesOnly:
-            return
+            return None
         values = variables.get(item.instance)
         if locked.unreadable is not None:
             raise locked.unreadable
         if values is None and about.needs_variables:
             raise KeyMissing("the instance's variables can't be read: this engine lacks a key (encryption_keys)")
-        case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals)
+        root = locked.instance.id
+        if about.calls and locked.instance.depth:
+            root = await calls.root_of(connection, root)
+        case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals, root)
         change = await transaction.advance(connection, item, case, business_key=locked.business_key)
         item.planned = item.after(change.effects, about)
+        return change.effects
 
     async def _read(self, connection: TrioConnection, loaded: dict[int, LoadedDefinition]) -> dict[int, str]:
         """The variables of the instances whose definitions need them."""

@@ -113,7 +113,7 @@ class FullStarts:
             item.refuse(error)
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
-        case = Case(loaded, Instance(id), [], variables, Started(), transaction.now, {})
+        case = Case(loaded, Instance(id), [], variables, Started(), transaction.now, {}, id)
         new = NewInstance(
             id,
             loaded.key,

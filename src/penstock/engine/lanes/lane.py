@@ -124,6 +124,7 @@ class Lane(Batcher[I]):
         look: Look[I] | None = None,
         undo: Callable[[list[I]], None] | None = None,
         key: Callable[[I], object] | None = None,
+        per_key: int = 1,
         label: str | None = None,
         divide: Callable[[list[I]], list[list[I]]] | None = None,
         finish: Callable[[list[I]], None] | None = None,
@@ -134,6 +135,7 @@ class Lane(Batcher[I]):
             max_items=settings.batch_max_items,
             max_queue_items=settings.batch_queue_max_items,
             key=key,
+            per_key=per_key,
             on_batch=None if label is None else metrics.batch_items[label].observe,
             within_s=settings.outage_wait_seconds,
         )

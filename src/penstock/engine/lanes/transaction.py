@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from penstock.core.effect import JobRef
+from penstock.core.merging import merged
 from penstock.core.state import TAKEN_KINDS, HistoryKind, InstanceStatus, Token, Trigger, move
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -62,6 +63,10 @@ class Transactions:
         return Transaction(self, now, xid, positions)
 
 
+def _key_of(change: Change) -> str | None:
+    return None if change.created is None else change.created.business_key
+
+
 class Transaction:
     """One transaction; used by one batch of a lane, and by the tries after it while it is in doubt."""
 
@@ -74,6 +79,7 @@ class Transaction:
         self._changes: list[tuple[Change, LoadedDefinition]] = []
         self._deliveries: list[Delivery] = []
         self._queued: list[str] = []
+        self._business_keys: dict[int, str] = {}
         self._armed: list[datetime] = []
         self._sent: InDoubtCommit | None = None
 
@@ -92,15 +98,37 @@ class Transaction:
         """
         changes = await self._parts.advancer.run(connection, item, case, self._positions, created)
         for change, loaded in changes:
-            self._add(change, loaded, business_key)
-            business_key = None  # what is chained has none
+            self._add(change, loaded, business_key if change is changes[0][0] else _key_of(change))
         return changes[0][0]
 
     def _add(self, change: Change, loaded: LoadedDefinition, business_key: str | None) -> None:
-        """Take a change in; jobs that somebody waits for are dispatched directly."""
         out = change.effects
         self._changes.append((change, loaded))
+        if business_key is not None:
+            self._business_keys[out.instance.id] = business_key
         self._armed.extend(timer.fire_at for timer in out.armed)
+        if change.recalled or out.abandoned or (out.ended and out.instance.depth):
+            self._armed.append(self.now)  # what other instances are told
+
+    def _merge(self) -> list[Change]:
+        """One change per instance; jobs that somebody waits for are dispatched directly."""
+        by_instance: dict[int, list[tuple[Change, LoadedDefinition]]] = {}
+        for change, loaded in self._changes:
+            by_instance.setdefault(change.effects.instance.id, []).append((change, loaded))
+        changes: list[Change] = []
+        for parts in by_instance.values():
+            change, loaded = parts[0]
+            if len(parts) > 1:
+                recalled = [child for part, _ in parts for child in part.recalled]
+                effects = merged([part.effects for part, _ in parts])
+                change = change._replace(effects=effects, recalled=recalled)
+            changes.append(change)
+            self._dispatch(change, loaded)
+        return changes
+
+    def _dispatch(self, change: Change, loaded: LoadedDefinition) -> None:
+        out = change.effects
+        business_key = self._business_keys.get(out.instance.id)
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         kept: list[JobRef] = []
         for job in out.queued:
@@ -142,7 +170,7 @@ class Transaction:
     ) -> list[Statement]:
         """What it writes, for ``items`` together."""
         settings = self._parts.settings
-        changes = [change for change, _ in self._changes]
+        changes = self._merge()
         self.items = items
         self._sent = InDoubtCommit(self._xid, changes, repeatable=all(item.repeatable for item in items))
         return store.statements(
@@ -156,12 +184,13 @@ class Transaction:
 
     def long_runs(self) -> list[int]:
         """The instances whose variable deltas are due to be folded. Their tokens are all locked here."""
-        return [
+        ended = {change.effects.instance.id for change, _ in self._changes if change.effects.ended}
+        long = {
             change.effects.instance.id
             for change, _ in self._changes
-            if not change.effects.ended
-            and any(token.unfolded >= FOLD_MIN_DELTAS for token in (*change.effects.inserted, *change.effects.updated))
-        ]
+            if any(token.unfolded >= FOLD_MIN_DELTAS for token in (*change.effects.inserted, *change.effects.updated))
+        }
+        return sorted(long - ended)
 
     # -- what hangs on its COMMIT
 

@@ -32,7 +32,9 @@ SELECT id, instance_id FROM token WHERE instance_id = ANY($2::bigint[]) AND id <
 
 -- name: read_instances
 -- Variables are read by a statement of their own, only for definitions that need them.
-SELECT id, definition, status, failure, instance_key, business_key, ended_at FROM instance WHERE id = ANY($1::bigint[])
+SELECT i.id, i.definition, i.status, i.failure, i.instance_key, i.business_key, i.ended_at,
+  (SELECT c.depth FROM called c WHERE c.id = i.id), (SELECT c.seq FROM called c WHERE c.id = i.id)
+FROM instance i WHERE i.id = ANY($1::bigint[])
 
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
@@ -79,10 +81,10 @@ DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
 
 -- name: insert_tokens
 INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, parent_id, side, attempt, pending, arrived,
-  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry)
+  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::int[],
   $7::timestamptz[], $8::bigint[], $9::boolean[], $10::int[], $11::smallint[], $12::smallint[], $13::smallint[],
-  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[])
+  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[])
 
 -- name: update_tokens
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,

@@ -44,7 +44,7 @@ SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.fail
 FROM (
   SELECT i.*, octet_length(i.vars) + coalesce(octet_length(i.result), 0) AS bytes, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
-     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)) AS open_steps,
+     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)) AS open_steps,
     (SELECT coalesce(bool_or(t.state = 2 /* PARKED */), false) FROM token t
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS waiting,
     (SELECT jsonb_agg(jsonb_build_array(t.step, n.progress))::text FROM token t CROSS JOIN LATERAL (
@@ -64,7 +64,7 @@ ORDER BY v.place
 (SELECT w.id, t.step, t.state, t.entered_at, NULL::text FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
    SELECT t.step, t.state, t.entered_at, t.seq FROM token t
    WHERE (t.id = w.id OR (t.instance_id = w.id AND t.id <> t.instance_id))
-     AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
+     AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
    ORDER BY t.seq LIMIT $2::int) t
  ORDER BY t.seq)
 UNION ALL
@@ -117,6 +117,15 @@ WHERE e.definition = ANY($1::int[]) AND e.step = $7::text AND e.instance_id < $5
   AND ($2::text IS NULL AND $8::text IS NULL OR EXISTS (
     SELECT FROM instance i WHERE i.id = e.instance_id AND ($2::text IS NULL OR i.business_key = $2) AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)))
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
+
+-- name: list_children
+-- Those that the instance $7 started, in the status $8 (null: any).
+SELECT i.id FROM instance i
+WHERE i.parent_id = $7::bigint AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+  AND ($2::text IS NULL OR i.business_key = $2) AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9)
+  AND ($8::text IS NULL OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
+    WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END)
+ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: newest_failures
 -- The newest $2 of the definitions $1 (null: any) since the id $3: (id, definition, step, reason, when).
@@ -205,7 +214,7 @@ SELECT count(*) FROM history WHERE instance_id = $1::bigint
 -- execution of its own here, named by the position of the row that holds it. An open one has the time of its claim
 -- while somebody has the job.
 SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at, x.attempt, x.worker, h.reason, h.pos,
-  CASE WHEN x.seq = h.seq THEN h.error_code END
+  CASE WHEN x.seq = h.seq THEN h.error_code END, (SELECT c.id FROM called c WHERE c.token_id = h.token_id AND c.seq = x.seq)
 FROM history h CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.started_at, h.claimed_at, h.attempt, h.worker
   UNION ALL
@@ -213,8 +222,8 @@ FROM history h CROSS JOIN LATERAL (
 WHERE h.instance_id = $1::bigint
 UNION ALL
 SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END, t.attempt,
-  t.claimed_by, NULL, NULL, NULL
-FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */)
+  t.claimed_by, NULL, NULL, NULL, (SELECT c.id FROM called c WHERE c.token_id = t.id AND c.seq = t.seq)
+FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
 ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of

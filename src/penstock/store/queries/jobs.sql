@@ -46,6 +46,7 @@ ended AS (
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND NOT t.watched  -- whoever called it is to be told
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),

@@ -33,9 +33,11 @@ WHERE parent = $1::text AND until <= penstock_now() - $2::float8 * interval '1 d
 SELECT drop_log_partition($1::text)
 
 -- name: retired_instances
--- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most.
+-- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most. What was called stays as
+-- long as the first instance of its tree.
 SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
   AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - $4::float8 * interval '1 day'
+  AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = instance.id)
 ORDER BY id LIMIT $5::int
 
 -- name: remove_abnormal_ends
@@ -74,6 +76,9 @@ orphaned AS MATERIALIZED (
   WHERE w.instance_id IS NOT NULL AND NOT EXISTS (SELECT FROM instance i WHERE i.id = w.instance_id) LIMIT $3::int),
 removed AS (DELETE FROM journal j WHERE j.instance_id = ANY(ARRAY(SELECT instance_id FROM orphaned)))
 SELECT count(*) FROM orphaned
+
+-- name: remove_called
+DELETE FROM called WHERE id = ANY($1::bigint[])
 
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])

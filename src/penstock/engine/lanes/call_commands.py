@@ -1,0 +1,143 @@
+"""What one instance tells another: commands whose timers `store/queries/calls.sql` has inserted.
+
+Each deletes its timer first: the row is there for one of several who want to act on it (`RetryCommand` is another one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.core.event import CancelRequested, ChildEnded, Event, RetryRequested
+from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, REOPEN_TIMER, InstanceStatus, Token
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.ids import show_instance
+from penstock.engine.lanes.command import Settled, WritesOnly
+from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
+from penstock.errors import PenstockError
+from penstock.store import calls
+from penstock.store import variables as variable_store
+from penstock.store.connection import TrioConnection
+from penstock.store.full_path import LockedInstance
+from penstock.store.jobs import ExecutionInfo
+from penstock.store.statements import Statement
+from penstock.store.vault import KeyMissing
+
+CANCEL_REASON = "the call that waited for it was closed"
+
+
+class _Told(TimerCommand):
+    """Something that another instance told this one. Answers whether it was acted on."""
+
+    __slots__ = ()
+
+    prepares = True
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        assert self.timer is not None
+        self.planned = False
+        if not await calls.take_timer(connection, *self.timer):
+            raise Settled(False)
+
+    def statements(self) -> list[Statement]:
+        return []
+
+
+class ChildEndedCommand(_Told):
+    """A call's instance has ended."""
+
+    __slots__ = ("_child", "_variables")
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        await super().prepare(connection, locked, loaded)
+        assert self.timer is not None
+        token_id, seq, _ = self.timer
+        self._variables: bytes | None = None
+        self._child = await calls.child_of(connection, token_id, seq)
+        token = _waiting(locked, token_id, seq)
+        if self._child is None or token is None or self._child.status is not InstanceStatus.COMPLETED:
+            return
+        callee = loaded.definition.steps[token.step].callee
+        if callee is not None and callee.output:
+            text = (await variable_store.read(connection, [self._child.id])).get(self._child.id)
+            if text is None:
+                raise KeyMissing("the variables of the instance that was called can't be read: this engine lacks a key")
+            self._variables = text.encode()
+
+    def event(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        assert self.timer is not None
+        token = _waiting(locked, *self.timer[:2])
+        child = self._child
+        if token is None or child is None or child.status is InstanceStatus.ACTIVE:
+            raise WritesOnly
+        if self._give_up is not None:
+            return super().event(locked, loaded, known, armed)
+        return ChildEnded(
+            token.id,
+            show_instance(child.id),
+            child.definition_id,
+            child.status,
+            child.failure,
+            child.failure_code,
+            self._variables,
+        )
+
+
+class CancelChildCommand(_Told):
+    """The call that waited for the instance was closed."""
+
+    __slots__ = ()
+
+    def event(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        assert self.timer is not None
+        if locked.instance.status is not InstanceStatus.ACTIVE or locked.called_seq != self.timer[1]:
+            raise WritesOnly
+        return CancelRequested(CANCEL_REASON)
+
+
+class ReopenChildCommand(_Told):
+    """A `retry` of the caller came back to the call: what failed goes on. Where it can't, the caller is told again."""
+
+    __slots__ = ("_tells",)
+
+    def event(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        assert self.timer is not None
+        self._tells = False
+        if locked.called_seq != self.timer[1] or locked.instance.status is InstanceStatus.ACTIVE:
+            raise WritesOnly
+        if locked.instance.status is not InstanceStatus.FAILED or locked.snapshot is None:
+            self._tells = True
+            raise WritesOnly
+        locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
+        return RetryRequested()
+
+    def statements(self) -> list[Statement]:
+        return calls.tell([], [], [self.instance], []) if self._tells else []
+
+
+def _waiting(locked: LockedInstance, token_id: int, seq: int) -> Token | None:
+    return next((token for token in locked.tokens if (token.id, token.seq) == (token_id, seq) and token.is_open), None)
+
+
+_BY_INDEX: dict[int, type[TimerCommand]] = {
+    CHILD_TIMER: ChildEndedCommand,
+    CANCEL_TIMER: CancelChildCommand,
+    REOPEN_TIMER: ReopenChildCommand,
+}
+
+
+def timer_command(
+    instance: int,
+    timer: TimerKey,
+    give_up: str | None = None,
+    on_refused: Callable[[int, TimerKey, PenstockError], object] = ignore_refusal,
+) -> TimerCommand:
+    """What is to be done when a timer is due."""
+    return _BY_INDEX.get(timer[2], TimerCommand)(instance, timer, give_up, on_refused)

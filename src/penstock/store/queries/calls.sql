@@ -1,0 +1,86 @@
+-- Calls: instances that a step of another one started and waits for. What one instance tells another one is a timer of that
+-- one, due at once, inserted by a transaction that has its own lock only. Whoever acts on such a timer deletes it first:
+-- it is there for one of several who want to.
+
+-- name: insert_called
+-- $1 child $2 caller $3 token $4 seq of the call $5 first instance of the tree $6 depth
+INSERT INTO called (id, caller, token_id, seq, root, depth)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[])
+
+-- name: called_root
+-- The first instance of the tree of an instance that was called.
+SELECT c.root FROM called c WHERE c.id = $1::bigint
+
+-- name: failed_child
+-- The instance that failed, of those that an entry of a call ($1 token $2 entry) started.
+SELECT c.id FROM called c
+CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 2 /* FAILED */ OFFSET 0) i
+WHERE c.token_id = $1::bigint AND c.seq >= $2::bigint ORDER BY c.seq DESC LIMIT 1
+
+-- name: recall
+-- Instances that failed ($1) are what calls wait for again, under another seq ($2).
+UPDATE called c SET seq = u.seq FROM unnest($1::bigint[], $2::bigint[]) AS u(id, seq)
+CROSS JOIN LATERAL (SELECT o.ctid FROM called o WHERE o.id = u.id OFFSET 0) old
+WHERE c.ctid = old.ctid
+
+-- name: tell_reopen
+-- After `recall`: $1 children.
+INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+SELECT penstock_now(), c.id, c.seq, c.id, -7 FROM called c WHERE c.id = ANY($1::bigint[])
+
+-- name: tell_callers
+-- Of instances $1 that have ended. After all else that the transaction writes: a call that it has closed hears of nothing.
+INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+SELECT penstock_now(), c.token_id, c.seq, c.caller, -4 FROM unnest($1::bigint[]) AS e(id)
+CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0) c
+CROSS JOIN LATERAL (
+  SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */ OFFSET 0) t
+
+-- name: forget_reopen
+-- Calls that were closed ($1 token $2 seq): what was still to go on for them. One that goes on just now is waited for, and
+-- is open for `tell_cancel`.
+DELETE FROM timer t USING unnest($1::bigint[], $2::bigint[]) AS a(token_id, seq)
+CROSS JOIN LATERAL (
+  SELECT c.id, c.seq FROM called c WHERE c.token_id = a.token_id AND c.seq = a.seq OFFSET 0) c
+WHERE t.token_id = c.id AND t.seq = c.seq AND t.index = -7
+
+-- name: tell_cancel
+-- Calls that were closed ($1 token $2 seq): what they started, if it is open. After all else that the transaction writes.
+INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+SELECT penstock_now(), c.id, c.seq, c.id, -5 FROM unnest($1::bigint[], $2::bigint[]) AS a(token_id, seq)
+CROSS JOIN LATERAL (
+  SELECT c.id, c.seq FROM called c WHERE c.token_id = a.token_id AND c.seq = a.seq OFFSET 0) c
+CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i
+
+-- name: take_timer
+-- Deletes a timer ($1 token $2 seq $3 index): whoever gets the row acts on it.
+DELETE FROM timer WHERE token_id = $1::bigint AND seq = $2::bigint AND index = $3::smallint RETURNING token_id
+
+-- name: child_of_call
+-- What a call ($1 token $2 seq) waits for.
+SELECT c.id, i.status, i.failure, i.failure_code, d.id FROM called c JOIN instance i ON i.id = c.id JOIN definition d ON d.key = i.definition
+WHERE c.token_id = $1::bigint AND c.seq = $2::bigint
+
+-- name: take_telling
+-- The caller of the instance $1, and whether it had not heard of its end yet; it never will.
+WITH about AS MATERIALIZED (SELECT * FROM called WHERE id = $1::bigint),
+taken AS (
+  DELETE FROM timer t USING about a WHERE t.token_id = a.token_id AND t.seq = a.seq AND t.index = -4 RETURNING t.token_id)
+SELECT a.caller, EXISTS (SELECT FROM taken) FROM about a
+
+-- name: call_tree
+-- What the instance $1 has called, and what that has, at most $2: where it was called, how it stands. The step of a call that
+-- is closed stands in history.
+WITH RECURSIVE tree AS (
+  SELECT c.* FROM called c WHERE c.caller = $1::bigint
+  UNION ALL
+  SELECT c.* FROM tree t CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = t.id OFFSET 0) c)
+SELECT t.id, t.caller, i.definition, p.definition, coalesce(
+    (SELECT k.step FROM token k WHERE k.id = t.token_id AND k.seq = t.seq),
+    (SELECT h.step FROM history h
+     WHERE h.instance_id = t.caller AND h.pos > t.seq AND h.token_id = t.token_id AND h.seq = t.seq ORDER BY h.pos LIMIT 1)),
+  i.status, i.started_at, i.ended_at, EXISTS (SELECT FROM parked w WHERE w.instance_id = t.id)
+FROM (SELECT * FROM tree LIMIT $2::int) t
+CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.id OFFSET 0) i
+CROSS JOIN LATERAL (SELECT p.definition FROM instance p WHERE p.id = t.caller OFFSET 0) p
+ORDER BY t.seq

@@ -1,0 +1,110 @@
+"""Several outcomes written as one leave the rows that they leave one after the other."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+
+import msgspec
+
+from penstock.core.definition import StepType
+from penstock.core.effect import Effects
+from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
+from penstock.core.merging import merged, token_states
+from penstock.core.state import InstanceStatus, Token, TokenState
+from penstock.testing.random_definitions import START_VARIABLES, random_definition, random_output
+from tests.core.machine import Machine
+
+ROUNDS = 8
+GAMES = 250
+
+
+def test_a_merged_outcome_leaves_the_same_rows() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(GAMES):
+        source = random.Random(seed)
+        machine = Machine(random_definition(source, failing=seed % 3 == 0), START_VARIABLES, max_automatic_steps=40)
+        for _ in range(ROUNDS):
+            if machine.status is not InstanceStatus.ACTIVE:
+                break
+            for token in [token for token in machine.tokens.values() if token.state is TokenState.READY]:
+                machine.claim_token(token)
+            before = replica(machine)
+            outcomes = play(machine, source, seen)
+            if not outcomes:
+                break
+            tokens = [*before.tokens.values()]
+            for one in outcomes:
+                tokens = token_states(tokens, one)
+            assert {token.id: token for token in tokens} == machine.tokens
+            before._take(merged(outcomes))
+            before.check()
+            assert rows_of(before) == rows_of(machine), seed
+            seen[f"{min(len(outcomes), 3)} together"] += 1
+    assert min(seen[name] for name in ("1 together", "2 together", "3 together", "ended", "fired", "a call ended")) > 5
+
+
+def replica(machine: Machine) -> Machine:
+    """The same rows, which no longer change with the machine's."""
+    other = copy.copy(machine)
+    other.__dict__ |= {
+        name: copy.deepcopy(value)
+        for name, value in machine.__dict__.items()
+        if name not in ("definition", "inputs", "ids", "positions")
+    }
+    return other
+
+
+def rows_of(machine: Machine) -> list[object]:
+    return [
+        machine.tokens, machine.ready, machine.timers, machine.history, machine.calls, machine.status, machine.failure,
+        machine.variables,
+    ]  # fmt: skip
+
+
+def play(machine: Machine, source: random.Random, seen: Counter[str]) -> list[Effects]:
+    """Events on executions that none before has touched, in any order."""
+    outcomes: list[Effects] = []
+    touched: set[int] = set()
+    waiting = [token for token in machine.tokens.values() if token.is_open]
+    source.shuffle(waiting)
+    for token in waiting:
+        if token.id in touched or machine.status is not InstanceStatus.ACTIVE or source.random() < 0.2:
+            continue
+        if machine.tokens.get(token.id) is not token:
+            continue
+        out = happen(machine, token, source, seen)
+        if out is None:
+            continue
+        outcomes.append(copy.deepcopy(out))
+        touched |= {one.id for one in (*out.inserted, *out.updated)} | {*out.deleted}
+        if out.ended:
+            seen["ended"] += 1
+            break
+    return outcomes
+
+
+def happen(machine: Machine, token: Token, source: random.Random, seen: Counter[str]) -> Effects | None:
+    timers = [index for id, seq, index in machine.timers if (id, seq) == (token.id, token.seq)]
+    step = machine.definition.steps[token.step]
+    output = msgspec.json.encode(random_output(source))
+    if timers and source.random() < 0.3:
+        index = source.choice(timers)
+        machine.now = max(machine.now, machine.timers[token.id, token.seq, index].fire_at)
+        seen["fired"] += 1
+        return machine.apply(TimerFired(token.id, index))
+    match step.type:
+        case StepType.SERVICE_TASK if token.state is TokenState.BACKOFF:
+            return None
+        case StepType.SERVICE_TASK if source.random() < 0.2:
+            return machine.apply(JobFailed(token.id, "w", True, "boom"))
+        case StepType.SERVICE_TASK:
+            return machine.apply(JobCompleted(token.id, "w", output))
+        case StepType.CALL_ACTIVITY:
+            if (token.id, token.seq) not in machine.calls:
+                return None
+            seen["a call ended"] += 1
+            return machine.child_ended(token, InstanceStatus.COMPLETED, random_output(source))
+        case _:
+            return machine.apply(TaskCompleted(token.id, None, output))
