@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import trio
 
@@ -9,10 +11,14 @@ from penstock.engine.ids import show_instance
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.errors import Conflict
+from penstock.settings.secret import Secret
+from penstock.store import retention
+from penstock.store.retention import Partition
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
+from tests.engine.test_encryption import KEYS
 from tests.shapes import assign, call, gateway, joining, task, user
 
 CHILD = definition(task("pack"), end(), definition_id="ship")
@@ -306,3 +312,33 @@ async def test_a_tree_cut_anywhere_leaves_no_open_child(make_driver: MakeDriver,
         assert open_instances(first) == 0, (beginning, transactions)
         assert first.rows("SELECT count(*) FROM timer") == [(0,)]
         assert_invariants(first.dsn)
+
+
+async def test_a_result_of_its_own_comes_back_before_variables(make_driver: MakeDriver) -> None:
+    driver = make_driver(encryption_keys=Secret(KEYS["k1"]))
+    last = {**end(), "output": {"tracking": "${'R' + string(order)}"}}
+    parent, _ = await begun(driver, definition(task("pack", "end"), last, definition_id="ship"), PARENT)
+    await driver.complete(await driver.one("pack"), {"tracking": "T1"})
+    await settle(driver)
+    assert await driver.variables(parent) == {"id": 7, "tracking": "R7"}
+
+
+async def test_what_was_called_stays_as_long_as_its_first_caller(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    parent, child = await begun(driver, CHILD, PARENT)
+    await driver.complete(await driver.one("pack"))
+    await settle(driver)
+    await driver.complete(await driver.one("after"))
+    driver.rows("UPDATE instance SET ended_at = ended_at - interval '10 days' WHERE id = %s RETURNING 1", number(child))
+    day = timedelta(days=1)
+    everything = Partition("history_other", driver.clock.now() - 20 * day, driver.clock.now() + day)
+    async with driver.engine.database.connection() as connection:
+        assert await retention.retired(connection, everything, 5, -1) == []
+        driver.rows(
+            "UPDATE instance SET ended_at = ended_at - interval '10 days' WHERE id = %s RETURNING 1", number(parent)
+        )
+        assert await retention.retired(connection, everything, 5, -1) == [number(parent)]
+        assert await retention.remove_instances(connection, [number(parent)]) == [number(parent)]
+        assert await retention.retired(connection, everything, 5, -1) == [number(child)]
+        assert await retention.remove_instances(connection, [number(child)]) == [number(child)]
+    assert driver.rows("SELECT count(*) FROM called") == [(0,)]

@@ -129,7 +129,8 @@ class WorkflowBuilder:
         """Starts an instance of another workflow and waits for its end.
 
         ``inputs`` are its variables (JSON values or ``"${expression}"``), by default all of this instance's.
-        ``outputs`` is what comes back of ``result``, the variables that it ended with; by default nothing.
+        ``outputs`` is what comes back of ``result`` (the instance's, else the variables that it ended with); by default
+        nothing.
         """
         return self._add(
             _step(step_id, "CALL_ACTIVITY", name, description)

@@ -207,7 +207,7 @@ class _Run(Calls, Waiting):
             self.fail(token, *why_failed(event))
             return
         try:
-            output = self.result_of(step, step.callee, event.variables)
+            output = self.result_of(step, step.callee, event.result)
         except StepFailed as failed:
             self.fail(token, failed.reason, failed.code)
             return

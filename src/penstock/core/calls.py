@@ -80,13 +80,13 @@ class Calls(Evaluator):
             )
         return value
 
-    def result_of(self, step: Step, callee: Callee, variables: bytes | None) -> bytes | None:
+    def result_of(self, step: Step, callee: Callee, given: bytes | None) -> bytes | None:
         """What comes back of an instance that has completed. Raises StepFailed."""
         if not callee.output:
             return None
-        assert variables is not None, "what is asked for was not read"
-        self.spend_on(step, len(variables) // BYTES_PER_STEP)
-        result = self.work.keep(partial(msgspec.json.decode, variables))
+        assert given is not None, "what is asked for was not read"
+        self.spend_on(step, len(given) // BYTES_PER_STEP)
+        result = self.work.keep(partial(msgspec.json.decode, given))
         return self.assign(step, callee.output, {**self.scope(), "result": result})
 
 

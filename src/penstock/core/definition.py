@@ -81,7 +81,7 @@ class Callee(msgspec.Struct, frozen=True):
     input: Assignments | None
     """Its variables; None: all of the caller's."""
     output: Assignments
-    """What comes back of `result`, the variables that it ended with. Empty: nothing."""
+    """What comes back of `result`: its own, else the variables that it ended with. Empty: nothing."""
     business_key: Expression | str | None
 
 

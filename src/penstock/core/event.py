@@ -83,7 +83,9 @@ class ChildEnded(msgspec.Struct, frozen=True, tag=True):
     status: InstanceStatus
     reason: str | None
     code: str | None  # with which it failed
-    variables: bytes | None  # which it ended with, a JSON object; None where nothing of them is asked for
+    result: (
+        bytes | None
+    )  # a JSON object: its own, else the variables that it ended with; None where nothing is asked for
 
 
 class StepGivenUp(msgspec.Struct, frozen=True, tag=True):

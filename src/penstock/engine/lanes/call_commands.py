@@ -17,12 +17,11 @@ from penstock.engine.lanes.command import Settled, WritesOnly
 from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.errors import PenstockError
 from penstock.store import calls
-from penstock.store import variables as variable_store
+from penstock.store import instances as instance_store
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
-from penstock.store.vault import KeyMissing
 
 CANCEL_REASON = "the call that waited for it was closed"
 
@@ -47,23 +46,21 @@ class _Told(TimerCommand):
 class ChildEndedCommand(_Told):
     """A call's instance has ended."""
 
-    __slots__ = ("_child", "_variables")
+    __slots__ = ("_child", "_result")
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         await super().prepare(connection, locked, loaded)
         assert self.timer is not None
         token_id, seq, _ = self.timer
-        self._variables: bytes | None = None
+        self._result: bytes | None = None
         self._child = await calls.child_of(connection, token_id, seq)
         token = _waiting(locked, token_id, seq)
         if self._child is None or token is None or self._child.status is not InstanceStatus.COMPLETED:
             return
         callee = loaded.definition.steps[token.step].callee
         if callee is not None and callee.output:
-            text = (await variable_store.read(connection, [self._child.id])).get(self._child.id)
-            if text is None:
-                raise KeyMissing("the variables of the instance that was called can't be read: this engine lacks a key")
-            self._variables = text.encode()
+            [row] = await instance_store.view(connection, [self._child.id])
+            self._result = (row.result or row.variables or "{}").encode()
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
@@ -82,7 +79,7 @@ class ChildEndedCommand(_Told):
             child.status,
             child.failure,
             child.failure_code,
-            self._variables,
+            self._result,
         )
 
 
