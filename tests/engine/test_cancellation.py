@@ -18,6 +18,7 @@ import trio
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
+from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.repair import VariablesEdit
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
@@ -29,6 +30,7 @@ from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequ
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion
+from tests.shapes import call
 from tests.waiting import wait_until
 
 STEPS_MAX = 800
@@ -60,7 +62,10 @@ LATER = definition(
     step("ask", "USER_TASK", nextStep="wait"), step("wait", "WAIT", nextStep="end"), end(), definition_id="later"
 )
 
-UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER)
+CHILD = definition(service("task", "end"), end(), definition_id="child")
+CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), definition_id="caller")
+
+UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -288,6 +293,27 @@ async def early_signal_by_key(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.signal_by_key("later", key, "wait", {"y": key}, signal_id="once"))
 
 
+async def start_a_caller(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.start("caller", {"x": 1}, business_key=key))
+
+
+def told(*, cancelled: bool = False) -> Prepare:
+    """What one instance tells another: the child's end, or that the caller was cancelled."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        caller = (await driver.start("caller", {"x": 1}, business_key=key)).id
+        (job,) = await driver.poll("work", n=1)
+        if cancelled:
+            await driver.cancel(caller)
+        else:
+            await driver.complete(job, {"y": 1})
+        ((instance, token, seq, index),) = driver.rows("SELECT instance_id, token_id, seq, index::int FROM timer")
+        timer = timer_command(instance, (token, seq, index))
+        return LockedBatch(key, lambda: driver.engine.full_path.submit(timer))
+
+    return prepare
+
+
 SCENARIOS: dict[str, Prepare] = {
     "a narrow start": starting(linear(1)),
     "a wide start": starting(fork(1, 1)),
@@ -313,6 +339,9 @@ SCENARIOS: dict[str, Prepare] = {
     "a batch of heartbeats": beating(many=True),
     "a batch of releases": release,
     "a cancel": cancel,
+    "a start that calls": start_a_caller,
+    "a child's end told to its caller": told(),
+    "a caller's end told to its child": told(cancelled=True),
     "a retry of an instance": retry,
     "a poll of an executor": take_run,
     "an append": of_run(lambda driver, run: runs.append(driver, run.held, runs.done("/0"), runs.done("/1"))),
@@ -405,10 +434,14 @@ def heard_of(result: Any) -> set[str]:
 
 async def finish(driver: Driver, key: str) -> None:
     """The next operations work: every instance of the scene is brought to its end."""
-    for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s", key):
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
+    for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s ORDER BY id DESC", key):
         if status == 0:
             await driver.engine.instances.cancel(f"{id:x}", None, force=True)
         assert await driver.status(f"{id:x}") in ("COMPLETED", "FAILED", "CANCELLED")
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
     assert driver.rows("SELECT count(*) FROM token") == [(0,)]
     assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
 
