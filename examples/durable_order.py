@@ -15,6 +15,8 @@ and from another terminal, meanwhile:
     python examples/durable_order.py cancel A-1          undone in order
     python examples/durable_order.py show A-1
 
+`penstock runs list`, `show A-1`, `journal A-1` and `send A-1 payment '{"card": "visa"}'` know these orders, too.
+
 Orders are in the embedded PostgreSQL, or in the one that PENSTOCK_AT names (`postgresql://…`); what is done in the
 world is in the file that WORLD names.
 """

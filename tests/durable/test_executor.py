@@ -495,5 +495,7 @@ async def test_open_nurseries_and_branches_are_shown_with_their_waits(autojump_c
     async with executing(database, body):
         row = database.start(body)
         await database.wait_state("r", "parked")
-    shown = [(each["path"], each["kind"]) for each in msgspec.json.decode(row.shown.branches or "[]")]
-    assert shown == [("/1", "receive"), ("/0", "nursery"), ("/0.[nap]", "branch"), ("/0.[nap]/0", "sleep")]
+    line = f"test_executor.py:{body.function.__code__.co_firstlineno + 4}"  # a branch without a line has its opener's
+    shown = [(each["path"], each["kind"], each.get("where")) for each in msgspec.json.decode(row.shown.branches or "")]
+    nap = ("/0.[nap]/0", "sleep", line)
+    assert shown == [("/1", "receive", line), ("/0", "nursery", None), ("/0.[nap]", "branch", None), nap]

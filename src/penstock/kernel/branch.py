@@ -51,9 +51,13 @@ class Branch:
         return f"{self.path}/{index}"
 
     def where(self) -> str | None:
-        """File and line of the user's code that waits, as ``order.py:41``."""
+        """File and line of the user's code that waits, as ``order.py:41``. Where none is in the branch itself, as in an
+        alternative of `first`, that which waits for the branch."""
         frame = self._user_frame()[0]
-        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else None
+        if frame is not None:
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        opener = None if self.nursery is None else self.nursery.cancel_scope.branch
+        return None if opener is None else opener.where()
 
     def awaits(self) -> str:
         """What the user's code awaits there, as ``trio.sleep``."""
