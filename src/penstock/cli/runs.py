@@ -149,9 +149,8 @@ def journal(id: IdArgument, at: AtOption = None) -> None:
 
 def _ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
     """The answer of the runs on the database, of the App with the name ``owner``; an error is told in a line."""
-    import trio
-
     from penstock.client.errors import ClientError
+    from penstock.durable.app import run_ungrouped
     from penstock.durable.local import LocalRuns, find_database, open_engine
     from penstock.errors import PenstockError
     from penstock.log import configure_logging
@@ -164,10 +163,11 @@ def _ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str =
             return await call(LocalRuns(engine, owner))
 
     try:
-        return trio.run(ask, strict_exception_groups=False)
+        answer: T = run_ungrouped(ask)
     except (ClientError, PenstockError, DatabaseError, ValueError) as error:
         typer.echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
         raise typer.Exit(1) from error
+    return answer
 
 
 def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:

@@ -98,7 +98,7 @@ class App:
         self._refuse_loops("run")
         from penstock.durable.console import serve_one
 
-        value: R = _run(serve_one, self, workflow, args, kwargs, id, deadline)
+        value: R = run_ungrouped(serve_one, self, workflow, args, kwargs, id, deadline)
         return value
 
     def main(self) -> None:
@@ -106,7 +106,7 @@ class App:
         self._refuse_loops("main")
         from penstock.durable.console import serve
 
-        _run(serve, self)
+        run_ungrouped(serve, self)
 
     @contextmanager
     def in_thread(self) -> Generator[BlockingApp]:
@@ -257,7 +257,7 @@ class App:
         return [f"{name}@{version}" for name, version in self._workflows]
 
 
-def _run(function: Callable[..., Any], *args: Any) -> Any:
+def run_ungrouped(function: Callable[..., Any], *args: Any) -> Any:
     """``trio.run``; an error that came alone comes without its groups."""
     try:
         return trio.run(function, *args, strict_exception_groups=True)

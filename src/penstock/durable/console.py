@@ -73,7 +73,7 @@ async def serve_one(
             _tell_url(app)
             run = await app.start(workflow, *args, id=id, deadline=deadline, **kwargs)
             if id is None:
-                _tell(f"run {run.id}; with id= it can be gone on with")
+                _tell(f"run {run.id}; with id= the same run is gone on with when this is run again")
             teller.begin(run)
             results.append(await run.result())
     if not results:

@@ -122,8 +122,9 @@ def watch_bodies() -> None:
     sys.addaudithook(_audit)
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if (event in _EVENTS or event.startswith(_FAMILIES)) and _here.is_body:
+def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
+    """``here`` is held by it: at the end of the process the module's names are gone before the hook is."""
+    if here.is_body and (event in _EVENTS or event.startswith(_FAMILIES)):
         if event == "open" and _TIME_ZONES in str(arguments[0]):  # read in C, without a frame of zoneinfo's
             return
         _check(event, sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented

@@ -302,7 +302,8 @@ class LocalRuns:
         wanted = InstanceFilter(definition_id=definition_id, status=status)
         instances, found, looked_at, cursor = self._engine.instances, list[Instance](), 0, None
         while len(found) < limit and looked_at < LOOKED_AT_MAX:
-            page = await told(instances.find_slice(wanted, cursor, PAGE_RUNS))
+            size = PAGE_RUNS if definition_id is None else min(PAGE_RUNS, limit - len(found))
+            page = await told(instances.find_slice(wanted, cursor, size))
             for each in await told(instances.summarize(page.items)):
                 if definition_id is not None or await self._is_code(each):
                     found.append(each)
