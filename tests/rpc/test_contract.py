@@ -148,7 +148,10 @@ def see_batches(client: Client) -> None:
     client.upload(fails, id="fails")
     ok = {"idempotency_key": "k", "business_key": "b", "variables": b'{"n":1}', "definition_id": "d"}
     ok["instance_key"] = "i"
-    items = [p.StartItem(**ok), p.StartItem(), p.StartItem(definition_id="fails")]
+    for name, fields in (("gives", {"output": {"x": 1}}), ("errs", {"errorCode": "NO"})):  # workflow.v1 has neither
+        body = {"id": name, "name": name, "steps": [{"id": "end", "name": "end", "type": "END", **fields}]}
+        assert client.engine.call("POST", "/v1/definitions", body)[0] == 201
+    items = [p.StartItem(**ok), p.StartItem(), *(p.StartItem(definition_id=id) for id in ("fails", "gives", "errs"))]
     client.call("StartInstances", p.StartInstancesRequest(items=items))
     (job,) = client.poll(max_jobs=10)
     gone = {"job_id": "1-2-3", "attempt": 1}
@@ -156,6 +159,8 @@ def see_batches(client: Client) -> None:
     beats = [p.Heartbeat(**held, checkpoint=b"1"), p.Heartbeat(**held, progress=b"{")]
     client.call("HeartbeatJobs", p.HeartbeatJobsRequest(worker_id="w", heartbeats=beats))
     client.call("ReleaseJobs", p.ReleaseJobsRequest(worker_id="w", releases=[p.Release(**gone)]))
+    parks = [p.Park(**gone, signal="s"), p.Park(**held)]
+    client.call("ParkJobs", p.ParkJobsRequest(worker_id="w", parks=parks))
     failure = p.Failure(**held, retryable=True)
     client.call("FailJobs", p.FailJobsRequest(worker_id="w", failures=[failure, p.Failure(**gone)]))
     (job,) = client.poll(max_jobs=10)

@@ -147,7 +147,8 @@ class History:
         if token.expiries >= EXPIRIES_MAX:
             place = self.place(token)
             self._apply(JobDeadLettered(token.id, token.expiries))
-            self.game.fail(place, f"lease expired {EXPIRIES_MAX} times", retryable=False)
+            reason = f"lease expired {EXPIRIES_MAX} times"
+            self.game.fail(place, reason, retryable=False, code="Penstock.LeaseExpired")
             self._agree()
         return True
 
