@@ -12,8 +12,9 @@ from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
-from penstock.store import retention
+from penstock.store import instances, retention
 from penstock.store.retention import Partition
+from penstock.store.vault import KeyMissing
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
 from tests.engine.conftest import MakeDriver
@@ -342,3 +343,28 @@ async def test_what_was_called_stays_as_long_as_its_first_caller(make_driver: Ma
         assert await retention.retired(connection, everything, 5, -1) == [number(child)]
         assert await retention.remove_instances(connection, [number(child)]) == [number(child)]
     assert driver.rows("SELECT count(*) FROM called") == [(0,)]
+
+
+async def test_a_child_that_can_not_be_read_is_given_up(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    parent, _ = await begun(driver, CHILD, PARENT)
+    await driver.complete(await driver.one("pack"), {"tracking": "T1"})
+    ((instance, *timer),) = driver.rows(TOLD)
+    reason = "a timer of the step failed 20 times"
+
+    async def view(*_: object) -> None:
+        raise KeyMissing("no key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(instances, "view", view)
+        for give_up in (None, reason):
+            told = timer_command(instance, (timer[0], timer[1], timer[2]), give_up)
+            if give_up is None:
+                with pytest.raises(KeyMissing):
+                    await driver.engine.full_path.submit(told)
+            else:
+                assert await driver.engine.full_path.submit(told)
+    found = await driver.view(parent)
+    assert (found.status, found.failure_reason) == ("FAILED", reason)

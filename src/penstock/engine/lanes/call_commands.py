@@ -55,8 +55,9 @@ class ChildEndedCommand(_Told):
         self._result: bytes | None = None
         self._child = await calls.child_of(connection, token_id, seq)
         token = _waiting(locked, token_id, seq)
-        if self._child is None or token is None or self._child.status is not InstanceStatus.COMPLETED:
-            return
+        done = self._child is not None and self._child.status is InstanceStatus.COMPLETED
+        if self._child is None or token is None or not done or self._give_up is not None:
+            return  # nothing is read where it is given up: that may be what failed
         callee = loaded.definition.steps[token.step].callee
         if callee is not None and callee.output:
             [row] = await instance_store.view(connection, [self._child.id])
