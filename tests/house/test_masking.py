@@ -8,11 +8,11 @@ import logging
 import time
 
 import pytest
-import structlog
 
 from penstock.log import configure_logging, get_logger
 from penstock.masking import DEPTH_MAX, is_secret_name, mask, mask_text
 from penstock.settings import Settings, SettingsError, load_settings
+from tests.logs import restored_logging
 
 S = "hunter2secret"
 NAMES = [
@@ -88,12 +88,11 @@ def test_a_long_text_costs_little():
 @pytest.mark.parametrize("form", ["json", "human"])
 def test_log_lines_mask_at_any_depth(form):
     out = io.StringIO()
-    handlers = logging.getLogger().handlers[:]
-    configure_logging("debug", form, out)
     deep: object = {"password": S}
     for _ in range(DEPTH_MAX * 2):
         deep = [{"inner": deep}]
-    try:
+    with restored_logging():
+        configure_logging("debug", form, out)
         get_logger("x").info(
             "request",
             headers={"Authorization": f"Bearer {S}", "accept": "json"},
@@ -104,10 +103,6 @@ def test_log_lines_mask_at_any_depth(form):
             has_password=True,
         )
         logging.getLogger("aiokafka").warning("config %s", {"sasl_plain_password": S})
-    finally:
-        structlog.reset_defaults()
-        logging.captureWarnings(capture=False)
-        logging.getLogger().handlers[:] = handlers
     text = out.getvalue()
     assert S not in text
     assert "shown" in text

@@ -1,0 +1,25 @@
+"""Logging is one per process: whoever sets it up in a test puts it back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import structlog
+
+from penstock.log import set_trace
+
+
+@contextmanager
+def restored_logging() -> Generator[None]:
+    """What `configure_logging` changes is as before at the end."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        set_trace(None)
+        structlog.reset_defaults()
+        logging.captureWarnings(capture=False)
+        root.handlers[:], root.level = handlers, level
