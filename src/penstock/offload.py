@@ -30,11 +30,24 @@ async def run_long(compute: Callable[[*Ts], T], *args: *Ts, line: str = "") -> T
     waits for its turn with the others: a crowd there holds up nobody else. Cancelled, it waits for its turn no more,
     but for the end of what has begun."""
     limiters = _limiters()
-    turn = limiters[""]
+    done: list[T] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        # Trio keeps what a thread raises in a cycle, with all that is in its frames: 30 MB of a refused body's values.
+        try:
+            done.append(compute(*args))
+        except Exception as error:
+            failed.append(error)
+
     if not line:
-        return await trio.to_thread.run_sync(compute, *args, limiter=turn)
-    async with limiters[line]:
-        return await trio.to_thread.run_sync(compute, *args, limiter=turn)
+        await trio.to_thread.run_sync(run, limiter=limiters[""])
+    else:
+        async with limiters[line]:
+            await trio.to_thread.run_sync(run, limiter=limiters[""])
+    if failed:
+        raise failed.pop()
+    return done.pop()
 
 
 async def run_sized(size_bytes: int, compute: Callable[[], T], *, line: str = "requests") -> T:

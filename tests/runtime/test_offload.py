@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import pairwise
 
+import pytest
 import trio
 
-from penstock.offload import TURNS_APART, take_turn
+from penstock.offload import TURNS_APART, run_long, take_turn
 
 
 class Turns(trio.abc.Instrument):
@@ -46,3 +49,32 @@ async def test_a_cancelled_waiter_does_not_hold_up_the_line() -> None:
             await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         await take_turn()
+
+
+class Values(list[int]):
+    """May be referred to weakly."""
+
+
+@pytest.mark.parametrize("line", ["", "requests"])
+async def test_an_error_from_the_thread_is_no_garbage(line: str) -> None:
+    """It would keep all that was computed, until a collection of everything."""
+    made: list[weakref.ref[Values]] = []
+
+    def compute() -> None:
+        values = Values(range(1_000))
+        made.append(weakref.ref(values))
+        try:
+            raise KeyError(values[0])
+        except KeyError as error:
+            raise ValueError("refused") from error
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="refused") as caught:
+            await run_long(compute, line=line)
+        assert "compute" in [entry.name for entry in caught.traceback]
+        assert made[0]() is not None
+        del caught
+        assert made[0]() is None
+    finally:
+        gc.enable()
