@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -84,6 +84,9 @@ async def test_a_park_is_fenced_and_twice_is_once(driver: Driver) -> None:
         await driver.engine.jobs.park(Park(job_id=job.id, worker_id="w1", signal="paid"))
     with pytest.raises(BadRequest, match="until: is required, or signal"):
         await park(driver, job)
+    for until in ("2031-05-04T12:00:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
+        with pytest.raises(BadRequest, match="until: "):
+            await park(driver, job, until=datetime.fromisoformat(until))
     with pytest.raises(LeaseLost):
         await driver.engine.jobs.park(Park(job_id=job.id, attempt=1, worker_id="thief", signal="paid"))
     await park(driver, job, signal="paid")

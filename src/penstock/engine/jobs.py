@@ -21,7 +21,7 @@ from penstock.engine.lanes.heartbeats import HeartbeatCall, Heartbeats
 from penstock.engine.lanes.lookups import Lookup, Lookups
 from penstock.engine.lanes.releases import ReleaseItem
 from penstock.engine.paging import NAME_MAX_CHARS, page_bounds, read_cursor, show_cursor, slice_limit
-from penstock.engine.payload import check_text
+from penstock.engine.payload import check_text, checked_code, checked_until
 from penstock.engine.polls import MANY_TYPES, Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import (
@@ -41,7 +41,6 @@ from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.jobs import ExecutionInfo, JobKey
-from penstock.wire.error_code import code_problem
 from penstock.wire.model import (
     Completion,
     FailedJob,
@@ -318,7 +317,7 @@ class Jobs:
             request.retryable,
             request.error_message,
             wished_s(request.retry_after_s),
-            _checked_code(request.error_code),
+            checked_code(request.error_code),
             request.variables,
         )
         try:
@@ -337,8 +336,7 @@ class Jobs:
             raise BadRequest("attempt: is required")
         if request.until is None and not request.signal:
             raise BadRequest("until: is required, or signal")
-        if request.until is not None and request.until.tzinfo is None:
-            raise BadRequest("until: needs an offset, such as Z")
+        until = checked_until(request.until)
         if request.signal is not None:
             check_text(request.signal, "signal", NAME_MAX_CHARS)
         await self._permit(job)
@@ -347,7 +345,7 @@ class Jobs:
             async with self._database.connection() as connection:
                 await engine_store.require_version(connection, PARKED_JOBS_VERSION)
             self._parks = True
-        parked = JobParked(job.token, call.worker, request.until, request.signal or None)
+        parked = JobParked(job.token, call.worker, until, request.signal or None)
         try:
             answer = await self._full_path.submit(ReportCommand(job, call, parked))
         except NotFound:
@@ -459,13 +457,6 @@ class Jobs:
         except PenstockError as error:
             return _failed(request.job_id, error)
         return JobOutcome(job_id=request.job_id, outcome="ok" if freed else "lease-lost")
-
-
-def _checked_code(code: str | None) -> str | None:
-    """The code of a failure, None when there is none. Raises BadRequest."""
-    if code and (problem := code_problem(code)) is not None:
-        raise BadRequest(f"errorCode: {problem}")
-    return code or None
 
 
 async def _each(requests: Sequence[A], one: Callable[[A], Awaitable[R]]) -> list[R]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ import msgspec
 from penstock.core.strict_json import find_flaws
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.settings import Settings
+from penstock.wire.error_code import code_problem
 
 EMPTY_OBJECT: Final = b"{}"
 NUMBER_MAX_DIGITS: Final = 1_000
@@ -227,3 +229,22 @@ class _Decimals:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX_CHARS else text[:_SHOWN_MAX_CHARS] + "…"
+
+
+def checked_code(code: str | None) -> str | None:
+    """The code of a failure, None when there is none. Raises BadRequest."""
+    if code and (problem := code_problem(code)) is not None:
+        raise BadRequest(f"errorCode: {problem}")
+    return code or None
+
+
+def checked_until(until: datetime | None) -> datetime | None:
+    """A time in UTC, which the database can hold. Raises BadRequest."""
+    if until is None:
+        return None
+    if until.tzinfo is None:
+        raise BadRequest("until: needs an offset, such as Z")
+    try:
+        return until.astimezone(UTC)
+    except OverflowError:
+        raise BadRequest("until: is not between the years 1 and 9999 in UTC") from None
