@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from penstock.testing.definitions import definition, end, linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import user, wait
+
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - to be refused
 
 
 async def fail_some(driver: Driver, count: int, reason: str = "gateway: 503 in '{}'") -> list[str]:
@@ -66,6 +69,64 @@ async def test_failures_of_one_cause_are_retried_and_no_others(make_driver: Make
         assert (await driver.view(id)).status == "ACTIVE"
         assert await retries(driver, id) == [("token:ada", "the gateway is back")]
     assert (await driver.view(other)).status == "FAILED"
+
+
+async def test_filters_are_those_of_the_list(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1, job_type="work"))
+    keys = ("order-1", "order-2", "bill-1")
+    made = [await driver.start("linear", business_key=key) for key in keys]
+    for number in range(3):
+        await driver.fail(await driver.one("work"), f"gateway: 50{number}" if number else "declined", retryable=False)
+    await driver.upload(linear(1, job_type="work") | {"name": "newer"})
+    made.append(await driver.start("linear", business_key="order-3"))
+
+    async def met(wanted: BulkFilter, besides: BulkFilter | None = None) -> int:
+        request = BulkRequest(action="cancel", filter=wanted, besides=besides, dry_run=True)
+        return (await driver.engine.bulk.preview(request)).count
+
+    at, (since, until) = BulkFilter(definition_id="linear"), (made[1].started_at, made[3].started_at)
+    assert since is not None
+    assert until is not None
+    assert await met(at) == 4
+    assert await met(BulkFilter(definition_id="linear", definition_version=2)) == 1
+    assert await met(BulkFilter(business_key_prefix="order-")) == 3
+    assert await met(BulkFilter(status="FAILED", definition_id="linear", step_id="task-1")) == 3
+    assert await met(BulkFilter(started_before=until + timedelta(seconds=9))) == 4
+    assert await met(BulkFilter(started_after=until + timedelta(seconds=9))) == 0
+    for besides, left in (
+        (BulkFilter(status="FAILED"), 1),
+        (BulkFilter(definition_id="linear", definition_version=1), 1),
+        (BulkFilter(business_key="order-1"), 3),
+        (BulkFilter(business_key_prefix="order-"), 1),
+        (BulkFilter(status="FAILED", cause="gateway: 7"), 2),
+        (BulkFilter(status="FAILED", definition_id="linear", step_id="task-1"), 1),
+        (BulkFilter(status="FAILED", definition_id="linear", step_id="end"), 4),
+        (BulkFilter(started_after=until + timedelta(seconds=9)), 4),
+        (BulkFilter(definition_id="another"), 4),
+    ):
+        assert await met(at, besides) == left, besides
+    failures = await driver.engine.bulk.preview(BulkRequest(action="retry", filter=BulkFilter(status="FAILED")))
+    assert [(one.step_id, one.count) for one in failures.by_step] == [("task-1", 3)]
+    view = await run(
+        driver, action="retry", filter=BulkFilter(status="FAILED"), besides=BulkFilter(business_key="bill-1")
+    )
+    assert counts(view) == ("DONE", 2, 0, 0)
+    assert await driver.status(made[2].id) == "FAILED"
+
+
+async def test_older_engines_get_no_filters_they_can_not_read(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.run(linear(1))
+    driver.rows(
+        "INSERT INTO engine (number, holder, leased_until, description, dispatch_mode, schema_version)"
+        " VALUES (900, gen_random_uuid(), penstock_now() + interval '1 h', 'old', 'long_poll', 12) RETURNING 1"
+    )
+    newer = BulkFilter(definition_id="linear", definition_version=1)
+    with pytest.raises(Conflict, match="upgrade all engines first"):
+        await driver.engine.bulk.create(BulkRequest(action="cancel", filter=newer))
+    made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(definition_id="linear")))
+    assert counts(await finish(driver, made.id)) == ("DONE", 1, 0, 0)
 
 
 async def test_a_page_that_is_done_again_retries_nothing_twice(make_driver: MakeDriver) -> None:
@@ -203,6 +264,19 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         ({"action": "retry", "filter": BulkFilter()}, "filter: names nothing"),
         ({"action": "retry", "filter": BulkFilter(status="LOST")}, "filter.status: must be one of"),
         ({"action": "retry", "filter": BulkFilter(definition_id="d", cause="x")}, "filter.cause: needs the status"),
+        (
+            {"action": "retry", "filter": BulkFilter(step_id="s", status="FAILED")},
+            "filter.stepId: needs a definitionId",
+        ),
+        ({"action": "retry", "filter": BulkFilter(business_key_prefix="")}, "filter.businessKeyPrefix: must not be"),
+        ({"action": "retry", "filter": BulkFilter(definition_version=1)}, "filter.definitionVersion: needs"),
+        (
+            {"action": "retry", "filter": BulkFilter(definition_version=-1)},
+            "filter.definitionVersion: must be a version",
+        ),
+        ({"action": "retry", "filter": BulkFilter(started_after=NAIVE)}, "filter.startedAfter: must"),
+        ({"action": "retry", "ids": ["1"], "besides": BulkFilter()}, "except: names nothing"),
+        ({"action": "retry", "ids": ["1"], "besides": BulkFilter(status="LOST")}, "except.status: must be one of"),
         ({"action": "retry", "ids": []}, "ids: 1 to 1,000"),
         ({"action": "retry", "ids": ["nothing"]}, "ids: 'nothing' is no instance id"),
         ({"action": "cancel", "ids": ["1"], "per_second": 0.0}, "perSecond: more than 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psycopg
 import pytest
 
@@ -12,7 +14,8 @@ from tests.runtime.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-COUNT = 600
+COUNT = int(os.environ.get("BULK", "600"))
+"""`BULK=2000 pytest tests/runtime/test_bulk.py` kills in the middle of 2,000."""
 PER_SECOND = 300
 
 
@@ -42,7 +45,7 @@ def test_each_is_retried_once_when_engines_are_killed(postgres_server: postgres.
             status, made = first.call("POST", "/v1/instances/bulk", request)
             assert status == 202
             where = f"/v1/bulk/{made['id']}"
-            wait_until(lambda: first.call("GET", where)[1]["done"] >= 100 or None, timeout_s=60)
+            wait_until(lambda: first.call("GET", where)[1]["done"] >= COUNT // 4 or None, timeout_s=60)
             first.kill()
         with EngineProcess(dsn) as second:
             second.wait_ready()

@@ -1286,8 +1286,7 @@ export interface components {
         };
         /**
          * BulkFilter
-         * @description Which instances: all that is given has to fit. `cause` is a failure reason, whose numbers and quoted parts may
-         *         differ; it needs the status FAILED.
+         * @description Which instances: all that is given has to fit, as in their list (`InstanceFilter`).
          */
         BulkFilter: {
             status?: string;
@@ -1295,6 +1294,12 @@ export interface components {
             /** @description Yours; any number of instances may share it. 256 characters. */
             businessKey?: string;
             cause?: string;
+            /** @description 0, or none in a request: the latest. */
+            definitionVersion?: number;
+            stepId?: string;
+            businessKeyPrefix?: string;
+            startedAfter?: string;
+            startedBefore?: string;
         };
         /**
          * BulkPreview
@@ -1308,11 +1313,13 @@ export interface components {
         };
         /**
          * BulkRequest
-         * @description What is to be done, to the instances of `filter` or to those named. `per_second`: at most so many.
+         * @description What is to be done, to the instances of `filter` or to those named, but for those that fit `besides`.
+         *         `per_second`: at most so many.
          */
         BulkRequest: {
             action: string;
             filter?: components["schemas"]["BulkFilter"];
+            except?: components["schemas"]["BulkFilter"];
             ids?: string[];
             perSecond?: number;
             stepId?: string;
@@ -5918,6 +5925,15 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
         };
     };
     getState: {
@@ -6048,6 +6064,15 @@ export interface operations {
             };
             /** @description Too many of these at once; try again. */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6545,6 +6570,15 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
         };
     };
     listTokens: {
@@ -6600,6 +6634,15 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6884,6 +6927,15 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
         };
     };
     unlockJob: {
@@ -7019,6 +7071,15 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -21,16 +21,18 @@ from penstock.access.identity import Identity, actor, set_identity
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine import ids
 from penstock.engine.causes import cause_of
-from penstock.engine.instance_filter import STATUSES, InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter, check_filter
 from penstock.engine.instances import Instances
 from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.tasks import Tasks
+from penstock.engine.views import InstanceSummary
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
+from penstock.store import engines as engine_store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
-from penstock.wire.model import Instance, Signal
+from penstock.wire.model import Signal
 from penstock.wire.noun import Answer
 from penstock.wire.page import Page
 
@@ -48,26 +50,34 @@ IDLE_S: Final = 1.0
 LOOK_S: Final = 2.0
 """So long a look at what matches may take; then its count is not exact."""
 _AWAY: Final = (Unavailable, Overloaded, TooManyRequests)
+FILTERS_SINCE_VERSION: Final = 13
+"""Engines of an older schema know the first four fields of a filter only, and can't read what has more."""
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
 LIST_MAX: Final = 200
 
 
 class BulkFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Which instances: all that is given has to fit. ``cause`` is a failure reason, whose numbers and quoted parts may
-    differ; it needs the status FAILED."""
+    """Which instances: all that is given has to fit, as in their list (`InstanceFilter`)."""
 
     status: str | None = None
     definition_id: str | None = None
     business_key: str | None = None
     cause: str | None = None
+    definition_version: int | None = None
+    step_id: str | None = None
+    business_key_prefix: str | None = None
+    started_after: datetime | None = None
+    started_before: datetime | None = None
 
 
 class BulkRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is to be done, to the instances of ``filter`` or to those named. ``per_second``: at most so many."""
+    """What is to be done, to the instances of ``filter`` or to those named, but for those that fit ``besides``.
+    ``per_second``: at most so many."""
 
     action: str
     filter: BulkFilter | None = None
+    besides: BulkFilter | None = msgspec.field(default=None, name="except")
     ids: list[str] | None = None
     per_second: float | None = None
     step_id: str | None = None
@@ -128,9 +138,15 @@ class BulkView(Answer, frozen=True, kw_only=True):
 
 
 class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
-    """As it is stored: a filter, or ids."""
+    """As it is stored: a filter, or ids; and what is left out of them."""
 
     ids: list[str] | None = None
+    besides: BulkFilter | None = msgspec.field(default=None, name="except")
+
+    @property
+    def is_seen_one_by_one(self) -> bool:
+        """Whether the list has more than is wanted."""
+        return self.cause is not None or self.besides is not None
 
 
 class Bulk:
@@ -175,6 +191,8 @@ class Bulk:
             found.exact,
         )
         async with self._database.connection() as connection:
+            if _is_new_to_older_engines(wanted):
+                await engine_store.require_version(connection, FILTERS_SINCE_VERSION)
             number = await store.create(connection, new)
         self._made.set()
         return BulkStarted(id=str(number))
@@ -213,14 +231,14 @@ class Bulk:
         with trio.move_on_after(LOOK_S):
             while more and count <= COUNT_MAX:
                 page, below, more = await self._page(wanted, below, 2 * PAGE_MAX)
-                if wanted.cause is not None or looked < summaries_max:
-                    matching = _matching(wanted, await self._instances.summarize(page))
+                if wanted.is_seen_one_by_one or looked < summaries_max:
+                    matching = _matching(wanted, await self._instances.summaries(page))
                     for one in matching if looked < summaries_max else ():
                         if one.failure_reason is not None:
                             cause = cause_of(one.failure_reason)
                             causes[cause] += 1
                             texts.setdefault(cause, one.failure_reason)
-                        steps.update(one.current_step_ids)
+                        steps.update({place.step_id for place in one.where})
                     looked += len(page)
                     count += len(matching)
                 else:
@@ -239,9 +257,9 @@ class Bulk:
             page = left[:limit]
             return page, page[-1] if page else below, len(left) > limit
         cursor = None if below == store.BEYOND_ALL else show_cursor(below)
-        listed = InstanceFilter(
-            definition_id=wanted.definition_id, status=wanted.status, business_key=wanted.business_key
-        )
+        listed = _listed(wanted)
+        if wanted.step_id is None:  # what failed long ago may have no cause stored yet
+            listed = msgspec.structs.replace(listed, cause=None)
         found = await self._instances.find_slice(listed, cursor, limit)
         if found.next is None:
             return found.items, below, False
@@ -269,8 +287,8 @@ class Bulk:
         while more:
             began = trio.current_time()
             page, below, more = await self._page(wanted, below, limit)
-            if wanted.cause is not None:
-                matching = _matching(wanted, await self._instances.summarize(page))
+            if wanted.is_seen_one_by_one:
+                matching = _matching(wanted, await self._instances.summaries(page))
                 page = [ids.read_instance(one.id) for one in matching]
             counts, errors = await self._act(work, page)
             async with self._database.connection() as connection:
@@ -348,11 +366,16 @@ def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
         check_variables(bytes(request.variables), limits)
     match request.filter, request.ids:
         case None, builtins.list() as named:
-            return _named(named)
-        case BulkFilter() as wanted, None:
-            return _filtered(wanted)
+            wanted = _named(named)
+        case BulkFilter() as given, None:
+            _check_filter(given, "filter")
+            wanted = _Wanted(**msgspec.structs.asdict(given))
         case _:
             raise BadRequest("filter: give either a filter or ids")
+    if request.besides is None:
+        return wanted
+    _check_filter(request.besides, "except")
+    return msgspec.structs.replace(wanted, besides=request.besides)
 
 
 def _named(named: Sequence[str]) -> _Wanted:
@@ -366,27 +389,63 @@ def _named(named: Sequence[str]) -> _Wanted:
     return _Wanted(ids=list(named))
 
 
-def _filtered(wanted: BulkFilter) -> _Wanted:
+def _check_filter(wanted: BulkFilter, field: str) -> None:
+    """Raises BadRequest, which names the field."""
     if wanted == BulkFilter():
-        raise BadRequest("filter: names nothing; all instances at once would be a slip, not a wish")
-    if wanted.status is not None and wanted.status not in STATUSES:
-        raise BadRequest(f"filter.status: must be one of {', '.join(sorted(STATUSES))}")
-    if wanted.cause is not None and wanted.status != "FAILED":
-        raise BadRequest("filter.cause: needs the status FAILED")
-    for text, field, most in (
-        (wanted.definition_id, "filter.definitionId", NAME_MAX_CHARS),
-        (wanted.business_key, "filter.businessKey", BUSINESS_KEY_MAX_CHARS),
-        (wanted.cause, "filter.cause", CAUSE_MAX_CHARS),
+        raise BadRequest(f"{field}: names nothing; all instances at once would be a slip, not a wish")
+    for time, name in ((wanted.started_after, "startedAfter"), (wanted.started_before, "startedBefore")):
+        if time is not None and time.tzinfo is None:
+            raise BadRequest(f"{field}.{name}: must be a time such as 2026-01-31T12:00:00Z")
+    if wanted.definition_version is not None and not 0 < wanted.definition_version < 2**31:
+        raise BadRequest(f"{field}.definitionVersion: must be a version")
+    if wanted.business_key_prefix == "":
+        raise BadRequest(f"{field}.businessKeyPrefix: must not be empty; all keys begin so")
+    for text, name, most in (
+        (wanted.definition_id, "definitionId", NAME_MAX_CHARS),
+        (wanted.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),
+        (wanted.business_key_prefix, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
+        (wanted.step_id, "stepId", NAME_MAX_CHARS),
+        (wanted.cause, "cause", CAUSE_MAX_CHARS),
     ):
         if text is not None:
-            check_text(text, field, most)
-    return _Wanted(wanted.status, wanted.definition_id, wanted.business_key, wanted.cause)
+            check_text(text, f"{field}.{name}", most)
+    try:
+        check_filter(_listed(wanted))
+    except BadRequest as error:
+        raise BadRequest(f"{field}.{error.reason}") from None
 
 
-def _matching(wanted: _Wanted, found: Sequence[Instance]) -> list[Instance]:
-    """Those whose cause is the one asked for."""
-    cause = None if wanted.cause is None else cause_of(wanted.cause)
-    return [one for one in found if cause is None or cause_of(one.failure_reason or "") == cause]
+def _listed(wanted: BulkFilter) -> InstanceFilter:
+    return InstanceFilter(**{name: getattr(wanted, name) for name in BulkFilter.__struct_fields__})
+
+
+def _is_new_to_older_engines(wanted: _Wanted) -> bool:
+    return wanted.besides is not None or any(
+        getattr(wanted, name) is not None for name in BulkFilter.__struct_fields__[4:]
+    )
+
+
+def _matching(wanted: _Wanted, found: Sequence[InstanceSummary]) -> list[InstanceSummary]:
+    """Those whose cause is the one asked for, but for what is left out."""
+    cause = BulkFilter(cause=wanted.cause)
+    besides = wanted.besides
+    return [one for one in found if _fits(cause, one) and not (besides is not None and _fits(besides, one))]
+
+
+def _fits(wanted: BulkFilter, one: InstanceSummary) -> bool:
+    """As the list would find it."""
+    number, after, before = ids.read_instance(one.id), wanted.started_after, wanted.started_before
+    return (
+        wanted.status in (None, one.status)
+        and wanted.definition_id in (None, one.definition_id)
+        and wanted.definition_version in (None, one.definition_version)
+        and wanted.business_key in (None, one.business_key)
+        and (one.business_key or "").startswith(wanted.business_key_prefix or "")
+        and (wanted.cause is None or cause_of(wanted.cause) == cause_of(one.failure_reason or ""))
+        and (wanted.step_id is None or any(place.step_id == wanted.step_id for place in one.where))
+        and (after is None or number >= ids.first_instance(after))
+        and (before is None or number < ids.first_instance(before))
+    )
 
 
 def _number(id: str, unknown: PenstockError) -> int:

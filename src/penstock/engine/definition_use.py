@@ -15,12 +15,12 @@ import trio
 
 from penstock.core.definition import Definition
 from penstock.engine.definitions import Definitions
+from penstock.engine.looks import Looks
 from penstock.engine.paging import read_numbers, slice_limit
 from penstock.errors import BadRequest, NotFound
 from penstock.offload import run_sized
 from penstock.store import definition_use as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
 from penstock.store.definition_use import StepUse
 from penstock.wire.page import Page
 
@@ -92,8 +92,8 @@ class _Counted(NamedTuple):
 class DefinitionUse:
     """Looks for people."""
 
-    def __init__(self, database: Database, definitions: Definitions) -> None:
-        self._database = database
+    def __init__(self, looks: Looks, definitions: Definitions) -> None:
+        self._looks = looks
         self._definitions = definitions
         self._counted: _Counted | None = None
         self._counting = trio.Lock()
@@ -102,7 +102,7 @@ class DefinitionUse:
         """Newest first. Raises NotFound, BadRequest."""
         limit = slice_limit(limit)
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             rows = await store.versions(connection, id, below, limit + 1)
         if not rows and not cursor:
             raise NotFound(f"definition '{id[:256]}' is unknown")
@@ -111,7 +111,7 @@ class DefinitionUse:
 
     async def tokens(self, id: str, version: int) -> TokensView:
         """Of a version, 0 for the latest; as they stood within the last minute. Raises NotFound, Unavailable."""
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             loaded = await self._definitions.find(connection, id, version)
             if loaded is None:
                 raise Definitions.unknown(id, version)
@@ -132,7 +132,7 @@ class DefinitionUse:
         """What the definition would change as the next version of an id. Raises NotFound, BadRequest, Unavailable."""
         if definition.id != id:
             raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             latest = await self._definitions.find(connection, id, 0)
             if latest is None:
                 raise Definitions.unknown(id, 0)

@@ -35,6 +35,7 @@ from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.leases import Leases
+from penstock.engine.looks import Looks
 from penstock.engine.open_work import OpenWork
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
@@ -103,19 +104,24 @@ class Engine:
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
-        self.instances = Instances(database, settings, self.definitions, self.starts, self.full_path, self.runs)
+        self.looks = Looks(database)
+        self.instances = Instances(
+            database, self.looks, settings, self.definitions, self.starts, self.full_path, self.runs
+        )
         self.tasks = Tasks(
             database, self.definitions, self.instances, self.full_path, self.runs, audit=settings.audit_log_enabled
         )
         self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
-        self.definition_use = DefinitionUse(database, self.definitions)
+        self.definition_use = DefinitionUse(self.looks, self.definitions)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, polled=not settings.through_kafka)
-        self.open_work = OpenWork(database, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled)
+        self.open_work = OpenWork(
+            database, self.looks, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled
+        )
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
-        self.standing = Standing(database, self.definitions, polled=not settings.through_kafka)
-        self.failures = Failures(database, self.definitions)
-        self.overview = Overview(database, self.instances, self.polls.activity)
+        self.standing = Standing(self.looks, self.definitions, polled=not settings.through_kafka)
+        self.failures = Failures(database, self.looks, self.definitions)
+        self.overview = Overview(self.looks, self.instances, self.polls.activity)
         self.watch = Watch(database, self.overview)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         for batcher in self.batchers():

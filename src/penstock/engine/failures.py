@@ -12,6 +12,7 @@ import trio
 from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions
+from penstock.engine.looks import Looks
 from penstock.engine.overview import RANGES, check_range
 from penstock.store import activity as activity_store
 from penstock.store import definitions as definition_store
@@ -57,8 +58,9 @@ class _Kept(NamedTuple):
 class Failures:
     """Groups them. One reading serves all who ask within some seconds."""
 
-    def __init__(self, database: Database, definitions: Definitions) -> None:
+    def __init__(self, database: Database, looks: Looks, definitions: Definitions) -> None:
         self._database = database
+        self._looks = looks
         self._definitions = definitions
         self._kept: dict[tuple[str | None, str], _Kept] = {}
         self._reading = trio.Lock()
@@ -89,7 +91,7 @@ class Failures:
         self._kept.clear()
 
     async def _read(self, definition_id: str | None, range_s: int) -> FailureList:
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
             if keys is not None and not keys:
                 return FailureList([], exact=True)

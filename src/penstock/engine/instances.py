@@ -21,6 +21,7 @@ from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.starts import Starts
+from penstock.engine.looks import Looks
 from penstock.engine.paging import (
     NAME_MAX_CHARS,
     page_bounds,
@@ -72,6 +73,7 @@ class Instances:
     def __init__(
         self,
         database: Database,
+        looks: Looks,
         settings: Settings,
         definitions: Definitions,
         starts: Starts,
@@ -79,6 +81,7 @@ class Instances:
         runs: Runs,
     ) -> None:
         self._database = database
+        self._looks = looks
         self._settings = settings
         self._definitions = definitions
         self._starts = starts
@@ -318,11 +321,11 @@ class Instances:
         return Page(items=found, next=show_cursor(last))
 
     async def count(self, wanted: InstanceFilter) -> InstanceCount:
-        """How many match. Raises BadRequest."""
+        """How many match. Raises BadRequest, and Unavailable while others look at too much."""
         check_filter(wanted)
         if wanted.instance_key is not None:
             return InstanceCount(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             listed = await listed_by(connection, wanted)
             found, exact = (0, True) if listed is None else await store.count(connection, listed, COUNT_MAX)
         return InstanceCount(count=found, exact=exact)

@@ -20,6 +20,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS
 from penstock.engine.jobs import Jobs
+from penstock.engine.looks import Looks
 from penstock.engine.losses import Loss
 from penstock.engine.paging import read_numbers, slice_limit
 from penstock.engine.payload import check_text
@@ -88,8 +89,11 @@ class _Kept(NamedTuple):
 class OpenWork:
     """Lists for people."""
 
-    def __init__(self, database: Database, definitions: Definitions, jobs: Jobs, polls: Polls, *, audit: bool) -> None:
+    def __init__(
+        self, database: Database, looks: Looks, definitions: Definitions, jobs: Jobs, polls: Polls, *, audit: bool
+    ) -> None:
         self._database = database
+        self._looks = looks
         self._definitions = definitions
         self._jobs = jobs
         self._polls = polls
@@ -101,7 +105,7 @@ class OpenWork:
         """WAITING (of one job type, those first that are taken first), LOCKED (those first that are longest under way,
         the first `LEASED_MAX`) or BACKOFF (those first whose time comes first). Raises BadRequest, Unavailable."""
         limit = slice_limit(limit)
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             number = await self._job_type(connection, job_type)
             match status:
                 case "WAITING":
@@ -165,7 +169,7 @@ class OpenWork:
         if kind is not None and kind not in KINDS:
             raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
         indexes = tuple(_KIND_OF) if kind is None else KINDS[kind]
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             rows, following = await self._timers(
                 connection, indexes, cursor, slice_limit(limit), boundary=kind in (None, "boundary")
             )

@@ -18,10 +18,10 @@ from penstock.engine.activity import Activity, Depth
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
+from penstock.engine.looks import Looks
 from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.errors import BadRequest
 from penstock.store import activity as store
-from penstock.store.database import Database
 from penstock.wire.model import Instance
 from penstock.wire.page import Page
 
@@ -136,8 +136,8 @@ class _Kept(NamedTuple):
 class Overview:
     """Reads for people."""
 
-    def __init__(self, database: Database, instances: Instances, activity: Activity) -> None:
-        self._database = database
+    def __init__(self, looks: Looks, instances: Instances, activity: Activity) -> None:
+        self._looks = looks
         self._instances = instances
         self._activity = activity
         self._kept: dict[str, _Kept] = {}
@@ -156,20 +156,20 @@ class Overview:
     async def workers(self, after: str | None, limit: int) -> Page[WorkerView]:
         """By name, after a cursor."""
         limit = min(max(limit, 1), WORKERS_MAX)
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             found = await store.read_workers(connection, after or "", limit)
         items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
         return Page(items=items, next=items[-1].id if len(items) == limit else None)
 
     async def job_types(self) -> list[QueueRow]:
         """Those with jobs that wait or workers that poll, those first that wait longest."""
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             workers = await store.read_worker_counts(connection)
         return self._queues(self._activity.depths[-1] if self._activity.depths else {}, workers, JOB_TYPES_MAX)
 
     async def engines(self) -> list[EngineView]:
         """By number."""
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             found = await store.read_engines(connection)
         return [
             EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
@@ -181,7 +181,7 @@ class Overview:
         self._kept.clear()
 
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             now = await store.read_clock(connection)
             steps = await store.read_steps(connection, range_s, step_s)
             workers = await store.read_worker_counts(connection)

@@ -1,7 +1,7 @@
 """Where one instance stands, why, and what it did last: for people who look at it.
 
 The sentence is made here, so that every interface says the same. What is read is bounded, however long an instance
-runs, and two looks at once is all that it may take of the engine's connections.
+runs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
-import trio
 
 from penstock.core.definition import Step, StepType
 from penstock.core.state import RETRY_TIMER, WAIT_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.looks import Looks
 from penstock.engine.taken_path import Edge, taken_path
 from penstock.engine.views import history_items, summarize_instances
 from penstock.errors import BadRequest, Conflict, NotFound
@@ -27,14 +27,12 @@ from penstock.store import instances as instance_store
 from penstock.store import standing as store
 from penstock.store import variables as variables_store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
 from penstock.store.instances import HistoryEntry
 from penstock.store.standing import StandingTimer, StandingToken, Written
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page
 
-LOOKS_AT_ONCE: Final = 2
 SLICE_MAX: Final = 500
 PATH_MAX: Final = 500
 CHILDREN_MAX: Final = 200
@@ -132,17 +130,16 @@ class _Place(NamedTuple):
 class Standing:
     """Looks at one instance."""
 
-    def __init__(self, database: Database, definitions: Definitions, *, polled: bool) -> None:
+    def __init__(self, looks: Looks, definitions: Definitions, *, polled: bool) -> None:
         """``polled``: jobs go out to workers that poll."""
-        self._database = database
+        self._looks = looks
         self._polled = polled
         self._definitions = definitions
-        self._looks = trio.CapacityLimiter(LOOKS_AT_ONCE)
 
     async def state(self, id: str) -> InstanceState:
         """Raises NotFound, and Unavailable when the database is too busy."""
         number = ids.read_instance(id)
-        async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+        async with self._looks.connection() as connection, store.brief_look(connection):
             found = await summarize_instances(connection, self._definitions, [number])
             if not found:
                 raise NotFound(f"instance '{id}' is unknown")
@@ -178,7 +175,7 @@ class Standing:
         most = OUTPUT_SLICE_MAX if output else SLICE_MAX
         limit = most if limit <= 0 else min(limit, most)
         await current_hold().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
-        async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+        async with self._looks.connection() as connection, store.brief_look(connection):
             loaded = await self._loaded(connection, number)
             opened = await store.open_history(connection, number) if cursor is None else []
             closed = await store.history_slice(
@@ -194,7 +191,7 @@ class Standing:
             raise NotFound(f"instance '{id}' has no execution '{after}'")
         while True:
             await current_hold().reserve_soon(COPIES * size_bytes)
-            async with self._looks, self._database.connection() as connection, store.brief_look(connection):
+            async with self._looks.connection() as connection, store.brief_look(connection):
                 loaded = await self._loaded(connection, number)
                 closed = await store.closed_at(connection, key)
                 if closed is None:

@@ -123,7 +123,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             Parameter("definitionId", "query", "Of any version."),
             Parameter("range", "query", "`15m`, `1h`, `24h` (the default) or `7d`."),
         ),
-        answer=struct(FailureList), errors=(400,),
+        answer=struct(FailureList), errors=(400, 503),
     ),
     Operation(
         "GET", "/v1/instances/{id}/variables", InstanceRoutes.variables_after, Permission.VIEW,
@@ -148,7 +148,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             Parameter("range", "query", "Of the overview: `15m` (the default), `1h`, `24h` or `7d`."),
             Parameter("waitSeconds", "query", "At most 30, by default 30.", INTEGER),
         ),
-        answer=struct(Changes), errors=(400, 429), waits=True,
+        answer=struct(Changes), errors=(400, 429, 503), waits=True,
     ),
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
@@ -188,14 +188,14 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
         "listVersions", "definitions", "List versions, newest first (addition)",
-        parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404),
+        parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404, 503),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,
         "listTokens", "definitions", "Count what stands on each step (addition)",
         "As of the last minute; with more than 500,000 open branches estimated.",
         parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
-        answer=struct(TokensView), errors=(404,),
+        answer=struct(TokensView), errors=(404, 503),
     ),
     Operation(
         "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
@@ -213,12 +213,12 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,
         "impact", "definitions", "Tell which open instances a new version would not fit (addition)",
         "The body is what would be uploaded; nothing is stored. Open instances stay on their version.",
-        body=ref("Definition"), answer=struct(ImpactView), errors=(400, 404),
+        body=ref("Definition"), answer=struct(ImpactView), errors=(400, 404, 503),
     ),
     Operation(
         "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,
         "listJobTypes", "jobs", "List queues and who polls them, those first that wait longest (addition)",
-        answer=list_in("items", QueueRow),
+        answer=list_in("items", QueueRow), errors=(503,),
     ),
     Operation(
         "POST", "/v1/jobs/{id}/unlock", OpenWorkRoutes.unlock, Permission.OPERATE,
@@ -230,7 +230,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,
         "listTimers", "service", "List timers to come, next first (addition)",
         parameters=(Parameter("kind", "query", "`boundary`, `retry`, `wait` or `wake`."), *SLICE),
-        answer=struct(Page[TimerView]), errors=(400,),
+        answer=struct(Page[TimerView]), errors=(400, 503),
     ),
     Operation(
         "GET", "/v1/settings", OpenWorkRoutes.settings, Permission.OPERATE,

@@ -94,8 +94,8 @@ WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND i.id >= $6::bigint 
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
--- FAILED or CANCELLED ($7): they have rows of their own.
-SELECT i.id FROM abnormal_end e JOIN instance i ON i.id = e.instance_id
+-- FAILED or CANCELLED ($7): they have rows of their own. A LEFT JOIN, as of those that are active.
+SELECT e.instance_id FROM abnormal_end e LEFT JOIN instance i ON i.id = e.instance_id
 WHERE e.status = $7::smallint AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
   AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
