@@ -115,6 +115,10 @@ async def test_work_and_answer_are_bounded(driver: Driver) -> None:
     large = driver.engine.limits.variables_max_bytes
     with pytest.raises(PayloadTooLarge):
         await check(driver, "1", variables={"x": "x" * large})
+    instance = await driver.run(linear(2, job_type="j"), {"x": "x" * (large - 100)})
+    await driver.complete(await driver.one("j"), {"y": "y" * 1_000})
+    with pytest.raises(PayloadTooLarge, match="the instance has more than"):
+        await check(driver, "1", instance_id=instance)
 
 
 async def test_what_can_not_be_asked_is_refused(driver: Driver) -> None:

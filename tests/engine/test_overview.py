@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import psycopg
 import pytest
 
-from penstock.engine.activity import DEPTHS_KEPT, WORKERS_MAX, Activity
+from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.causes import cause_of
 from penstock.engine.overview import Attention, OverviewView
@@ -108,6 +108,22 @@ async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriv
     told = (await driver.engine.overview.read("15m")).attention
     assert [(one.kind, one.text) for one in told] == [("queue-grows", "slow falls behind")]
     assert len(activity.depths) == DEPTHS_KEPT
+
+
+async def test_an_engine_tells_its_own_troubles(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    activity = driver.engine.polls.activity
+    activity.note_lag(0.1)
+    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
+    activity.note_lag(1.25)
+    activity.away = lambda: ["kafka"]
+    told = kinds(await look(driver, Housekeeping(driver.engine)))
+    assert told["degraded"].text == "kafka is away"
+    assert told["lag"].detail == "Its event loop was 1.2 s late within a minute"
+    for _ in range(LAGS_KEPT):
+        activity.note_lag(0.0)
+    activity.away = list
+    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
 
 
 async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -> None:

@@ -65,7 +65,11 @@ async def test_a_failed_instance_goes_on_with_what_was_edited(driver: Driver) ->
     await driver.complete(await driver.one("one"), {"seen": 1})
     await driver.fail(await driver.one("two"), retryable=False)
     assert await edit(driver, instance, {"amount": 3}, note="was a typo") == {"amount": 3, "seen": 1}
-    await driver.engine.instances.retry(instance)
+    with pytest.raises(BadRequest, match="note"):
+        await driver.engine.instances.retry(instance, "x" * 5_000)
+    await driver.engine.instances.retry(instance, "the amount was wrong")
+    records = (await driver.engine.instances.audit(instance)).items
+    assert [record.detail for record in records if record.kind == "RETRIED"] == ["the amount was wrong"]
     assert read((await driver.one("two")).variables) == {"amount": 3, "seen": 1}
     audit = (await driver.engine.instances.audit(instance)).items
     assert [record.detail for record in audit if record.kind == "VARIABLES_EDITED"] == ["amount: was a typo"]

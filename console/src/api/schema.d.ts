@@ -2162,6 +2162,13 @@ export interface components {
             attempt?: number;
         };
         /**
+         * RetryBody
+         * @description `note`: for the audit trail.
+         */
+        RetryBody: {
+            note?: string;
+        };
+        /**
          * RunTree
          * @description A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
          *         its body showed last, `waits_for` what it waits for, in words. What is open is so as its executor last wrote it
@@ -3579,7 +3586,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RetryBody"];
+            };
+        };
         responses: {
             /** @description Done. */
             200: {

@@ -21,6 +21,8 @@ SEEN_MAX_S: Final = 90.0
 SEEN_GAPS: Final = 3.0
 """A worker is there until it has stayed away for three times what it stays away between two polls, within these."""
 DEPTHS_MAX_TYPES: Final = 500
+LAGS_KEPT: Final = 60
+"""Looks at how late the loop is: a minute of them."""
 DEPTHS_KEPT: Final = 90
 """Of the queues: 15 minutes of measurements every ten seconds."""
 
@@ -56,6 +58,9 @@ class Activity:
         self._seen: dict[str, Seen] = {}
         self._written_at = clock()
         self._before = metrics.instance_totals()
+        self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
+        self.away: Callable[[], Sequence[str]] = tuple
+        """Names what this engine has to do without."""
         self.depths: deque[Mapping[str, Depth]] = deque(maxlen=DEPTHS_KEPT)
         """By job type; the latest last."""
 
@@ -77,6 +82,14 @@ class Activity:
         """(job type, waiting, age of the oldest in seconds) of all queues with jobs."""
         longest = sorted(depths, key=lambda row: row[1], reverse=True)[:DEPTHS_MAX_TYPES]
         self.depths.append({name: Depth(waiting, oldest_s) for name, waiting, oldest_s in longest})
+
+    def note_lag(self, seconds: float) -> None:
+        """So late the event loop was."""
+        self._lags_s.append(seconds)
+
+    def worst_lag_s(self) -> float:
+        """Of the last minute or so."""
+        return max(self._lags_s, default=0.0)
 
     def take_counts(self) -> dict[str, int]:
         """What was counted since this was asked for before; nothing where nothing was."""

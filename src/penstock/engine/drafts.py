@@ -19,7 +19,7 @@ from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions
 from penstock.engine.instances import Instances
 from penstock.engine.payload import PayloadLimits, check_variables
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_long
 from penstock.store import activity as activity_store
 from penstock.store import definitions as store
@@ -136,6 +136,10 @@ class Drafts:
             variables = check_variables(bytes(asked.variables), self._limits)
         elif asked.instance_id is not None:
             variables = bytes(cast(msgspec.Raw, (await self._instances.get(asked.instance_id)).variables))
+            if len(variables) > self._limits.variables_max_bytes:
+                raise PayloadTooLarge(
+                    f"the instance has more than {self._limits.variables_max_bytes} bytes of variables"
+                )
         return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
 
 

@@ -209,9 +209,12 @@ class Instances:
             await self._runs.cancel(id, text)
         return await self._view(id, committed=True)
 
-    async def retry(self, id: str) -> Instance:
-        """Let a FAILED instance go on where it failed. Raises NotFound, Conflict when it is not FAILED."""
-        await self._full_path.submit(RetryCommand(ids.read_instance(id)))
+    async def retry(self, id: str, note: str | None = None) -> Instance:
+        """Let a FAILED instance go on where it failed; ``note`` is for the audit trail. Raises NotFound, BadRequest,
+        and Conflict when it is not FAILED."""
+        if note is not None:
+            check_text(note, "note", REASON_MAX_CHARS)
+        await self._full_path.submit(RetryCommand(ids.read_instance(id), note))
         return await self._view(id, committed=True)
 
     async def after_change(self, id: str) -> Instance:

@@ -40,6 +40,8 @@ FAILURES_MAX: Final = 200
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
 JOB_TYPES_MAX: Final = 1_000
+LAG_S: Final = 0.5
+"""So late the event loop is when nothing is as it should be: calls are answered later than that."""
 _GROWS_OVER: Final = 30
 """Measurements: five minutes."""
 _GROWS_FROM_JOBS: Final = 100
@@ -193,6 +195,7 @@ class Overview:
             *_causes(failures),
             *self._queues_in_need(depths, workers),
             *(_gone(engine) for engine in engines if engine.left_s <= 0),
+            *self._own_troubles(),
         ]
         return OverviewView(
             at=now,
@@ -243,6 +246,20 @@ class Overview:
                 text = f"{name} falls behind"
                 found.append(Attention("queue-grows", "warning", text, detail, depth.waiting, job_type=name))
         return found[:QUEUES_MAX]
+
+    def _own_troubles(self) -> list[Attention]:
+        """Of the engine that answers."""
+        lag_s = self._activity.worst_lag_s()
+        found = [
+            Attention(
+                "degraded", "critical", f"{name} is away", "As the engine that answers sees it; work waits for it."
+            )
+            for name in self._activity.away()
+        ]
+        if lag_s >= LAG_S:
+            text = "An engine does too much at once"
+            found.append(Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute"))
+        return found
 
     def _grows(self, name: str, depth: Depth) -> bool:
         measured = self._activity.depths

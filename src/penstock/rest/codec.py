@@ -46,6 +46,12 @@ class CancelBody(Body):
     force: bool | None = None
 
 
+class RetryBody(Body):
+    """``note``: for the audit trail."""
+
+    note: str | None = None
+
+
 class MessageBody(Body):
     """A message to a run of code. ``payload`` may be any JSON."""
 

@@ -17,7 +17,7 @@ from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
-from penstock.rest.codec import CancelBody, decoder, optional_decoder
+from penstock.rest.codec import CancelBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.operation import INTEGER, Parameter
 from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, query_time, respond
@@ -48,6 +48,7 @@ VIEW_SUMMARY: Final = "summary"
 NEWEST: Final = "newest"
 
 _read_cancel = optional_decoder(CancelBody)
+_read_retry = optional_decoder(RetryBody)
 _read_edit = decoder(VariablesEdit)
 _encode = msgspec.json.Encoder().encode
 
@@ -140,7 +141,8 @@ class InstanceRoutes:
 
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""
-        return respond(Reply(200, _encode(await self._instances.retry(id))))
+        body = _read_retry(await body_of(request))
+        return respond(Reply(200, _encode(await self._instances.retry(id, body.note))))
 
 
 def _filter() -> InstanceFilter:

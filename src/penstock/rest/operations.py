@@ -17,7 +17,7 @@ from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
-from penstock.rest.codec import CancelBody, MessageBody, UserTaskBody, WatchBody
+from penstock.rest.codec import CancelBody, MessageBody, RetryBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -139,7 +139,8 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 }
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
-    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, MessageBody,
+    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, RetryBody,
+    MessageBody,
     UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
@@ -243,7 +244,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
         "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries.",
-        answer=struct(Instance), errors=(404, 409),
+        body=struct(RetryBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,

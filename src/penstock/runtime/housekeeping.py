@@ -72,5 +72,7 @@ class Housekeeping:
         """How late a task wakes that slept: what blocks the loop shows here."""
         due = trio.current_time() + LAG_INTERVAL_S
         await trio.sleep_until(due)
-        self._engine.metrics.loop_lag_seconds.observe(max(0.0, trio.current_time() - due))
+        late_s = max(0.0, trio.current_time() - due)
+        self._engine.metrics.loop_lag_seconds.observe(late_s)
+        self._engine.polls.activity.note_lag(late_s)
         self._engine.metrics.parked_polls.set(len(self._engine.polls.waiters))

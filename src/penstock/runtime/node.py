@@ -164,6 +164,8 @@ class Node:
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         dispatch = await self._start_dispatch(supervisor, engine)
+        if dispatch is not None:
+            engine.polls.activity.away = dispatch.degraded
         services = await self._start_services(supervisor, engine, membership, dispatch)
         services += await self._start_access(supervisor, database, membership)
         if listeners is not None:
