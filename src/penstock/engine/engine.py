@@ -104,20 +104,15 @@ class Engine:
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
-        self.looks = Looks(database)
-        self.instances = Instances(
-            database, self.looks, settings, self.definitions, self.starts, self.full_path, self.runs
-        )
-        self.tasks = Tasks(
-            database, self.definitions, self.instances, self.full_path, self.runs, audit=settings.audit_log_enabled
-        )
-        self.inbox = Inbox(database, self.definitions, audit=settings.audit_log_enabled)
+        looks, audit = Looks(database), settings.audit_log_enabled
+        self.looks = looks
+        self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
+        self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
+        self.inbox = Inbox(database, self.definitions, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.definition_use = DefinitionUse(self.looks, self.definitions)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, polled=not settings.through_kafka)
-        self.open_work = OpenWork(
-            database, self.looks, self.definitions, self.jobs, self.polls, audit=settings.audit_log_enabled
-        )
+        self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.standing = Standing(self.looks, self.definitions, polled=not settings.through_kafka)
         self.failures = Failures(database, self.looks, self.definitions)
