@@ -10,7 +10,7 @@ from penstock.core.fast_path import fast_plans
 from penstock.core.state import InstanceStatus
 from penstock.testing.definitions import Json, definition, end, step, timer
 from tests.core.machine import Machine
-from tests.shapes import gateway, joining, task, user
+from tests.shapes import call, gateway, joining, task, user
 
 ACTIVE, COMPLETED, FAILED, CANCELLED = InstanceStatus
 
@@ -138,6 +138,13 @@ def test_a_result_that_can_not_be_told_fails_the_instance() -> None:
     machine.complete("x")
     assert (machine.status, machine.instance.result) == (FAILED, None)
     assert "missing is not defined" in (machine.failure or "")
+
+
+def test_a_call_that_fails_and_is_caught_by_itself_ends() -> None:
+    body = definition(call("ship", "missing", boundaryEvents=[catch("ship")]), end())
+    machine = Machine(body, uncallable={("missing", 0)}, max_automatic_steps=10)
+    assert (machine.status, machine.instance.failure_code) == (FAILED, "Penstock.DefinitionNotFound")
+    assert machine.path == [("ship", "CAUGHT")] * 10 + [("ship", "FAILED")]
 
 
 def test_steps_with_codes_keep_off_the_fast_path() -> None:

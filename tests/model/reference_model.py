@@ -431,8 +431,9 @@ class ReferenceModel:
         self, token: ModelToken, reason: str, code: str | None = None, data: dict[str, Any] | None = None
     ) -> None:
         step = self.steps[token.step]
-        for event in boundaries(step, "ERROR") if code is not None else ():
+        for event in boundaries(step, "ERROR") if code is not None and self._automatic < self._bound else ():
             if code in (event.get("errorCodes") or (code,)):
+                self._automatic += 1
                 if event.get("errorVariable"):
                     error = {"code": code, "message": reason, "stepId": step["id"], "data": data}
                     self.variables[event["errorVariable"]] = error

@@ -421,7 +421,8 @@ class _Run(Calls, Waiting):
         """The step of ``token`` failed for good, and the instance with it unless an error boundary takes the code."""
         step = self.definition.steps[token.step]
         caught = None if code is None else step.catch(code)
-        if caught is not None and code is not None:
+        if caught is not None and code is not None and self.out.steps_run < self.steps_max:
+            self.out.steps_run += 1  # a call that can't be made may fail and be caught again and again in one advance
             output = self.merge(token, _error(step, caught, code, reason, data))
             self.close(token, HistoryKind.CAUGHT, worker=worker, reason=reason, output=output, code=code)
             self.entering.append((token, caught.target))
