@@ -7,7 +7,7 @@ queue, and a second task tries them again and again. Must not know what the item
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -175,7 +175,7 @@ class Batcher(Generic[I]):
         if self._key is None:
             return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
         taken: list[I] = []
-        times: Counter[object] = Counter()
+        times: dict[object, int] = {}
         later: list[I] = []
         aside = (*self._aside, *self._retrying)
         held = {self._key(item) for item in aside} if aside else ()
@@ -184,11 +184,11 @@ class Batcher(Generic[I]):
             key = self._key(item)
             if key in held:
                 self.set_aside([item])
-            elif times[key] == self._per_key:
+            elif (before := times.get(key, 0)) == self._per_key:
                 later.append(item)
             else:
                 taken.append(item)
-                times[key] += 1
+                times[key] = before + 1
         queue.extendleft(reversed(later))
         return taken
 
