@@ -140,7 +140,7 @@ def test_a_result_that_can_not_be_told_fails_the_instance() -> None:
     assert "missing is not defined" in (machine.failure or "")
 
 
-def test_a_call_that_fails_and_is_caught_by_itself_ends() -> None:
+def test_a_call_caught_by_itself_ends() -> None:
     body = definition(call("ship", "missing", boundaryEvents=[catch("ship")]), end())
     machine = Machine(body, uncallable={("missing", 0)}, max_automatic_steps=10)
     assert (machine.status, machine.instance.failure_code) == (FAILED, "Penstock.DefinitionNotFound")
