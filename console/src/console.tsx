@@ -3,7 +3,7 @@ import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 import { EngineError } from "./api/client";
 import { useShortcuts } from "./keyboard";
-import { BulkPage } from "./pages/bulk";
+import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
@@ -42,6 +42,7 @@ export function Console() {
       () => ({
         "/": () => search.current?.focus(),
         "?": () => setHelping(true),
+        ".": () => document.querySelector<HTMLElement>(".selbar .act button, .head .act button, .head .act a")?.focus(),
         ...Object.fromEntries(ROOMS.map((room) => [room.key, () => go(room.path)])),
       }),
       [go],
@@ -84,6 +85,7 @@ export function Console() {
             <Route path="/settings" component={SettingsPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/bulk" component={BulkPage} />
+            <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/search" component={SearchPage} />
             <Route path="/index.html">
               <Redirect to="/" />
@@ -198,8 +200,13 @@ function ThemeButton() {
 function Rail() {
   const [path] = useLocation();
   const here = roomOf(path);
+  const rail = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // On a narrow screen the rail is a row that scrolls.
+    rail.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [here]);
   return (
-    <nav className="nav" aria-label="Main">
+    <nav className="nav" aria-label="Main" ref={rail}>
       {ROOMS.map((room) => (
         <Link key={room.path} href={room.path} aria-current={room === here ? "page" : undefined}>
           <Icon name={room.icon} />
@@ -220,6 +227,7 @@ const KEYS: [string, string][] = [
   ["j k", "Next row, row before"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],
+  [".", "To the page's actions"],
   ["c", "Claim the task"],
   ["r", "Retry the failed instance"],
   ["?", "This help"],

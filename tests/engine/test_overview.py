@@ -172,6 +172,8 @@ async def test_workers_are_listed_by_name_and_forgotten_after_a_day(make_driver:
     rest = await driver.engine.overview.workers(first.next, 2)
     assert [one.id for one in (*first.items, *rest.items)] == ["w-1", "w-2", "w-3"]
     assert (first.items[0].job_types, first.items[0].engine, rest.next) == (["pack"], driver.engine.ids.number, None)
+    assert [one.id for one in (await driver.engine.overview.workers(None, 10, "pack")).items] == ["w-1", "w-2", "w-3"]
+    assert (await driver.engine.overview.workers(None, 10, "ship")).items == []
     driver.clock.advance(2 * DAY)
     for _ in range(6):
         await chores.run_once()

@@ -136,7 +136,7 @@ export const engine = {
   signOut: () => post<void>("/v1/sessions/end", {}),
   ready: (signal?: AbortSignal) => get<Readiness>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
-  workers: (cursor: string, signal?: AbortSignal) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<{ items: Schemas["EngineView"][] }>("/v1/engines", s(signal)),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<InstancePage>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
@@ -165,6 +165,7 @@ export const engine = {
   versions: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["VersionViewPage"]>("/v1/definitions/{id}/versions", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   tokens: (id: string, version: number, signal?: AbortSignal) => get<Schemas["TokensView"]>("/v1/definitions/{id}/tokens", { path: { id }, query: { version }, ...s(signal) }),
+  impact: (definition: Definition, signal?: AbortSignal) => post<Schemas["ImpactView"]>("/v1/definitions/{id}/impact", { path: { id: definition.id }, body: definition, ...s(signal) }),
   failedJobs: (jobType: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["FailedJobPage"]>("/v1/jobs", { query: { status: "FAILED", jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   openJobs: (status: "WAITING" | "LOCKED" | "BACKOFF", jobType: string, cursor: string, signal?: AbortSignal) =>

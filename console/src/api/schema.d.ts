@@ -6425,6 +6425,8 @@ export interface operations {
                 limit?: number;
                 /** @description The `next` of the slice before. */
                 cursor?: string;
+                /** @description Those that polled for it. */
+                jobType?: string;
             };
             header?: never;
             path?: never;

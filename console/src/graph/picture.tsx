@@ -1,11 +1,13 @@
 // The picture of a definition, with what an instance has done in it. Drag to move, wheel with Ctrl or the buttons to
 // zoom. Screen readers get the same as a list.
 import { useQuery } from "@tanstack/react-query";
-import { memo, type PointerEvent, useCallback, useEffect, useRef, useState } from "react";
+import { memo, type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import type { Definition, Step } from "../api/client";
 import { Problem, Skeleton } from "../parts/states";
 import type { StepState } from "./edges";
 import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
+import { DRAWN_MAX_STEPS, nearTo } from "./near";
+import { Outline, WORD } from "./outline";
 
 interface Props {
   definition: Definition;
@@ -54,7 +56,6 @@ const GLYPH: Record<StepState["look"], string> = {
   fail: "M-2.700-2.700 2.700 2.700M2.700-2.700-2.700 2.700",
   skip: "M-3 0h6",
 };
-const WORD: Record<StepState["look"], string> = { done: "completed", run: "open", wait: "waits", fail: "failed", skip: "skipped" };
 const ZOOM_STEP = 1.2;
 const ZOOM_RANGE = [0.1, 3] as const;
 const MARGIN = 16;
@@ -62,6 +63,28 @@ const MARGIN = 16;
 const FAR_BELOW = 0.7;
 
 export function Picture(props: Props) {
+  const { definition, states, selected } = props;
+  const large = definition.steps.length > DRAWN_MAX_STEPS;
+  const open = large ? definition.steps.filter((step) => ["run", "wait", "fail"].includes(states?.get(step.id)?.look ?? "")).map((step) => step.id) : [];
+  const around = selected !== undefined ? [selected] : open;
+  const drawn = useMemo(() => (large ? nearTo(definition, around) : definition), [definition, large, around.join(" ")]);
+  return (
+    <div className={large ? "picture large" : "picture"}>
+      {large && (
+        <section aria-label="All steps">
+          <p className="mute note">
+            {drawn.steps.length} of {definition.steps.length} steps are drawn: those near {selected !== undefined ? "the one chosen" : open.length ? "what is open" : "the beginning"}.
+          </p>
+          <Outline definition={definition} states={states} choose={props.onSelect} />
+        </section>
+      )}
+      <Drawn key={drawn.id} {...props} definition={drawn} />
+      {!large && <Outline definition={definition} states={states} />}
+    </div>
+  );
+}
+
+function Drawn(props: Props) {
   const { definition } = props;
   const [far, setFar] = useState(false);
   const layout = useQuery({
@@ -191,6 +214,7 @@ function Arrows() {
 const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
   const lookOf = (from: string, to: string) => (taken?.has(`${from}>${to}`) ? "taken" : states ? "untaken" : "");
   const first = layout.nodes[0];
+  const follow = useCallback((key: string, stepId: string) => focus(stepAt(layout, key, stepId)), [layout]);
   // Edges taken are drawn last, so that no other crosses them.
   const edges = [...layout.edges].sort((a, b) => Number(lookOf(a.edge.from, a.edge.to) === "taken") - Number(lookOf(b.edge.from, b.edge.to) === "taken"));
   return (
@@ -207,7 +231,7 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
         return <path key={edge.id} className={`edge ${edge.kind} ${look}`} d={rounded(points)} markerEnd={`url(#${arrow})`} />;
       })}
       {layout.nodes.map((node) => (
-        <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} />
+        <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} follow={follow} />
       ))}
       {edges.map(({ edge, points, label }) => {
         const look = lookOf(edge.from, edge.to);
@@ -235,6 +259,22 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
   );
 });
 
+/** Down and up along the first edge, left and right among those that the same step leads to. */
+export function stepAt({ edges }: Pick<Layout, "edges">, key: string, stepId: string): string | undefined {
+  const before = edges.find(({ edge }) => edge.to === stepId)?.edge.from;
+  if (key === "ArrowDown") return edges.find(({ edge }) => edge.from === stepId)?.edge.to;
+  if (key === "ArrowUp") return before;
+  if (key !== "ArrowLeft" && key !== "ArrowRight") return undefined;
+  const beside = edges.filter(({ edge }) => edge.from === before).map(({ edge }) => edge.to);
+  return beside[beside.indexOf(stepId) + (key === "ArrowRight" ? 1 : -1)];
+}
+
+function focus(stepId: string | undefined): boolean {
+  if (stepId === undefined) return false;
+  document.querySelector<SVGElement>(`.node[data-step="${CSS.escape(stepId)}"]`)?.focus();
+  return true;
+}
+
 interface NodeProps {
   step: Step;
   x: number;
@@ -247,9 +287,11 @@ interface NodeProps {
   selected: boolean;
   far: boolean;
   onSelect: (stepId: string | undefined) => void;
+  /** Goes along an edge; false when the key leads nowhere. */
+  follow: (key: string, stepId: string) => boolean;
 }
 
-function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect }: NodeProps) {
+function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect, follow }: NodeProps) {
   const tall = height >= 44;
   const name = step.name || step.id;
   const look = state ? `st-${state.look}` : note?.look ? `st-${note.look}` : running ? "st-none" : "";
@@ -267,9 +309,9 @@ function Node({ step, x, y, width, height, far, state, note, running, selected, 
       data-step={step.id}
       onClick={select}
       onKeyDown={(event) => {
-        if (event.key !== "Enter" && event.key !== " ") return;
+        if (event.key === "Enter" || event.key === " ") select();
+        else if (!follow(event.key, step.id)) return;
         event.preventDefault();
-        select();
       }}
     >
       <title>{`${name} (${step.type})`}</title>

@@ -152,9 +152,9 @@ export function Progress({ view }: { view: BulkView }) {
   return (
     <li className="bulk">
       <div className="line">
-        <b>
+        <Link href={`/bulk/${encodeURIComponent(view.id)}`} className="el">
           {VERBS[view.action as BulkAction] ?? view.action} · {describe(view)}
-        </b>
+        </Link>
         {view.state === "RUNNING" ? (
           operates && (
             <button type="button" className="link" onClick={stop}>
@@ -211,6 +211,67 @@ export function Running() {
         ))}
       </ul>
     </section>
+  );
+}
+
+/** One operation, as long as it runs and afterwards. */
+export function BulkOperationPage({ id }: { id: string }) {
+  const found = useQuery({
+    queryKey: ["bulk", id],
+    queryFn: ({ signal }) => engine.bulk(id, signal),
+    refetchInterval: (query) => (query.state.data?.state === "RUNNING" ? REFRESH_MS : false),
+  });
+  if (found.error && !found.data) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton rows={3} />;
+  const { action, perSecond, stepId, createdAt, endedAt } = found.data;
+  const filter = found.data.filter as Record<string, unknown>;
+  const isFilter = !("ids" in filter);
+  return (
+    <>
+      <div className="head">
+        <h1>{VERBS[action as BulkAction] ?? action} many instances</h1>
+        <span className="tag">{id}</span>
+        {isFilter && (
+          <div className="act">
+            <Link className="btn" href={`/instances?${new URLSearchParams(Object.entries(filter).map(([name, value]): [string, string] => [name, String(value)]))}`}>
+              Instances that match now
+            </Link>
+          </div>
+        )}
+      </div>
+      <section className="card pane" aria-label="Bulk operation">
+        <ul>
+          <Progress view={found.data} />
+        </ul>
+        <dl className="facts">
+          <div>
+            <dt>Begun</dt>
+            <dd>
+              <Ago at={createdAt} />
+            </dd>
+          </div>
+          {endedAt !== undefined && (
+            <div>
+              <dt>Ended</dt>
+              <dd>
+                <Ago at={endedAt} />
+              </dd>
+            </div>
+          )}
+          {stepId !== undefined && (
+            <div>
+              <dt>Step</dt>
+              <dd>{stepId}</dd>
+            </div>
+          )}
+          <div>
+            <dt>How fast</dt>
+            <dd>{perSecond === undefined ? "as fast as it goes" : `${perSecond} per second`}</dd>
+          </div>
+        </dl>
+        <p className="mute">Instances that were started after it began are left out. It goes on whatever happens to this page or to an engine.</p>
+      </section>
+    </>
   );
 }
 

@@ -1,6 +1,6 @@
 // One definition: its picture with what stands on each step, its versions, the differences of two of them.
 import { useQuery } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { Fragment, useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { type Definition, engine } from "../api/client";
@@ -87,7 +87,7 @@ export function DefinitionPage({ id }: { id: string }) {
             {tab === "open" && <Open tokens={tokens} definition={definition} selected={selected} select={select} />}
             {tab === "versions" && <Versions id={id} shown={version} choose={(one) => change({ version: String(one), step: undefined })} />}
             {tab === "differences" && (
-              <Differences version={version} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
+              <Differences definition={{ ...definition, version }} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
             )}
             {tab === "json" && <pre className="json">{JSON.stringify(step ?? definition, null, 2)}</pre>}
           </div>
@@ -201,7 +201,7 @@ function Versions({ id, shown, choose }: { id: string; shown: number; choose: (v
 }
 
 interface DifferencesProps {
-  version: number;
+  definition: Definition & { version: number };
   against: number;
   other: { data: Definition | undefined; error: Error | null; refetch: () => unknown };
   changes: StepChange[];
@@ -210,8 +210,83 @@ interface DifferencesProps {
   select: (id: string | undefined) => void;
 }
 
-function Differences({ version, against, other, changes, selected, choose, select }: DifferencesProps) {
-  if (against < 1) return <Empty title="There is no version before this one" />;
+/** What differs in a step: what it was, what it is. */
+function Fields({ change, before, after }: { change: StepChange; before: Definition | undefined; after: Definition }) {
+  if (change.how !== "changed") return null;
+  const valueOf = (definition: Definition | undefined, field: string) => {
+    const step = definition?.steps.find((one) => one.id === change.id) as Record<string, unknown> | undefined;
+    const value = step?.[field];
+    return value === undefined ? undefined : typeof value === "string" ? value : JSON.stringify(value, null, 1);
+  };
+  return (
+    <pre className="fielddiff">
+      {change.fields.map((field) => {
+        const [was, is] = [valueOf(before, field), valueOf(after, field)];
+        return (
+          <Fragment key={field}>
+            {was !== undefined && <del>{`- ${field} ${was}\n`}</del>}
+            {is !== undefined && <ins>{`+ ${field} ${is}\n`}</ins>}
+          </Fragment>
+        );
+      })}
+    </pre>
+  );
+}
+
+/** Which open instances stand where this version is another one. They stay on their own version. */
+function Touches({ definition }: { definition: Definition }) {
+  const found = useQuery({ queryKey: ["impact", definition.id, definition.version], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton rows={2} />;
+  const rows = found.data.versions.filter((one) => one.version !== definition.version && one.open > 0);
+  return (
+    <section className="touches" aria-label="Which running instances it touches">
+      <h2>Which running instances does v{definition.version} touch?</h2>
+      {rows.length === 0 ? (
+        <p className="mute">None: no instance of another version is open.</p>
+      ) : (
+        <>
+          <table>
+            <thead>
+              <tr>
+                <th>Open on</th>
+                <th className="r">Instances</th>
+                <th className="r">At a changed step</th>
+                <th className="r">At a removed step</th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((one) => (
+                <tr key={one.version}>
+                  <td>
+                    <Link href={`/instances?${new URLSearchParams({ definitionId: definition.id, definitionVersion: String(one.version) })}`}>v{one.version}</Link>
+                  </td>
+                  <td className="r">{one.open.toLocaleString("en")}</td>
+                  <td className="r">{one.atChanged.toLocaleString("en")}</td>
+                  <td className="r">{one.atRemoved.toLocaleString("en")}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          <p className="mute">
+            Running instances stay on their version; only new ones take v{definition.version}.{" "}
+            {!found.data.exact && "These numbers are about right: not all were counted. "}
+            Counted <Ago at={found.data.at} />.
+          </p>
+        </>
+      )}
+    </section>
+  );
+}
+
+function Differences({ definition, against, other, changes, selected, choose, select }: DifferencesProps) {
+  const { version } = definition;
+  if (against < 1)
+    return (
+      <Empty title="There is no version before this one">
+        <p>An upload that differs makes the next version; what differs is then shown here, in the picture, too.</p>
+      </Empty>
+    );
   return (
     <>
       <label className="version note">
@@ -244,10 +319,12 @@ function Differences({ version, against, other, changes, selected, choose, selec
                 {one.name}
               </button>{" "}
               <span className={`how ${one.how}`}>{wordOf(one)}</span>
+              <Fields change={one} before={other.data} after={definition} />
             </li>
           ))}
         </ul>
       )}
+      {other.data && <Touches definition={definition} />}
     </>
   );
 }

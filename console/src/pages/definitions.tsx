@@ -1,4 +1,4 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
@@ -17,6 +17,7 @@ export function DefinitionsPage() {
   const pages = useInfiniteQuery({
     queryKey: ["definitions", keyword],
     queryFn: ({ pageParam, signal }) => engine.definitions(keyword, pageParam, signal),
+    placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
@@ -27,7 +28,7 @@ export function DefinitionsPage() {
         <h1>Definitions</h1>
       </div>
       <WordFilter label="Word in id or name" value={keyword} apply={(word) => change({ keyword: word })} />
-      <section className="card" aria-label="Definitions">
+      <section className="card" aria-label="Definitions" aria-busy={pages.isPlaceholderData}>
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
         ) : pages.isPending ? (

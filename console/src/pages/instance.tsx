@@ -13,7 +13,7 @@ import { Icon } from "../parts/icons";
 import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { ExecutionBadge, InstanceStatusBadge } from "../parts/status";
-import { Ago, At, duration, useNow } from "../parts/time";
+import { Ago, At, bothZones, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
 import { useWatch } from "../watch/watch";
 import { EditDialog } from "./edit";
@@ -22,9 +22,9 @@ import { StartDialog } from "./start";
 
 /** Changes are told; this is for what time alone changes, such as a queue that nobody polls. */
 const REFRESH_MS = 15_000;
-const TABS = ["timeline", "journal", "variables", "audit", "json"] as const;
+const TABS = ["timeline", "journal", "variables", "audit", "timers", "json"] as const;
 type Tab = (typeof TABS)[number];
-const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", variables: "Variables", audit: "Audit", json: "JSON" };
+const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", variables: "Variables", audit: "Audit", timers: "Timers", json: "JSON" };
 
 /** What moved: with it, what was read of the instance is read again. */
 function markOf(state: InstanceState): string {
@@ -69,7 +69,7 @@ export function InstancePage({ id }: { id: string }) {
   return (
     <div className="instance">
       <Heading instance={state.data.instance} definition={definition.data} />
-      <WhyLine why={state.data.why} />
+      <WhyLine why={state.data.why} instance={state.data.instance} />
       <div className="halves">
         <section aria-label={asCode ? "Branches" : "Picture"} className="half">
           {asCode ? <RunTreeView id={id} open={goesOn} /> : definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
@@ -80,6 +80,7 @@ export function InstancePage({ id }: { id: string }) {
               <button key={one} type="button" role="tab" aria-selected={tab === one} aria-controls="tab" onClick={() => change({ tab: one === "timeline" ? undefined : one }, true)}>
                 {TAB_WORDS[one]}
                 {one === "timeline" && <span className="c">{`${entries.length}${history.hasNextPage ? "+" : ""}`}</span>}
+                {one === "timers" && <span className="c">{state.data.timers.length}</span>}
               </button>
             ))}
           </div>
@@ -102,6 +103,7 @@ export function InstancePage({ id }: { id: string }) {
               </>
             )}
             {tab === "audit" && <Audit id={id} />}
+            {tab === "timers" && <Timers timers={state.data.timers} definition={definition.data} open={goesOn} />}
             {tab === "json" && <WithVariables id={id} mark={mark}>{(instance) => <pre className="json">{JSON.stringify(instance, null, 2)}</pre>}</WithVariables>}
           </div>
         </section>
@@ -134,7 +136,7 @@ function AsOf({ entries, definition, chosen, choose }: { entries: Execution[]; d
 function VariablesAfter({ id, after }: { id: string; after: string }) {
   const found = useQuery({ queryKey: ["variables", id, after], queryFn: ({ signal }) => engine.variablesAfter(id, after, signal), staleTime: Number.POSITIVE_INFINITY });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  return found.data ? <Variables variables={found.data.variables as Record<string, unknown>} changed={found.data.changed} /> : <Skeleton />;
+  return found.data ? <Variables variables={found.data.variables as Record<string, unknown>} changed={found.data.changed} /> : <Skeleton rows={4} />;
 }
 
 /** In order of entry. Once all are there, they are counted by step. */
@@ -314,7 +316,7 @@ function Facts({ instance }: { instance: InstanceSummary }) {
       </div>
       {instance.completedAt !== undefined && (
         <div>
-          <dt>Ended</dt>
+          <dt>{instance.status === "FAILED" ? "Failed" : instance.status === "CANCELLED" ? "Cancelled" : "Ended"}</dt>
           <dd>
             <Ago at={instance.completedAt} />, after {duration(Date.parse(instance.completedAt) - Date.parse(instance.startedAt))}
           </dd>
@@ -337,7 +339,7 @@ function Facts({ instance }: { instance: InstanceSummary }) {
 const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-time": "wait" };
 
 /** In one sentence why it stands where it stands: the engine's. */
-function WhyLine({ why }: { why: Why }) {
+function WhyLine({ why, instance }: { why: Why; instance: InstanceSummary }) {
   if (why.code === "completed") return null;
   return (
     <div className={`why ${LOOKS[why.code] ?? "run"}`} role="status">
@@ -348,11 +350,70 @@ function WhyLine({ why }: { why: Why }) {
             Next <At at={why.next} />
           </p>
         )}
+        {instance.status === "FAILED" && instance.failureReason !== undefined && <Alike filter={{ status: "FAILED", definitionId: instance.definitionId, cause: instance.failureReason.slice(0, CAUSE_MAX_CHARS) }} />}
       </div>
       {why.code === "failed" && (
         <CopyButton text={() => why.text}>Copy error</CopyButton>
       )}
     </div>
+  );
+}
+
+/** What the engine takes as the text of a cause. */
+const CAUSE_MAX_CHARS = 1_000;
+
+/** The others that failed for the same reason, counted by an index. */
+function Alike({ filter }: { filter: { status: "FAILED"; definitionId: string; cause: string } }) {
+  const counted = useQuery({ queryKey: ["instances", "count", filter], queryFn: ({ signal }) => engine.countInstances(filter, signal), staleTime: 10_000, retry: false });
+  const others = (counted.data?.count ?? 0) - 1;
+  if (others < 1) return null;
+  return (
+    <p>
+      <Link href={`/instances?${new URLSearchParams(filter)}`}>
+        {counted.data!.exact ? "" : "More than "}
+        {others.toLocaleString("en")} other {others === 1 ? "instance" : "instances"} failed with this
+      </Link>
+    </p>
+  );
+}
+
+const TIMER_WORDS: Record<string, string> = { boundary: "boundary event", retry: "next attempt", wait: "end of the wait", wake: "the run goes on" };
+
+function Timers({ timers, definition, open }: { timers: InstanceState["timers"]; definition: Definition | undefined; open: boolean }) {
+  const now = useNow();
+  const names = new Map(definition?.steps.map((step) => [step.id, step.name]));
+  const name = (step: string) => names.get(step) || step;
+  if (timers.length === 0)
+    return (
+      <Empty title="No timer is armed">
+        <p>{open ? "Nothing happens here by itself: boundary events, retries and waits with a time would be listed." : "It has ended, and its timers with it."}</p>
+      </Empty>
+    );
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>Step</th>
+          <th>What</th>
+          <th className="r">Fires in</th>
+        </tr>
+      </thead>
+      <tbody>
+        {timers.map((timer, at) => (
+          // biome-ignore lint: a step may have several timers for the same moment
+          <tr key={at}>
+            <td>{name(timer.stepId)}</td>
+            <td>
+              {TIMER_WORDS[timer.kind] ?? timer.kind}
+              {timer.target !== undefined && `, goes to ${name(timer.target)}`}
+            </td>
+            <td className="r" title={bothZones(timer.fireAt)}>
+              {Date.parse(timer.fireAt) > now ? duration(Date.parse(timer.fireAt) - now) : "due"}
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
@@ -362,7 +423,12 @@ function TimelineTab({ history, definition, selected, select }: { history: Execu
   const until = open ? now : 0;
   const timeline = useMemo(() => timelineOf(history, until), [history, until]);
   const names = new Map(definition?.steps.map((step) => [step.id, step.name]));
-  if (history.length === 0) return <Empty title="Nothing has run yet" />;
+  if (history.length === 0)
+    return (
+      <Empty title="Nothing has run yet">
+        <p>Every execution of a step and every attempt will have a row here.</p>
+      </Empty>
+    );
   const chosen = history.filter((entry) => entry.stepId === selected);
   return (
     <>
@@ -439,9 +505,14 @@ const SHOWN_MAX_CHARS = 256 * 1024;
 
 function Variables({ variables, changed = [] }: { variables: Record<string, unknown>; changed?: string[] }) {
   const [word, setWord] = useState("");
-  const rows = useMemo(() => Object.entries(variables).map(([name, value]): [string, string] => [name, JSON.stringify(value, null, 2)]), [variables]);
+  const rows = useMemo(() => Object.entries(variables).map(([name, value]): [string, string] => [name, JSON.stringify(value, null, 2)]).sort(([a], [b]) => a.localeCompare(b)), [variables]);
   const shown = rows.filter(([name, text]) => word === "" || name.includes(word) || text.includes(word));
-  if (rows.length === 0) return <Empty title="This instance has no variables" />;
+  if (rows.length === 0)
+    return (
+      <Empty title="This instance has no variables">
+        <p>It was started without, and no step has written any.</p>
+      </Empty>
+    );
   return (
     <>
       <div className="vtools">

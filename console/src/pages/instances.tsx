@@ -146,8 +146,8 @@ export function InstancesPage() {
         {rows.length > 0 && (
           <div className="pg">
             <span>
-              {rows.length} shown, newest first
-              <Count filter={filter} />
+              {rows.length}
+              <Count filter={filter} /> shown, newest first
             </span>
             {pages.hasNextPage && (
               <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
@@ -311,7 +311,7 @@ function Rows({ rows, ticked, tick }: RowsProps) {
             <td className="el">
               <Link href={`/definitions/${encodeURIComponent(row.definitionId)}?version=${row.definitionVersion}`}>{row.definitionId}</Link> <span className="mute">v{row.definitionVersion}</span>
             </td>
-            <td className="el" title={row.failureReason ?? row.currentStepIds.join(", ")}>
+            <td className="el why-where" title={row.failureReason ?? row.currentStepIds.join(", ")}>
               {row.failureReason ?? row.currentStepIds.join(", ")}
             </td>
             <td className="r mute">

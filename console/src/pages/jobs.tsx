@@ -1,9 +1,9 @@
 // Jobs by state: what failed for good, and of each type what waits, what workers have, what backs off.
-import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { engine, type OpenJob } from "../api/client";
+import { engine, type FailedJob, type OpenJob } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import { More, WordFilter } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
@@ -27,6 +27,7 @@ export function JobsPage() {
       </div>
       <JobTypes chosen={jobType} choose={(name) => change({ jobType: name, state: state === "FAILED" ? "WAITING" : state })} />
       <WordFilter label="Job type" value={jobType} mono apply={(word) => change({ jobType: word })} />
+      {jobType !== "" && <WorkersOf jobType={jobType} />}
       <section className="card queues" aria-label="Jobs">
         <div className="tabs" role="tablist">
           {(Object.keys(STATES) as State[]).map((one) => (
@@ -73,9 +74,15 @@ function JobTypes({ chosen, choose }: { chosen: string; choose: (name: string) =
                       <code>{row.jobType}</code>
                     </button>
                   </td>
-                  <td className="r">{row.waiting.toLocaleString()}</td>
-                  <td className="r">{row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–"}</td>
-                  <td className="r">{row.workers}</td>
+                  <td className="r" data-label="waiting">
+                    {row.waiting.toLocaleString("en")}
+                  </td>
+                  <td className="r" data-label="oldest">
+                    {row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–"}
+                  </td>
+                  <td className="r" data-label="workers">
+                    {row.workers}
+                  </td>
                 </tr>
               ))}
             </tbody>
@@ -86,13 +93,40 @@ function JobTypes({ chosen, choose }: { chosen: string; choose: (name: string) =
   );
 }
 
+/** Who asks for jobs of a type, and when they did last. */
+function WorkersOf({ jobType }: { jobType: string }) {
+  const found = useQuery({ queryKey: ["workers", "of", jobType], queryFn: ({ signal }) => engine.workers("", signal, jobType), refetchInterval: REFRESH_MS });
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton rows={1} />;
+  return (
+    <section className="card workers" aria-label="Workers">
+      <h2>Workers of {jobType}</h2>
+      {found.data.items.length === 0 ? (
+        <p className="none">None was seen within a day: jobs of this type wait until a worker polls for it.</p>
+      ) : (
+        <ul>
+          {found.data.items.map((worker) => (
+            <li key={`${worker.id} ${worker.engine}`}>
+              <code>{worker.id}</code> <span className="mute">polled <Ago at={worker.lastPollAt} /></span>
+            </li>
+          ))}
+          {found.data.next !== undefined && <li className="mute">and more</li>}
+        </ul>
+      )}
+    </section>
+  );
+}
+
 function FailedJobs({ jobType }: { jobType: string }) {
   const pages = useInfiniteQuery({
     queryKey: ["jobs", jobType],
     queryFn: ({ pageParam, signal }) => engine.failedJobs(jobType, pageParam, signal),
+    placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
+  const operates = useCan("operate");
+  const [retrying, setRetrying] = useState<FailedJob>();
   const rows = pages.data?.pages.flatMap((page) => page.items) ?? [];
   if (pages.error) return <Problem error={pages.error} retry={() => pages.refetch()} />;
   if (pages.isPending) return <Skeleton />;
@@ -113,6 +147,11 @@ function FailedJobs({ jobType }: { jobType: string }) {
             <th>Why</th>
             <th>Worker</th>
             <th className="r">Failed</th>
+            {operates && (
+              <th>
+                <span className="sr">Retry</span>
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
@@ -132,19 +171,38 @@ function FailedJobs({ jobType }: { jobType: string }) {
               <td className="r mute">
                 <Ago at={row.failedAt} />
               </td>
+              {operates && (
+                <td className="r">
+                  <button type="button" className="btn sm" aria-label={`Retry ${row.instanceId}`} onClick={() => setRetrying(row)}>
+                    Retry
+                  </button>
+                </td>
+              )}
             </tr>
           ))}
         </tbody>
       </table>
+      {operates && (
+        <p className="mute note">
+          Many at once: filter the <Link href="/instances?status=FAILED">failed instances</Link>, select them, Retry.
+        </p>
+      )}
       <More pages={pages} word="Older" />
+      {retrying && (
+        <Dialog title="Retry this instance?" verb="Retry" close={() => setRetrying(undefined)} act={() => engine.retry(retrying.instanceId).then(() => pages.refetch()).then(() => undefined)}>
+          <p>
+            It goes on at <code>{retrying.stepId}</code>, with the variables it has and all its retries again.
+          </p>
+        </Dialog>
+      )}
     </>
   );
 }
 
-const NOTHING: Record<Exclude<State, "FAILED">, string> = {
-  WAITING: "No job of this type waits",
-  LOCKED: "No worker has a job now",
-  BACKOFF: "No job waits for its next attempt",
+const NOTHING: Record<Exclude<State, "FAILED">, [title: string, meaning: string]> = {
+  WAITING: ["No job of this type waits", "Workers that poll for it have them all, or there is nothing to do."],
+  LOCKED: ["No worker has a job now", "A job is here from the poll that takes it to its result, or the end of its lease."],
+  BACKOFF: ["No job waits for its next attempt", "A job that failed and may be retried is here until its time has come."],
 };
 
 function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType: string }) {
@@ -155,6 +213,7 @@ function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType
   const pages = useInfiniteQuery({
     queryKey: ["open-jobs", state, jobType],
     queryFn: ({ pageParam, signal }) => engine.openJobs(state, jobType, pageParam, signal),
+    placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     refetchInterval: state === "LOCKED" ? LEASED_REFRESH_MS : REFRESH_MS,
@@ -169,7 +228,13 @@ function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType
   if (pages.error) return <Problem error={pages.error} retry={() => pages.refetch()} />;
   if (pages.isPending) return <Skeleton />;
   const rows = pages.data.pages.flatMap((page) => page.items);
-  if (rows.length === 0) return <Empty title={NOTHING[state]} />;
+  const [title, meaning] = NOTHING[state];
+  if (rows.length === 0)
+    return (
+      <Empty title={title}>
+        <p>{meaning}</p>
+      </Empty>
+    );
   return (
     <>
       <table className="wide">

@@ -26,7 +26,7 @@ export function OverviewPage() {
       <div className="head">
         <h1>Overview</h1>
         <label className="act version">
-          Last{" "}
+          Last
           <select className="in" value={range} onChange={(event) => change({ range: event.target.value === "15m" ? undefined : event.target.value })}>
             {RANGES.map(([name, text]) => (
               <option key={name} value={name}>
@@ -48,7 +48,7 @@ export function OverviewPage() {
             <Rates overview={found.data} />
             <Needs attention={found.data.attention} />
           </div>
-          <Queues rows={found.data.queues} />
+          <Queues rows={found.data.queues} at={found.data.at} />
         </>
       )}
     </>
@@ -182,6 +182,11 @@ function Needs({ attention }: { attention: Attention[] }) {
                   Show {count(one.count ?? 0)}
                 </Link>
               )}
+              {one.jobType !== undefined && (
+                <Link className="btn sm" href={queueHref(one.jobType)}>
+                  Show queue
+                </Link>
+              )}
               {one.kind === "engine-gone" && (
                 <Link className="btn sm" href="/engines">
                   Engines
@@ -195,10 +200,22 @@ function Needs({ attention }: { attention: Attention[] }) {
   );
 }
 
-function Queues({ rows }: { rows: QueueRow[] }) {
+function queueHref(jobType: string): string {
+  return `/jobs?${new URLSearchParams({ jobType, state: "WAITING" })}`;
+}
+
+function Queues({ rows: all, at }: { rows: QueueRow[]; at: string }) {
+  const rows = all.filter((row) => row.waiting > 0 || row.workers > 0);
+  const most = Math.max(1, ...rows.map((row) => row.waiting));
+  const idle = all.length - rows.length;
   return (
-    <section className="card queues" aria-label="Queues">
-      <h2>Queues</h2>
+    <section className="card queues" aria-label="Queues" title={`as of ${bothZones(at)}`}>
+      <h2>
+        Queues
+        <span className="more">
+          {count(rows.length)} with work or workers{idle > 0 && `, ${count(idle)} idle`} · <Link href="/jobs">all jobs</Link>
+        </span>
+      </h2>
       {rows.length === 0 ? (
         <Empty title="No job waits and no worker polls">
           <p>
@@ -211,6 +228,9 @@ function Queues({ rows }: { rows: QueueRow[] }) {
             <tr>
               <th>Job type</th>
               <th className="r">Waiting</th>
+              <th>
+                <span className="sr">How many, as a bar</span>
+              </th>
               <th className="r">Oldest waits</th>
               <th className="r">Workers</th>
               <th>15 minutes</th>
@@ -222,13 +242,22 @@ function Queues({ rows }: { rows: QueueRow[] }) {
               return (
                 <tr key={row.jobType}>
                   <td>
-                    <code>{row.jobType}</code>
+                    <Link href={queueHref(row.jobType)}>
+                      <code>{row.jobType}</code>
+                    </Link>
                   </td>
-                  <td className="r">{row.waiting >= 100_000 ? `> ${count(row.waiting)}` : count(row.waiting)}</td>
-                  <td className="r">
+                  <td className="r" data-label="waiting">
+                    {row.waiting >= 100_000 ? `> ${count(row.waiting)}` : count(row.waiting)}
+                  </td>
+                  <td className="bar" aria-hidden="true">
+                    <svg width="110" height="6">
+                      <rect className={age} width={row.waiting ? Math.max(4, (110 * row.waiting) / most) : 2} height="6" rx="3" />
+                    </svg>
+                  </td>
+                  <td className="r" data-label="oldest">
                     <span className={`age ${age}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span>
                   </td>
-                  <td className="r">{row.workers || (row.waiting ? <span className="none">none</span> : "0")}</td>
+                  <td className="r" data-label="workers">{row.workers || (row.waiting ? <span className="none">none</span> : "0")}</td>
                   <td>
                     <Spark values={row.series} bad={age === "crit"} />
                   </td>

@@ -24,11 +24,15 @@ export function SettingsPage() {
       <div className="flt">
         <input aria-label="Search settings" placeholder="Search settings" className="in" value={word} onChange={(event) => setWord(event.target.value)} />
       </div>
-      {groups.length === 0 && <Empty title="No setting is called that" />}
+      {groups.length === 0 && (
+        <Empty title="No setting is called that">
+          <p>Searched: names, environment variables and what settings are for.</p>
+        </Empty>
+      )}
       {groups.map(([group, items]) => (
         <section key={group} className="card queues" aria-label={group}>
           <h2>{group}</h2>
-          <table className="wide">
+          <table className="wide settings">
             <thead>
               <tr>
                 <th>Setting</th>
@@ -46,12 +50,10 @@ export function SettingsPage() {
                   <td className="el value" title={one.value}>
                     {one.secret ? one.set ? "set, not shown" : "not set" : <b className={one.set ? undefined : "mute"}>{one.value || "–"}</b>}
                   </td>
-                  <td className="el value mute" title={one.default}>
+                  <td className="el value mute" title={one.default} data-label="default">
                     {one.default || "–"}
                   </td>
-                  <td className="el" title={one.description}>
-                    {one.description}
-                  </td>
+                  <td className="said">{one.description}</td>
                 </tr>
               ))}
             </tbody>

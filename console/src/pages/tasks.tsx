@@ -1,5 +1,5 @@
 // The inbox: what waits for a person, one task open at a time; after completion the next one is.
-import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
@@ -34,6 +34,7 @@ export function TasksPage() {
   const pages = useInfiniteQuery({
     queryKey: ["tasks", jobType, whose, name],
     queryFn: ({ pageParam, signal }) => engine.tasks({ jobType, ...(whose === "mine" && { assignee: name || "–" }), ...(whose === "nobody" && { unclaimed: true }) }, pageParam, signal),
+    placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
@@ -62,7 +63,7 @@ export function TasksPage() {
   };
   return (
     <div className="inbox">
-      <section className="tasks" aria-label="Open tasks">
+      <section className="tasks" aria-label="Open tasks" aria-busy={pages.isPlaceholderData}>
         <div className="head">
           <h1>Tasks</h1>
         </div>
@@ -105,6 +106,11 @@ export function TasksPage() {
           </ul>
         )}
         <More pages={pages} word="Newer" />
+        {rows.length > 0 && (
+          <p className="hints mute" aria-hidden="true">
+            <kbd>j</kbd> <kbd>k</kbd> move <kbd>c</kbd> claim <kbd>Ctrl ↵</kbd> complete
+          </p>
+        )}
       </section>
       <section className="task" aria-label="Task">
         {open && <Task key={keyOf(open)} task={open} may={may} claim={claimOrAsk} refresh={refresh} completed={completed} />}

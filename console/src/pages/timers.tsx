@@ -1,5 +1,5 @@
 // Timers to come, next first.
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine, type TimerView } from "../api/client";
@@ -17,6 +17,7 @@ export function TimersPage() {
   const pages = useInfiniteQuery({
     queryKey: ["timers", kind],
     queryFn: ({ pageParam, signal }) => engine.timers(kind, pageParam, signal),
+    placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
@@ -36,7 +37,7 @@ export function TimersPage() {
           ))}
         </div>
       </div>
-      <section className="card" aria-label="Timers">
+      <section className="card" aria-label="Timers" aria-busy={pages.isPlaceholderData}>
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
         ) : pages.isPending ? (

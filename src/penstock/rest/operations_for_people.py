@@ -178,7 +178,8 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     ),
     Operation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers of a day (addition)", parameters=SLICE, answer=struct(Page[WorkerView]),
+        "listWorkers", "service", "List workers of a day (addition)", answer=struct(Page[WorkerView]),
+        parameters=(*SLICE, Parameter("jobType", "query", "Those that polled for it.")),
     ),
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,

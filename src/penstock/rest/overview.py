@@ -39,7 +39,8 @@ class OverviewRoutes:
     async def workers(self) -> Response:
         """``GET /v1/workers``"""
         limit = query_number(request, "limit", WORKERS_MAX)
-        return respond(Reply(200, _encode(await self._engine.overview.workers(query_text(request, "cursor"), limit))))
+        after, job_type = query_text(request, "cursor"), query_text(request, "jobType")
+        return respond(Reply(200, _encode(await self._engine.overview.workers(after, limit, job_type))))
 
     async def engines(self) -> Response:
         """``GET /v1/engines``"""

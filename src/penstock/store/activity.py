@@ -96,9 +96,11 @@ async def read_worker_counts(connection: TrioConnection) -> dict[str, int]:
     return dict(cast(Any, await connection.fetch(SQL["read_worker_counts"])))
 
 
-async def read_workers(connection: TrioConnection, after: str, limit: int) -> list[SeenWorker]:
-    """In order of their names."""
-    rows = cast(Any, await connection.fetch(SQL["read_workers"], (after, limit)))
+async def read_workers(
+    connection: TrioConnection, after: str, limit: int, job_type: str | None = None
+) -> list[SeenWorker]:
+    """In order of their names; all, or those of a job type."""
+    rows = cast(Any, await connection.fetch(SQL["read_workers"], (after, limit, job_type)))
     return [SeenWorker(worker, engine, msgspec.json.decode(types), at) for worker, engine, types, at in rows]
 
 

@@ -52,8 +52,9 @@ FROM unnest($2::text[], $3::text[], $4::float8[]) AS w(worker, job_types, ago)
 ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polled_at = excluded.polled_at
 
 -- name: read_workers
--- After the worker $1, at most $2: (worker, engine, job types, polled at). By the primary key.
-SELECT worker, engine, job_types::text, polled_at FROM worker_seen WHERE worker > $1::text ORDER BY worker, engine LIMIT $2::int
+-- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine, job types, polled at). By the
+-- primary key; with a type all rows may be read, of which there are at most 10,000 per engine.
+SELECT worker, engine, job_types::text, polled_at FROM worker_seen WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) ORDER BY worker, engine LIMIT $2::int
 
 -- name: purge_workers
 -- Those not seen for $1 seconds, of the first $3 after $2; the last one looked at.
