@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console docs lock psycopg sizes clean
+.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ binary: $(INSTALLED) ## one executable file in dist/ that needs no Python
 
 console: $(INSTALLED) ## the web console's files in src/penstock/console/static; needs Node >= 20.19
 	@cd console && npm ci --ignore-scripts --no-audit --no-fund && npm run build
+
+pictures: $(INSTALLED) ## the console's pages as pictures, in docs/images/console; needs Chromium
+	@$(BIN)/python -m tests.browser.pictures
 
 docs: $(INSTALLED) ## the pages and sources that are written from others
 	@$(BIN)/python tools/docs.py

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
 
+from examples import durable_order
+from penstock.durable import App
 from penstock.testing.definitions import step
 from tests.runtime.engine_process import EngineProcess
 
@@ -35,7 +40,7 @@ PAST = """INSERT INTO sample (span_s, at, engine, counts, workers)
       'started', started, 'failed', CASE WHEN n BETWEEN 22 AND 40 THEN 420 + n % 7 * 15 ELSE n % 3 END,
       'completed', CASE WHEN n BETWEEN 22 AND 40 THEN started - 950 ELSE started + (n % 5 - 2) * 60 END), '{}'
     FROM (SELECT n, 4000 + (600 * sin(n / 7.0) + 200 * cos(n / 2.0))::int AS started
-          FROM generate_series(3, 92) n) past"""
+          FROM generate_series(0, 92) n) past"""
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,27 @@ class Furnished:
 
     loan: str
     order: str
+    run: str
 
 
-def furnish(engine: EngineProcess) -> Furnished:
-    """Definitions, instances in every state, tasks for people, a bulk operation."""
+@contextmanager
+def furnish(engine: EngineProcess) -> Generator[Furnished]:
+    """Definitions, instances in every state, tasks for people, a bulk operation, a run of code that waits."""
+    loan, order = _furnish(engine)
+    before = durable_order.world
+    with TemporaryDirectory() as directory:
+        durable_order.world = durable_order.World(Path(directory, "world.sqlite3"))
+        try:
+            with App(durable_order.order, at=engine.dsn).in_thread() as shop:
+                desks = durable_order.Order("B-17", [durable_order.Line("desk", 1, Decimal(900))])
+                shop.start(durable_order.order, desks, id="B-17")
+                found = _expect(200, engine.call("GET", "/v1/instances?businessKey=B-17"))["items"]
+                yield Furnished(loan=loan, order=order, run=found[0]["id"])
+        finally:
+            durable_order.world = before
+
+
+def _furnish(engine: EngineProcess) -> tuple[str, str]:
     for name in ("order-fulfilment", "loan-disbursement", "loan-process", "expense-approval"):
         _upload(engine, json.loads((EXAMPLES / f"{name}.json").read_text()))
     orders = [_start(engine, "order-fulfilment", f"A-{88_200 + n}", _order(n)) for n in range(ORDERS)]
@@ -69,7 +91,7 @@ def furnish(engine: EngineProcess) -> Furnished:
     _expect(202, engine.call("POST", "/v1/instances/bulk", body))
     with psycopg.connect(engine.dsn) as connection:
         connection.execute(PAST)
-    return Furnished(loan=loan, order=orders[GATEWAY_AWAY_FROM])
+    return loan, orders[GATEWAY_AWAY_FROM]
 
 
 def _order(number: int) -> dict[str, Any]:
@@ -151,7 +173,13 @@ def _work(engine: EngineProcess, job_type: str, answer: Answer, at_most: int = 1
 
 def _fail_once(engine: EngineProcess, job_type: str, reason: str) -> None:
     (job,) = _take(engine, job_type, 1)
-    body = {"workerId": _worker_of(job_type), "attempt": job["attempt"], "retryAfterSeconds": 1, "errorMessage": reason, "retryable": True}
+    body = {
+        "workerId": _worker_of(job_type),
+        "attempt": job["attempt"],
+        "retryAfterSeconds": 1,
+        "errorMessage": reason,
+        "retryable": True,
+    }
     assert engine.call("POST", f"/v1/jobs/{job['id']}/fail", body)[0] in (200, 204)
 
 

@@ -115,6 +115,7 @@ export interface InstanceFilter {
   status?: InstanceStatus;
   definitionId?: string;
   businessKey?: string;
+  businessKeyPrefix?: string;
   instanceKey?: string;
   definitionVersion?: string;
   cause?: string;
@@ -189,8 +190,9 @@ export const engine = {
     get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   claimTask: (id: string, stepId: string, by: string | undefined) => post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id, stepId }, body: by === undefined ? {} : { by } }),
   releaseTask: (id: string, stepId: string) => post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id, stepId }, body: {} }),
-  signal: (id: string, stepId: string, variables: Variables, key: string) =>
-    post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, body: variables, headers: { "Idempotency-Key": key } }),
+  /** `buffer`: kept, when the step does not wait yet. */
+  signal: (id: string, stepId: string, variables: Variables, key: string, buffer: boolean) =>
+    post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, query: { buffer }, body: variables, headers: { "Idempotency-Key": key } }),
   completeTask: (id: string, stepId: string, variables: Variables) =>
     post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables } }),
 };

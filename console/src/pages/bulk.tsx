@@ -1,6 +1,6 @@
 // Acts on many instances: what they would meet first, then their progress, which outlives this page.
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, useEffect, useRef, useState } from "react";
 import { Link } from "wouter";
 import { type BulkAction, type BulkRequest, type BulkView, engine } from "../api/client";
 import { variablesOf } from "../parts/dialog";
@@ -28,6 +28,10 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
   const [refused, setRefused] = useState<string>();
   const [busy, setBusy] = useState(false);
   const [cause, setCause] = useState<string>();
+  const pane = useRef<HTMLElement>(null);
+  useEffect(() => {
+    pane.current?.scrollIntoView({ block: "nearest" }); // above the list on a narrow screen
+  }, []);
   const filter = cause === undefined || !chosen.filter ? chosen.filter : { ...chosen.filter, cause };
   const wanted: Chosen = filter ? { filter } : chosen;
   // A signal's step is asked for below; what it would meet does not depend on it.
@@ -61,7 +65,7 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
     }
   };
   return (
-    <section className="card pane" aria-label={`${VERBS[action]} many instances`}>
+    <section ref={pane} className="card pane" aria-label={`${VERBS[action]} many instances`}>
       <h2>
         {VERBS[action]} many instances
         <button type="button" className="iconbtn" aria-label="Close" onClick={close}>

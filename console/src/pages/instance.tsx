@@ -69,7 +69,7 @@ export function InstancePage({ id }: { id: string }) {
   return (
     <div className="instance">
       <Heading instance={state.data.instance} definition={definition.data} />
-      <WhyLine why={state.data.why} instance={state.data.instance} />
+      <WhyLine why={state.data.why} instance={state.data.instance} signals={state.data.signals} />
       <div className="halves">
         <section aria-label={asCode ? "Branches" : "Picture"} className="half">
           {asCode ? <RunTreeView id={id} open={goesOn} /> : definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
@@ -173,7 +173,9 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
   const doesTasks = useCan("tasks");
   const open = instance.completedAt === undefined;
   const openSteps = (type: string) => (open ? (definition?.steps ?? []).filter((step) => step.type === type && instance.currentStepIds.includes(step.id)) : []);
-  const waits = openSteps("WAIT");
+  // A signal may come before its wait is open: it is kept for it.
+  const waits = open ? [...openSteps("WAIT"), ...(definition?.steps ?? []).filter((step) => step.type === "WAIT" && !instance.currentStepIds.includes(step.id))] : [];
+  const waitsNow = waits.some((step) => instance.currentStepIds.includes(step.id));
   const tasks = openSteps("USER_TASK");
   const failed = instance.status === "FAILED" && operates;
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
@@ -207,7 +209,7 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
             </button>
           )}
           {waits.length > 0 && operates && (
-            <button type="button" className="btn pri" onClick={() => setAsked("signal")}>
+            <button type="button" className={waitsNow ? "btn pri" : "btn"} onClick={() => setAsked("signal")}>
               Signal…
             </button>
           )}
@@ -244,7 +246,7 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
           {(whole) => <EditDialog instance={whole} close={close} done={done} />}
         </WithVariables>
       )}
-      {asked === "signal" && <SignalDialog id={instance.id} steps={waits} close={close} done={done} />}
+      {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}
       {asked === "complete" && (
         <Dialog title="Complete a task" verb="Complete" close={close} act={(form) => engine.completeTask(instance.id, String(form.get("step")), variablesOf(String(form.get("variables")))).then(done)}>
           <StepField steps={tasks} />
@@ -260,17 +262,21 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
   );
 }
 
-function SignalDialog({ id, steps, close, done }: { id: string; steps: Definition["steps"]; close: () => void; done: () => Promise<void> }) {
+function SignalDialog({ id, steps, open, close, done }: { id: string; steps: Definition["steps"]; open: string[]; close: () => void; done: () => Promise<void> }) {
   const [key] = useState(newKey);
   return (
-    <Dialog title="Send a signal" verb="Send" close={close} act={(form) => engine.signal(id, String(form.get("step")), variablesOf(String(form.get("variables"))), key).then(done)}>
-      <StepField steps={steps} />
+    <Dialog title="Send a signal" verb="Send" close={close} act={(form) => {
+        const step = String(form.get("step"));
+        return engine.signal(id, step, variablesOf(String(form.get("variables"))), key, !open.includes(step)).then(done);
+      }}
+    >
+      <StepField steps={steps} note={(id) => (open.includes(id) ? " (waits now)" : " (kept until it waits)")} />
       <VariablesField />
     </Dialog>
   );
 }
 
-function StepField({ steps }: { steps: Definition["steps"] }) {
+function StepField({ steps, note }: { steps: Definition["steps"]; note?: (id: string) => string }) {
   return (
     <div className="field">
       <label htmlFor="step">Step</label>
@@ -278,6 +284,7 @@ function StepField({ steps }: { steps: Definition["steps"] }) {
         {steps.map((step) => (
           <option key={step.id} value={step.id}>
             {step.name || step.id}
+            {note?.(step.id)}
           </option>
         ))}
       </select>
@@ -339,7 +346,7 @@ function Facts({ instance }: { instance: InstanceSummary }) {
 const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-time": "wait" };
 
 /** In one sentence why it stands where it stands: the engine's. */
-function WhyLine({ why, instance }: { why: Why; instance: InstanceSummary }) {
+function WhyLine({ why, instance, signals }: { why: Why; instance: InstanceSummary; signals: number }) {
   if (why.code === "completed") return null;
   return (
     <div className={`why ${LOOKS[why.code] ?? "run"}`} role="status">
@@ -348,6 +355,11 @@ function WhyLine({ why, instance }: { why: Why; instance: InstanceSummary }) {
         {why.next !== undefined && (
           <p>
             Next <At at={why.next} />
+          </p>
+        )}
+        {signals > 0 && (
+          <p>
+            {signals.toLocaleString("en")} {signals === 1 ? "signal is" : "signals are"} kept for later
           </p>
         )}
         {instance.status === "FAILED" && instance.failureReason !== undefined && <Alike filter={{ status: "FAILED", definitionId: instance.definitionId, cause: instance.failureReason.slice(0, CAUSE_MAX_CHARS) }} />}
@@ -556,7 +568,7 @@ function Audit({ id }: { id: string }) {
   const records = pages.data.pages.flatMap((page) => page.items);
   return (
     <>
-      <table>
+      <table className="wide">
         <thead>
           <tr>
             <th>When</th>

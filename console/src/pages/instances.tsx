@@ -23,6 +23,7 @@ const FIELDS = [
 ] as const;
 /** Those that a link from elsewhere sets more often than a person does. */
 const MORE_FIELDS = [
+  ["businessKeyPrefix", "Business key begins with"],
   ["definitionVersion", "Version"],
   ["stepId", "Failed at step"],
   ["cause", "Failure like"],
@@ -106,6 +107,7 @@ export function InstancesPage() {
                 Select all that match
               </button>
             )}
+            {!all && filtered && !Object.keys(filter).every((name) => BULK_FIELDS.includes(name)) && <span className="hint">All that match can be selected by status, definition, business key and cause only</span>}
             <button type="button" className="link" onClick={clear}>
               Clear
             </button>

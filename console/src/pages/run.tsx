@@ -78,7 +78,7 @@ export function Journal({ id }: { id: string }) {
   return (
     <>
       <p className="mute note">All that came into the code from outside, in order: what is read again when the run goes on elsewhere.</p>
-      <table className="journal">
+      <table className="journal wide">
         <thead>
           <tr>
             <th>When</th>

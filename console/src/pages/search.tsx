@@ -14,18 +14,26 @@ const SHOWN = 20;
 const ID = /^[0-9a-f]{12,16}$/;
 
 async function look(text: string, signal: AbortSignal) {
-  const byId = !ID.test(text) ? undefined : engine.instance(text, signal).catch((error: unknown) => {
+  const isId = ID.test(text);
+  const byId = !isId ? undefined : engine.instance(text, signal).catch((error: unknown) => {
     if (error instanceof EngineError && (error.status === 404 || error.status === 400)) return undefined;
     throw error;
   });
-  const [instance, byBusinessKey, definitions] = await Promise.all([
+  const [instance, byKey, byPrefix, definitions, queues] = await Promise.all([
     byId,
     engine.instances({ businessKey: text }, "", SHOWN, signal),
+    isId ? undefined : engine.instances({ businessKeyPrefix: text }, "", SHOWN, signal),
     engine.definitions(text, "", signal),
+    engine.jobTypes(signal), // the engine has it in memory
   ]);
-  const found = [...(instance ? [instance] : []), ...byBusinessKey.items];
+  const exact = [...(instance ? [instance] : []), ...byKey.items];
+  const found = [...exact, ...(byPrefix?.items ?? [])];
   const instances = found.filter((one, at) => found.findIndex((other) => other.id === one.id) === at);
-  return { instances, definitions: definitions.items };
+  const jobTypes = queues.items.filter((row) => row.jobType.includes(text)).slice(0, SHOWN);
+  const others = definitions.items.some((one) => one.id === text) || jobTypes.some((row) => row.jobType === text);
+  // One that is called exactly that, or the only one that begins so, is what was looked for.
+  const only = others ? undefined : exact.length === 1 ? exact[0]! : exact.length === 0 && instances.length === 1 && definitions.items.length === 0 ? instances[0]! : undefined;
+  return { instances, definitions: definitions.items, jobTypes, only: only?.id, more: (byPrefix?.next ?? byKey.next) !== undefined };
 }
 
 export function SearchPage() {
@@ -33,7 +41,7 @@ export function SearchPage() {
   const [, go] = useLocation();
   const text = params.get("q")?.trim() ?? "";
   const found = useQuery({ queryKey: ["search", text], queryFn: ({ signal }) => look(text, signal), enabled: text !== "" });
-  const only = found.data && found.data.instances.length === 1 && found.data.definitions.length === 0 ? found.data.instances[0]!.id : undefined;
+  const only = found.data?.only;
   useEffect(() => {
     if (only) go(`/instances/${encodeURIComponent(only)}`, { replace: true });
   }, [only, go]);
@@ -47,9 +55,9 @@ export function SearchPage() {
           <Problem error={found.error} retry={() => found.refetch()} />
         ) : !found.data ? (
           <Skeleton rows={3} />
-        ) : found.data.instances.length + found.data.definitions.length === 0 ? (
+        ) : found.data.instances.length + found.data.definitions.length + found.data.jobTypes.length === 0 ? (
           <Empty title="Nothing is called that">
-            <p>Searched: instance ids and business keys in full, words of definitions. An instance key is a filter of the instances page, beside its definition.</p>
+            <p>Searched: instance ids in full, how business keys begin, words of definitions, parts of job types. An instance key is a filter of the instances page, beside its definition.</p>
           </Empty>
         ) : (
           <ul className="found">
@@ -63,6 +71,17 @@ export function SearchPage() {
                 <span className="mute">
                   {one.definitionId} v{one.definitionVersion}, <Ago at={one.startedAt} />
                 </span>
+              </li>
+            ))}
+            {found.data.more && (
+              <li>
+                <Link href={`/instances?${new URLSearchParams({ businessKeyPrefix: text })}`}>All whose business key begins with that</Link>
+              </li>
+            )}
+            {found.data.jobTypes.map((row) => (
+              <li key={row.jobType}>
+                <span className="tag">job type</span>
+                <Link href={`/jobs?${new URLSearchParams({ jobType: row.jobType, state: "WAITING" })}`}>{row.jobType}</Link>
               </li>
             ))}
             {found.data.definitions.map((one) => (

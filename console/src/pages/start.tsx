@@ -1,3 +1,4 @@
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
 import { engine, newKey } from "../api/client";
@@ -7,6 +8,10 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
   const [, go] = useLocation();
   // One key per form: pressing the button twice starts one instance.
   const [key] = useState(newKey);
+  const given = variables !== undefined || definitionId === "";
+  const about = useQuery({ queryKey: ["definition", definitionId, "latest"], queryFn: ({ signal }) => engine.definition(definitionId, undefined, signal), enabled: !given, retry: false });
+  // What the definition names to begin with (docs/console.md), until somebody has typed something else.
+  const example = given ? variables : about.data?.metadata?.exampleVariables;
   return (
     <Dialog
       title="Start an instance"
@@ -25,7 +30,7 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
         <label htmlFor="business">Business key, if it has one</label>
         <input id="business" name="business" className="in" maxLength={256} />
       </div>
-      <VariablesField initial={JSON.stringify(variables ?? {}, null, 2)} />
+      <VariablesField key={about.status} initial={JSON.stringify(example ?? {}, null, 2)} />
     </Dialog>
   );
 }

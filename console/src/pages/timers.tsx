@@ -71,7 +71,7 @@ export function TimersPage() {
                   <td>
                     {row.definitionId} v{row.version}
                   </td>
-                  <td className="r" title={bothZones(row.fireAt)}>
+                  <td className="r" title={bothZones(row.fireAt)} data-label="fires in">
                     {Date.parse(row.fireAt) > now ? duration(Date.parse(row.fireAt) - now) : "due"}
                   </td>
                 </tr>

@@ -1,0 +1,122 @@
+"""The console's pages as pictures, in docs/images/console: `make pictures`, or `python -m tests.browser.pictures`.
+
+Each page of `PAGES` at two widths, light and dark, of an engine that `stage` furnished. A picture is taken when the
+page says its sentence, so what it shows was there; `test_pictures` sees to that in CI and compares no pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests import postgres
+from tests.browser.stage import Furnished, furnish
+from tests.runtime.engine_process import EngineProcess
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs/images/console"
+SIZES = {1440: 900, 390: 844}
+THEMES = ("light", "dark")
+TIMEOUT_MS = 40_000
+QUALITY = 55
+"""Of WebP: letters stay sharp."""
+OLD_ENOUGH = 'li:has-text("Nobody polls for")'
+"""What the overview says when a queue has waited without workers."""
+
+
+class Page(NamedTuple):
+    """Where it is, and what says that it has come."""
+
+    place: Callable[[Furnished], str]
+    says: str
+
+
+def _at(place: str) -> Callable[[Furnished], str]:
+    return lambda _: place
+
+
+PAGES = {
+    "overview": Page(_at(""), "card gateway: 503"),
+    "instances": Page(_at("instances?status=FAILED&definitionId=order-fulfilment"), "newest first"),
+    "bulk": Page(_at("instances?status=FAILED&definitionId=order-fulfilment"), "Those that start meanwhile"),
+    "instance": Page(lambda made: f"instances/{made.loan}?step=send-contract", "Attempt 2"),
+    "variables": Page(lambda made: f"instances/{made.loan}?tab=variables", "payslip-1.pdf"),
+    "audit": Page(lambda made: f"instances/{made.loan}?tab=audit", "instance failed"),
+    "run": Page(lambda made: f"instances/{made.run}?tab=journal", "ask_for_approval"),
+    "tasks": Page(_at("tasks"), "What is known"),
+    "jobs": Page(_at("jobs?jobType=payment.charge"), "Workers of payment.charge"),
+    "timers": Page(_at("timers"), "also goes to remind"),
+    "definition": Page(_at("definitions/order-fulfilment?version=1"), "instances are open"),
+    "differences": Page(_at("definitions/order-fulfilment?tab=differences"), "Which running instances"),
+    "definitions": Page(_at("definitions"), "expense-approval"),
+    "engines": Page(_at("engines"), "Workers seen within a day"),
+    "settings": Page(_at("settings"), "postgres_dsn"),
+}
+
+
+def name_of(page: str, width: int, theme: str) -> str:
+    return f"{page}-{width}-{theme}.webp"
+
+
+def show(page: Any, home: str, name: str, made: Furnished) -> None:
+    """Opens a page and waits for what it has to say."""
+    page.goto(home + PAGES[name].place(made))
+    if name == "bulk":
+        page.get_by_role("checkbox", name="All rows shown").check(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="Select all that match").click(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="Retry…").click(timeout=TIMEOUT_MS)
+    page.get_by_text(PAGES[name].says).first.wait_for(timeout=TIMEOUT_MS)
+    page.wait_for_function(
+        "() => document.querySelector('.skeleton, .canvas:not(:has(svg))') === null", timeout=TIMEOUT_MS
+    )
+    page.evaluate("() => document.fonts.ready")
+
+
+def take(page: Any) -> bytes:
+    """As WebP, which Playwright has no name for."""
+    session = page.context.new_cdp_session(page)
+    taken = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
+    session.detach()
+    return base64.b64decode(taken["data"])
+
+
+def take_all(browser: Any, home: str, made: Furnished) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for old in FOLDER.glob("*.webp"):
+        old.unlink()
+    for theme in THEMES:
+        for width, height in SIZES.items():
+            context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": height})
+            page = context.new_page()
+            page.goto(home)
+            page.locator(OLD_ENOUGH).first.wait_for(timeout=60_000)
+            for name in PAGES:
+                show(page, home, name, made)
+                (FOLDER / name_of(name, width, theme)).write_bytes(take(page))
+            context.close()
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    directory = postgres.run_directory(durable=False)
+    with (
+        postgres.shared_server(directory, durable=False) as server,
+        server.database(postgres.apply_schema) as dsn,
+        EngineProcess(dsn) as engine,
+        sync_playwright() as playwright,
+    ):
+        engine.wait_ready()
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with furnish(engine) as made:
+            take_all(browser, f"http://127.0.0.1:{engine.port}/console/", made)
+        browser.close()
+    sizes = [path.stat().st_size for path in FOLDER.glob("*.webp")]
+    print(f"{len(sizes)} pictures, {sum(sizes) / 1e6:.1f} MB, in {FOLDER}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
