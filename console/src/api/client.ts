@@ -5,7 +5,8 @@ type Schemas = components["schemas"];
 /** As one is read. Lists with `view=summary` come without variables. */
 export type Instance = InstanceSummary & { variables: Record<string, unknown> };
 export type InstanceSummary = Schemas["Instance"];
-export type InstancePage = Schemas["InstancePage"];
+/** As a list has it, with where it stands. */
+export type ListedInstance = Schemas["InstanceSummary"];
 export type Execution = Schemas["StepExecution"];
 export type InstanceState = Schemas["InstanceState"];
 export type HistoryPage = Schemas["ShownExecutionPage"];
@@ -140,11 +141,11 @@ export const engine = {
   workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<{ items: Schemas["EngineView"][] }>("/v1/engines", s(signal)),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
-    get<InstancePage>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
+    get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** Nothing when nothing changed within its time. */
-  watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number }, signal: AbortSignal) =>
+  watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number; overview?: boolean; range?: string }, signal: AbortSignal) =>
     get<Schemas["Changes"] | undefined>("/v1/watch", { query: wanted, signal }),
   variablesAfter: (id: string, after: string, signal?: AbortSignal) =>
     get<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),

@@ -68,7 +68,7 @@ export function InstancePage({ id }: { id: string }) {
   const tab = tabs.find((one) => one === params.get("tab")) ?? "timeline";
   return (
     <div className="instance">
-      <Heading instance={state.data.instance} definition={definition.data} />
+      <Heading instance={state.data.instance} definition={definition.data} childIds={state.data.children} />
       <WhyLine why={state.data.why} instance={state.data.instance} signals={state.data.signals} />
       <div className="halves">
         <section aria-label={asCode ? "Branches" : "Picture"} className="half">
@@ -166,7 +166,7 @@ function Drawn({ definition, history, selected, select }: { definition: Definiti
 
 type Asked = "retry" | "cancel" | "signal" | "complete" | "again" | "edit";
 
-function Heading({ instance, definition }: { instance: InstanceSummary; definition: Definition | undefined }) {
+function Heading({ instance, definition, childIds }: { instance: InstanceSummary; definition: Definition | undefined; childIds: string[] }) {
   const [asked, setAsked] = useState<Asked>();
   const queries = useQueryClient();
   const operates = useCan("operate");
@@ -226,7 +226,7 @@ function Heading({ instance, definition }: { instance: InstanceSummary; definiti
           )}
         </div>
       </div>
-      <Facts instance={instance} />
+      <Facts instance={instance} childIds={childIds} />
       {asked === "retry" && (
         <Dialog title="Retry this instance?" verb="Retry" close={close} act={() => engine.retry(instance.id).then(done)}>
           <p>It goes on at the step that failed, with the variables it has and all its retries again.</p>
@@ -292,7 +292,9 @@ function StepField({ steps, note }: { steps: Definition["steps"]; note?: (id: st
   );
 }
 
-function Facts({ instance }: { instance: InstanceSummary }) {
+const CHILDREN_SHOWN = 5;
+
+function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: string[] }) {
   return (
     <dl className="facts">
       <div>
@@ -336,6 +338,19 @@ function Facts({ instance }: { instance: InstanceSummary }) {
             <Link href={`/instances/${encodeURIComponent(instance.parentInstanceId)}`}>
               <code>{instance.parentInstanceId}</code>
             </Link>
+          </dd>
+        </div>
+      )}
+      {childIds.length > 0 && (
+        <div>
+          <dt>Started by it</dt>
+          <dd>
+            {childIds.slice(0, CHILDREN_SHOWN).map((id) => (
+              <Link key={id} href={`/instances/${encodeURIComponent(id)}`}>
+                <code>{id}</code>{" "}
+              </Link>
+            ))}
+            {childIds.length > CHILDREN_SHOWN && `and ${childIds.length - CHILDREN_SHOWN} more`}
           </dd>
         </div>
       )}

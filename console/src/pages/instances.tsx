@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, engine, type InstanceFilter, type InstanceSummary, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, engine, type InstanceFilter, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { CopyButton } from "../parts/copy";
 import { Icon } from "../parts/icons";
@@ -75,7 +75,7 @@ export function InstancesPage() {
   useWatch(open, undefined, async ({ changed, first }) => {
     if (first) return;
     const found = await Promise.all(changed.slice(0, CHANGED_ROWS).map((id) => engine.state(id).catch(() => undefined)));
-    const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, state.instance] as const] : [])));
+    const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens }] as const] : [])));
     queries.setQueryData<typeof pages.data>(["instances", filter], (before) =>
       before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
     );
@@ -238,8 +238,15 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
   );
 }
 
+const PLACES: Record<string, string> = { READY: "in the queue", LOCKED: "at a worker", DISPATCHED: "at a worker", BACKOFF: "back-off", PARKED: "waits" };
+
+/** Where an instance stands: `pay, in the queue`. */
+function placesOf(row: ListedInstance): string {
+  return row.where.map((place) => `${place.stepId}${place.state === "FAILED" ? "" : `, ${PLACES[place.state] ?? place.state.toLowerCase()}`}`).join(" · ");
+}
+
 interface RowsProps {
-  rows: InstanceSummary[];
+  rows: ListedInstance[];
   /** None: all are. */
   ticked: ReadonlySet<string> | undefined;
   tick: (ids: ReadonlySet<string>) => void;
@@ -313,8 +320,8 @@ function Rows({ rows, ticked, tick }: RowsProps) {
             <td className="el">
               <Link href={`/definitions/${encodeURIComponent(row.definitionId)}?version=${row.definitionVersion}`}>{row.definitionId}</Link> <span className="mute">v{row.definitionVersion}</span>
             </td>
-            <td className="el why-where" title={row.failureReason ?? row.currentStepIds.join(", ")}>
-              {row.failureReason ?? row.currentStepIds.join(", ")}
+            <td className="el why-where" title={row.failureReason === undefined ? placesOf(row) : `${placesOf(row)}: ${row.failureReason}`}>
+              {row.failureReason ?? placesOf(row)}
             </td>
             <td className="r mute">
               <Ago at={row.startedAt} />

@@ -5,8 +5,10 @@ interface Asked {
   instances: string;
   newerThan: string | undefined;
   waitSeconds?: number;
+  overview?: boolean;
+  range?: string;
 }
-type Answer = { tag: string; changed: string[]; newer?: boolean } | undefined;
+type Answer = { tag: string; changed: string[]; newer?: boolean; overview?: unknown } | undefined;
 const calls: { asked: Asked; answer: (answer: Answer) => void; aborted: () => boolean }[] = [];
 const overview = vi.fn(async (range: string) => ({ range }));
 
@@ -61,16 +63,26 @@ test("instances that come to those watched are begun without losing what changes
   expect(calls[4]!.asked).toEqual({ since: "t5", instances: "a,b", newerThan: undefined });
 });
 
-test("a topic is read once for all tabs and told to each that comes", async () => {
-  const heard: string[] = [];
-  const leader = new Leader({ news: vi.fn(), reading: (reading) => heard.push(reading.topic), living: async () => new Set(["one", "two"]) });
+test("the overview comes with the parked call, for all tabs, and another range is read beside it", async () => {
+  calls.length = 0;
+  const heard: unknown[] = [];
+  const leader = new Leader({ news: vi.fn(), reading: ({ topic, data }) => heard.push([topic, data]), living: async () => new Set(["one", "two"]) });
   leader.heard("one", { instances: [], topics: ["overview 1h"] });
-  leader.heard("two", { instances: [], topics: ["overview 1h"] });
+  leader.heard("two", { instances: [], topics: ["overview 7d", "overview 1h"] });
   void leader.lead(gone.signal);
   await turns();
-  expect(overview.mock.calls).toEqual([["1h"]]);
-  leader.heard("three", { instances: [], topics: ["overview 1h"] });
+  expect(overview.mock.calls).toEqual([["7d"]]);
+  calls[0]!.answer({ tag: "t1", changed: [] });
   await turns();
+  expect(calls[1]!.asked).toEqual({ since: undefined, instances: "", newerThan: undefined, overview: true, range: "1h" });
+  calls[1]!.answer({ tag: "t1", changed: [], overview: { at: 1 } });
+  await turns();
+  expect(calls[2]!.asked).toEqual({ since: "t1", instances: "", newerThan: undefined, overview: true, range: "1h" });
+  calls[2]!.answer({ tag: "t2", changed: [], overview: { at: 2 } });
+  await turns();
+  expect(calls[3]!.asked).toMatchObject({ since: "t2", range: "1h" });
+  leader.heard("two", { instances: [], topics: ["overview 1h"] });
+  leader.heard("three", { instances: [], topics: ["overview 1h"] });
+  expect(heard).toEqual([["overview 7d", { range: "7d" }], ["overview 1h", { at: 1 }], ["overview 1h", { at: 2 }], ["overview 1h", { at: 2 }]]);
   expect(overview).toHaveBeenCalledTimes(1);
-  expect(heard).toEqual(["overview 1h", "overview 1h"]);
 });

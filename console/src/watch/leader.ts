@@ -1,6 +1,6 @@
-// The tab that asks the engine, for itself and for all other tabs that are seen: one parked call, and one reading of
-// each topic every two seconds, however many tabs there are.
-import { EngineError, engine } from "../api/client";
+// The tab that asks the engine, for itself and for all other tabs that are seen: one parked call, which tells the
+// overview, too, and one reading of each other topic every two seconds, however many tabs there are.
+import { EngineError, engine, type Overview } from "../api/client";
 import { type News, NOTHING, type Topic, unionOf, type Want } from "./wants";
 
 const AGAIN_MS = 2_000;
@@ -28,6 +28,8 @@ export class Leader {
   /** Instances that the tag covers. */
   #asked: ReadonlySet<string> = new Set();
   #since: string | undefined;
+  /** Of the overview that the tag covers. */
+  #range: string | undefined;
   #changed = new AbortController();
 
   constructor(audience: Audience) {
@@ -59,16 +61,22 @@ export class Leader {
     while (!gone.aborted) {
       const changed = AbortSignal.any([this.#changed.signal, gone]);
       await this.#forgetTheDead();
-      const { instances, newerThan } = unionOf(this.#wants.values());
+      const { instances, newerThan, topics } = unionOf(this.#wants.values());
+      const range = carried(topics);
       try {
-        if (instances.length === 0 && newerThan === undefined) await pause(undefined, changed);
+        if (instances.length === 0 && newerThan === undefined && range === undefined) await pause(undefined, changed);
         else {
           await this.#begin(instances, newerThan, gone);
-          const found = await engine.watch({ since: this.#since, instances: instances.join(","), newerThan }, changed);
+          if (range !== undefined && range !== this.#range) this.#tellOverview(range, await engine.watch({ since: undefined, instances: "", newerThan: undefined, overview: true, range }, gone));
+          this.#range = range;
+          const found = await engine.watch({ since: this.#since, instances: instances.join(","), newerThan, ...(range && { overview: true, range }) }, changed);
           if (found) this.#tell(found, false);
+          this.#tellOverview(range, found);
         }
-      } catch {
-        if (!changed.aborted) await pause(AGAIN_MS, gone); // the engine is away
+      } catch (error) {
+        if (changed.aborted) continue;
+        if (range !== undefined) this.#publish({ topic: `overview ${range}`, error: partsOf(error) });
+        await pause(AGAIN_MS, gone); // the engine is away
       }
     }
   }
@@ -97,8 +105,9 @@ export class Leader {
     let due = 0;
     while (!gone.aborted) {
       const changed = AbortSignal.any([this.#changed.signal, gone]);
-      const { topics } = unionOf(this.#wants.values());
-      for (const topic of [...this.#readings.keys()]) if (!topics.includes(topic)) this.#readings.delete(topic);
+      const { topics: all } = unionOf(this.#wants.values());
+      for (const topic of [...this.#readings.keys()]) if (!all.includes(topic)) this.#readings.delete(topic);
+      const topics = all.filter((topic) => topic !== `overview ${carried(all)}`);
       const unread = topics.filter((topic) => !this.#readings.has(topic));
       const left = due - Date.now();
       if (unread.length > 0) {
@@ -115,8 +124,15 @@ export class Leader {
 
   async #readOne(topic: Topic, gone: AbortSignal): Promise<void> {
     const reading = await readingOf(topic, gone);
-    if (gone.aborted) return;
-    this.#readings.set(topic, reading);
+    if (!gone.aborted) this.#publish(reading);
+  }
+
+  #tellOverview(range: string | undefined, found: { overview?: Overview } | undefined): void {
+    if (range !== undefined && found?.overview) this.#publish({ topic: `overview ${range}`, data: found.overview });
+  }
+
+  #publish(reading: Reading): void {
+    this.#readings.set(reading.topic, reading);
     this.#audience.reading(reading);
   }
 
@@ -127,14 +143,23 @@ export class Leader {
   }
 }
 
+/** The range of the overview that the parked call tells: one of those that tabs show. */
+function carried(topics: readonly Topic[]): string | undefined {
+  return topics.find((topic) => topic.startsWith("overview "))?.slice("overview ".length);
+}
+
 export async function readingOf(topic: Topic, gone: AbortSignal): Promise<Reading> {
   const signal = AbortSignal.any([gone, AbortSignal.timeout(TOPIC_TIMEOUT_MS)]);
   try {
     return { topic, data: topic === "ready" ? await engine.ready(signal) : await engine.overview(topic.slice("overview ".length), signal) };
   } catch (error) {
-    const { status, code, message } = error instanceof EngineError ? error : new EngineError(0, "unreachable", "The engine does not answer.");
-    return { topic, error: { status, code, reason: message } };
+    return { topic, error: partsOf(error) };
   }
+}
+
+function partsOf(error: unknown): NonNullable<Reading["error"]> {
+  const { status, code, message } = error instanceof EngineError ? error : new EngineError(0, "unreachable", "The engine does not answer.");
+  return { status, code, reason: message };
 }
 
 /** Until the time is over, where there is one, or the signal comes. */

@@ -18,10 +18,10 @@ from penstock.engine.activity import Activity, Depth
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
+from penstock.engine.looks import Looks
 from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.errors import BadRequest
 from penstock.store import activity as store
-from penstock.store.database import Database
 from penstock.wire.model import Instance
 from penstock.wire.page import Page
 
@@ -40,6 +40,8 @@ FAILURES_MAX: Final = 200
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
 JOB_TYPES_MAX: Final = 1_000
+LAG_S: Final = 0.5
+"""So late the event loop is when nothing is as it should be: calls are answered later than that."""
 _GROWS_OVER: Final = 30
 """Measurements: five minutes."""
 _GROWS_FROM_JOBS: Final = 100
@@ -136,8 +138,8 @@ class _Kept(NamedTuple):
 class Overview:
     """Reads for people."""
 
-    def __init__(self, database: Database, instances: Instances, activity: Activity) -> None:
-        self._database = database
+    def __init__(self, looks: Looks, instances: Instances, activity: Activity) -> None:
+        self._looks = looks
         self._instances = instances
         self._activity = activity
         self._kept: dict[str, _Kept] = {}
@@ -156,20 +158,20 @@ class Overview:
     async def workers(self, after: str | None, limit: int, job_type: str | None = None) -> Page[WorkerView]:
         """By name, after a cursor; all, or those that polled for a job type."""
         limit = min(max(limit, 1), WORKERS_MAX)
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             found = await store.read_workers(connection, after or "", limit, job_type)
         items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
         return Page(items=items, next=items[-1].id if len(items) == limit else None)
 
     async def job_types(self) -> list[QueueRow]:
         """Those with jobs that wait or workers that poll, those first that wait longest."""
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             workers = await store.read_worker_counts(connection)
         return self._queues(self._activity.depths[-1] if self._activity.depths else {}, workers, JOB_TYPES_MAX)
 
     async def engines(self) -> list[EngineView]:
         """By number."""
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             found = await store.read_engines(connection)
         return [
             EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
@@ -181,7 +183,7 @@ class Overview:
         self._kept.clear()
 
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
-        async with self._database.connection() as connection:
+        async with self._looks.connection() as connection:
             now = await store.read_clock(connection)
             steps = await store.read_steps(connection, range_s, step_s)
             workers = await store.read_worker_counts(connection)
@@ -193,6 +195,7 @@ class Overview:
             *_causes(failures),
             *self._queues_in_need(depths, workers),
             *(_gone(engine) for engine in engines if engine.left_s <= 0),
+            *self._own_troubles(),
         ]
         return OverviewView(
             at=now,
@@ -243,6 +246,20 @@ class Overview:
                 text = f"{name} falls behind"
                 found.append(Attention("queue-grows", "warning", text, detail, depth.waiting, job_type=name))
         return found[:QUEUES_MAX]
+
+    def _own_troubles(self) -> list[Attention]:
+        """Of the engine that answers."""
+        lag_s = self._activity.worst_lag_s()
+        found = [
+            Attention(
+                "degraded", "critical", f"{name} is away", "As the engine that answers sees it; work waits for it."
+            )
+            for name in self._activity.away()
+        ]
+        if lag_s >= LAG_S:
+            text = "An engine does too much at once"
+            found.append(Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute"))
+        return found
 
     def _grows(self, name: str, depth: Depth) -> bool:
         measured = self._activity.depths
