@@ -144,7 +144,7 @@ async def test_who_can_be_told_nothing_says_why(make_driver: MakeDriver) -> None
         await send(driver, "1f")
     with pytest.raises(NotFound):
         await send(driver, "no id")
-    for operation in (send(driver, graph), driver.engine.runs.tree(graph), driver.engine.runs.journal(graph)):
+    for operation in (send(driver, graph), driver.engine.runs.journal(graph)):
         with pytest.raises(Conflict, match="not of code"):
             await operation
     run = await begin(driver)
