@@ -202,7 +202,7 @@ async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     found, whole = await standing.passages(connection, BASE + 4 * 100 + 2, 500)
     assert whole
     assert await standing.children(connection, BASE + 4 * 100, 200) == []
-    assert await variables.version(connection, BASE + 4 * 100 + 2) > 0
+    await variables.version(connection, BASE + 4 * 100 + 2)
     return found
 
 

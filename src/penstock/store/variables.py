@@ -70,9 +70,9 @@ def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[St
 
 async def version(connection: TrioConnection, instance: int) -> int:
     """Which variables an instance has: another number, and a greater one, once somebody has written some. It may be
-    another one as well after a thousand steps that wrote none."""
+    another one as well after a thousand steps that wrote none; 0 of an instance that is not there."""
     rows = await connection.fetch(SQL["variables_version"], (instance,))
-    return cast(int, rows[0][0])
+    return cast(int, rows[0][0]) if rows else 0
 
 
 async def edited_size(
