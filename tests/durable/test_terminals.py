@@ -52,7 +52,7 @@ def told(program: Program, *words: str) -> str:
     return found.stdout
 
 
-def test_an_approval_is_sent_to_a_program_with_the_embedded_database(directory: Path):
+def test_an_approval_reaches_a_program_with_the_embedded_database(directory: Path):
     program = Program(directory, RUNS)
     first = program.start()
     until(lambda: program.rows(WAITS) != [], first)
