@@ -23,8 +23,6 @@ PAUSE_FACTOR: Final = 2_000
 """So much more time than the last look took: 100 ms in 200 s."""
 CROWD_BYTES: Final = 64 * 1024 * 1024
 """More memory than after the last look: most likely a crowd of connections. A look would take long, and is put off."""
-CROWD_PAUSES: Final = 10
-"""So many pauses at most."""
 GROWTH_BEFORE_LOOK_BYTES: Final = 512 * 1024 * 1024
 """More than after the last look may be garbage: then it is not put off."""
 
@@ -82,8 +80,8 @@ class Collector:
         grown_bytes = self._memory_bytes() - self._used_bytes
         if grown_bytes >= GROWTH_BEFORE_LOOK_BYTES:
             return True
-        pauses = 1 if grown_bytes < CROWD_BYTES else CROWD_PAUSES
-        return self._clock() - self._looked_at >= pauses * max(PAUSE_SECONDS, PAUSE_FACTOR * self._took_s)
+        pause_s = max(PAUSE_SECONDS, PAUSE_FACTOR * self._took_s)
+        return grown_bytes < CROWD_BYTES and self._clock() - self._looked_at >= pause_s
 
     def _begin_look(self) -> None:
         gc.unfreeze()
