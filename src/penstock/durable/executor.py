@@ -70,6 +70,7 @@ class Executor:
         self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
         self._taking, self._asked = trio.CancelScope(), 0
+        self._asking: set[trio.CancelScope] = set()
         self._has_suspect = False
         self._early: dict[str, None] = {}
 
@@ -142,7 +143,13 @@ class Executor:
 
     async def _take(self, room: int) -> None:
         before = trio.current_time()
-        found = await self._ask(lambda: self.backend.take(room, TAKE_WAIT_S))
+        found: list[Held] = []
+        with trio.CancelScope() as scope:
+            self._asking.add(scope)
+            try:
+                found = await self._ask(lambda: self.backend.take(room, TAKE_WAIT_S))
+            finally:
+                self._asking.discard(scope)
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)
@@ -159,9 +166,14 @@ class Executor:
 
     async def _activate_alone(self, held: Held, lease_ends: float, others: Sequence[Held]) -> None:
         """If it ends this process, too, nothing goes with it but what could not be put down in time: also ``others``,
-        taken with it, go back before. Runs are taken again when it has written a record, or is gone."""
+        taken with it, go back before, and nobody asks for more. Runs are taken again when it has written a record, or
+        is gone."""
         try:
             log.warning("run %s: %d executors have ended with it; it is activated alone", held, held.expiries)
+            for scope in self._asking:
+                scope.cancel()
+            while self._asking:
+                await self._wait_change()
             await self._give_all_back(others)
             with trio.move_on_after(ALONE_GRACE_S):
                 while any(run.activation.is_busy for run in self._runs.values()):
