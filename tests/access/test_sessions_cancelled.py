@@ -36,7 +36,7 @@ def engine(database: Database) -> Sessions:
 
 async def proves(sessions: Sessions, cookie: str) -> bool:
     try:
-        return (await sessions.identify(cookie.encode())).name == "ada"
+        return (await sessions.identify(cookie.encode(), None)).name == "ada"
     except Unauthenticated:
         return False
 
@@ -84,7 +84,7 @@ async def test_proving_changes_nothing(database: Database, database_dsn: str) ->
 
     async def ask() -> None:
         asked.append(engine(database))
-        await asked[-1].identify(cookie.encode())
+        await asked[-1].identify(cookie.encode(), None)
 
     async def check(_: list[Any]) -> None:
         assert await proves(asked[-1], cookie)

@@ -12,6 +12,7 @@ from penstock.testing.definitions import definition, end, linear, service, step
 from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, complete, start, take, upload, violations
 from tests.runtime.engine_process import EngineProcess
+from tests.runtime.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -125,6 +126,8 @@ def test_a_key_is_found_by_how_it_begins(visitor: Visitor, engine: EngineProcess
     visitor.see("PRE-0")
     visitor.see("PRE-2")
     visitor.go("instances?businessKeyPrefix=PRE-").see("3 of 3 shown")
+    start(engine, "shop", "PRO-1")
+    wait_until(lambda: "charge" in {row["jobType"] for row in engine.call("GET", "/v1/job-types")[1]["items"]})
     find(visitor, "charge")
     visitor.click("link", "charge", exact=True)
     visitor.see("Workers of charge")

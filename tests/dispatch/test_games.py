@@ -74,7 +74,14 @@ class PlayedThroughKafka(Played):
             await super().make(move)
 
     async def job(self, token: int, seq: int) -> Job:
-        id = f"{number(self.instance):x}-{token:x}-{seq:x}"
+        return await self.find(number(self.instance), token, seq)
+
+    async def child_job(self, child: int) -> Job:
+        ((token, seq),) = self.engines[0].rows("SELECT id, seq FROM token WHERE instance_id = %s", child)
+        return await self.find(child, token, seq)
+
+    async def find(self, instance: int, token: int, seq: int) -> Job:
+        id = f"{instance:x}-{token:x}-{seq:x}"
         for _ in range(LOOKS_MAX):
             ((state, attempt, holder),) = self.engines[0].rows(
                 "SELECT state, attempt, claimed_by FROM token WHERE id = %s", token
@@ -87,7 +94,7 @@ class PlayedThroughKafka(Played):
             if self.source.random() < 0.5:
                 await self.broker.drain()
             else:
-                for job in await self.polling.poll(*self.types, worker=f"w{self.seed}", n=100):
+                for job in await self.polling.poll(*self.types, f"child-{self.seed}", worker=f"w{self.seed}", n=100):
                     self.jobs[job.id] = job
         raise AssertionError(f"nobody got job {id}, it is lost")
 

@@ -203,13 +203,17 @@ class Played:
         if move.what == "fail":
             await self.engine.cancel(show_instance(child), "by hand")
             return
-        jobs = {job.instance_id: job for job in await self.engine.poll(f"child-{self.seed}", n=100)}
-        self.children |= jobs
-        job = self.children.pop(show_instance(child))
+        job = await self.child_job(child)
         if move.what == "complete":
             await self.engine.complete(job, output_of(move))
         else:
             await self.engine.fail(job, "boom", retryable=False)
+
+    async def child_job(self, child: int) -> Job:
+        """Under lease; those of the game's other children are taken on the way."""
+        jobs = {job.instance_id: job for job in await self.engine.poll(f"child-{self.seed}", n=100)}
+        self.children |= jobs
+        return self.children.pop(show_instance(child))
 
     async def hear(self) -> None:
         """What the game's instances have told each other."""

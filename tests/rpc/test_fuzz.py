@@ -25,7 +25,7 @@ from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
-from penstock.wire.model import StartRequest
+from penstock.wire.model import Park, StartRequest
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
@@ -51,6 +51,8 @@ class Target:
         self.samples = {path: encode_message(request, package_at(path)) for path, request, _ in drawn}
         first = w.WorkRequest("w", 30, [w.Credit("work", 1)], [w.Completion("1-2-3", 1, b"{}")], [w.Failure("1-2-4")])
         self.samples["/penstock.v1.Worker/Work"] = encode_message(first)
+        park = w.ParkJobsRequest("w", [Park("1-2-3", 1, signal="s")])  # the storm would wait for what it parked
+        self.samples["/penstock.v1.Worker/ParkJobs"] = encode_message(park)
         modules = {"workflow.v1": google.workflow, "penstock.v1": google.penstock}
         self.theirs: dict[str, Any] = {}
         for path in self.samples:

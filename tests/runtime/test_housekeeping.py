@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -54,11 +55,16 @@ async def test_the_depth_of_the_queues_is_measured(start_local: StartLocal) -> N
 
 
 async def test_a_blocked_loop_shows_as_lag(mock_clock: trio.testing.MockClock) -> None:
+    lags: list[float] = []
+
     class Bare:
         metrics = Metrics("test")
 
         class polls:  # noqa: N801 - the engine's attribute
             waiters: tuple[()] = ()
+
+            class activity:  # noqa: N801 - the polls'
+                note_lag = lags.append
 
     bare: Any = Bare()
     async with trio.open_nursery() as nursery:
@@ -69,3 +75,4 @@ async def test_a_blocked_loop_shows_as_lag(mock_clock: trio.testing.MockClock) -
         m.value for f in Bare.metrics.registry.collect() for m in f.samples if m.name.endswith("loop_lag_seconds_sum")
     )
     assert 0.69 < lag < 0.71
+    assert lags == [pytest.approx(lag)]

@@ -18,7 +18,11 @@ def test_a_builder_writes_what_an_author_writes_by_hand() -> None:
         "order-fulfilment",
         "Order fulfilment",
         description="From an order to its parcel: five jobs in a row, each done by a worker.",
-        metadata={"owner": "fulfilment", "tags": ["example", "orders"]},
+        metadata={
+            "owner": "fulfilment",
+            "tags": ["example", "orders"],
+            "exampleVariables": {"orderId": "A-7", "quantity": 2, "price": 25.5, "items": ["book"]},
+        },
     )
     flow.service_task("validate-order", "order.validate", name="Validate the order")
     flow.service_task("reserve-stock", "stock.reserve", retries=5, name="Reserve stock")

@@ -235,7 +235,7 @@ async def purge(connection: TrioConnection, hours: float) -> range:
 
 CASES = {
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
-    "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 10),
+    "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 15),
     "complete_fast": Case(
         lambda c, leased: jobs.complete_fast(c, [completion(job) for job in leased]), 100, 100 * 30, 100
     ),

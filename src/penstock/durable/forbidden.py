@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import datetime as dt
 import functools
+import gc
 import os
 import random
 import sys
@@ -145,8 +146,9 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:
 def _check(used: str, frame: FrameType | None) -> None:
     """Raises for a call of the body, or of what it calls."""
     frames: list[FrameType] = []
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None and frame.f_code.co_filename != _DRIVE:
-        if frame.f_code.co_filename.startswith(_MAY):
+        if frame.f_code.co_filename.startswith(_MAY) or frame.f_code in collecting:
             return
         frames.append(frame)
         frame = frame.f_back
