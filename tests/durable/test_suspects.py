@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import trio
 
+from penstock.core.state import TokenState
 from penstock.durable import App, receive, sleep, step, workflow
 from penstock.durable.executor import Executor
 from penstock.testing.clock import DatabaseClock
@@ -21,6 +22,7 @@ from tests.durable.deadly import deadly, healthy
 from tests.durable.memory import Database, message
 from tests.durable.test_executor import executing
 from tests.postgres import REPOSITORY
+from tests.runtime.waiting import wait_until
 
 EXPIRED = 11
 BOUND_S = 60.0
@@ -166,14 +168,24 @@ def executor(dsn: str, **environment: str) -> Generator[subprocess.Popen[bytes]]
         process.wait(BOUND_S)
 
 
+def held(dsn: str) -> int:
+    """Runs under lease."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT count(*) FROM token WHERE state = %s", (TokenState.LOCKED,)).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
 def survives(dsn: str, deaths: int, others: int) -> None:
     clock = DatabaseClock(dsn)
-    with App(at=dsn).in_thread() as client:
+    with App(waits, at=dsn).in_thread() as client:  # with a workflow of its own, it looks after leases
         poison = client.start(deadly, id="poison")
         neighbours = [client.start(healthy, number, id=f"h-{number}") for number in range(others)]
         for _ in range(deaths):
             with executor(dsn) as dying:
                 assert dying.wait(BOUND_S) == 9
+            clock.advance(OVER_S)
+            wait_until(lambda: held(dsn) == 0, BOUND_S)  # the leases are over, and the pause has begun
             clock.advance(OVER_S)
         with executor(dsn, LIVES="1"):
             assert [run.result(BOUND_S) for run in neighbours] == list(range(others))
