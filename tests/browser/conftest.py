@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.test_console import Visitor
+from tests.runtime.engine_process import EngineProcess
+
 
 class _Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
@@ -18,7 +21,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>a page</title><body>")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the name of the base class
         """Quiet."""
 
 
@@ -56,3 +59,11 @@ def page(chromium: Any) -> Generator[Any]:
     context.set_default_timeout(20_000)
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
+    """Of the module's engine; at the end nothing was amiss."""
+    found = Visitor(page, engine)
+    yield found
+    assert found.complaints == []

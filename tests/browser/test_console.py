@@ -107,13 +107,6 @@ class Visitor:
         self.page.get_by_role(role, name=name).first.wait_for(timeout=TIMEOUT_MS)
 
 
-@pytest.fixture
-def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
-    found = Visitor(page, engine)
-    yield found
-    assert found.complaints == []
-
-
 def test_a_failed_instance_is_found_by_key_and_says_why(visitor: Visitor) -> None:
     visitor.go().see_role("heading", "Overview")
     visitor.page.keyboard.press("/")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 
@@ -27,13 +26,6 @@ def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
         early = service("first", job_type="early", next_step="papers")
         upload(process, definition(early, papers, end(), definition_id="early"))
         yield process
-
-
-@pytest.fixture
-def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
-    found = Visitor(page, engine)
-    yield found
-    assert found.complaints == []
 
 
 def find(visitor: Visitor, key: str) -> None:

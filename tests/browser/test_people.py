@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 
@@ -43,13 +42,6 @@ def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
         )
         upload(process, linear(1, definition_id="mend", job_type="mend"))
         yield process
-
-
-@pytest.fixture
-def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
-    found = Visitor(page, engine)
-    yield found
-    assert found.complaints == []
 
 
 def test_bad_data_is_mended_and_retried_with_four_clicks(visitor: Visitor, engine: EngineProcess) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,13 +28,6 @@ def engine(
         with App(order, at=dsn).in_thread() as shop:
             shop.start(order, Order("A-1", [Line("desk", 1, Decimal(900))]), id="A-1")
             yield process
-
-
-@pytest.fixture
-def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
-    found = Visitor(page, engine)
-    yield found
-    assert found.complaints == []
 
 
 def test_a_runs_branches_and_journal_are_shown(visitor: Visitor) -> None:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
 from penstock.client import SyncClient
-from penstock.testing.postgres import Server, apply_schema
-from tests.sdk.running_engine import RunningEngine
+from penstock.testing.postgres import Server
+from tests.sdk.running_engine import RunningEngine, running_engine
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +30,10 @@ CLAIM = {
 
 @pytest.fixture(scope="module")
 def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    with postgres_server.database(apply_schema) as dsn:
-        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "log")
-        try:
-            running.start()
-            with SyncClient(running.url) as client:
-                client.upload_definition(CLAIM)
-            yield running
-        finally:
-            running.close()
+    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
+        with SyncClient(running.url) as client:
+            client.upload_definition(CLAIM)
+        yield running
 
 
 class Shell:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.core.definition import DefinitionLimits
-from penstock.core.parsing import parse_definition
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.errors import BadRequest, NotFound, PayloadTooLarge
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import assign, choose, wait
-
-READ = partial(parse_definition, limits=DefinitionLimits(body_max_bytes=20_000))
 
 
 @pytest.fixture
@@ -27,7 +23,7 @@ def driver(make_driver: MakeDriver) -> Driver:
 
 async def validate(driver: Driver, given: dict[str, Any] | bytes) -> DraftCheck:
     body = given if isinstance(given, bytes) else msgspec.json.encode(given)
-    found = await driver.engine.drafts.validate(body, READ)
+    found = await driver.engine.drafts.validate(body)
     assert driver.rows("SELECT count(*) FROM definition") == [(len(driver.engine.definitions._by_key),)]
     return found
 
@@ -74,7 +70,7 @@ async def test_each_problem_names_its_step(driver: Driver) -> None:
     code = await validate(driver, linear(1, job_type="code:x"))
     assert [(problem.path, problem.step_id) for problem in code.problems] == [("steps[0].jobType", "task-1")]
     with pytest.raises(PayloadTooLarge):
-        await validate(driver, linear(1) | {"description": "x" * 20_000})
+        await validate(driver, linear(1) | {"description": "x" * DefinitionLimits().body_max_bytes})
 
 
 async def test_an_expression_is_tried_with_variables(driver: Driver) -> None:

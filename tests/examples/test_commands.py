@@ -15,9 +15,9 @@ import pytest
 
 from penstock.client import SyncClient
 from penstock.http import reserved_ports
-from penstock.testing.postgres import Server, apply_schema
+from penstock.testing.postgres import Server
 from tests.runtime.waiting import wait_until
-from tests.sdk.running_engine import REPOSITORY, RunningEngine
+from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 
 EXAMPLES = REPOSITORY / "examples"
 pytestmark = pytest.mark.slow
@@ -37,13 +37,8 @@ SAID = {
 
 @pytest.fixture(scope="module")
 def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    with postgres_server.database(apply_schema) as dsn:
-        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "log")
-        try:
-            running.start()
-            yield running
-        finally:
-            running.close()
+    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
+        yield running
 
 
 def environment(engine: RunningEngine) -> dict[str, str]:

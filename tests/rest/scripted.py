@@ -15,7 +15,8 @@ from typing import Any, cast
 import msgspec
 import trio
 
-from penstock.core.definition import Definition
+from penstock.core.definition import Definition, DefinitionLimits
+from penstock.core.parsing import parse_definition
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.payload import PayloadLimits
@@ -85,10 +86,6 @@ class Part:
         return call
 
 
-async def _read(read: Callable[[], Definition], size_bytes: int) -> Definition:
-    return read()
-
-
 class ScriptedEngine:
     """``on("jobs.complete", answer)``: a value, an error to raise, or an async function of the arguments."""
 
@@ -106,7 +103,10 @@ class ScriptedEngine:
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.ready = Part(self, "engine").ready
-        self.on("definitions.parse", _read)
+        self.on("definitions.parse", self._parse)
+
+    async def _parse(self, read: Callable[[], object], size_bytes: int) -> Definition:
+        return parse_definition(read(), limits=DefinitionLimits(steps_max_count=self.settings.definition_max_steps))
 
     def on(self, operation: str, answer: Any) -> None:
         self.answers[operation] = answer

@@ -95,9 +95,9 @@ def test_clocks_that_differ_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("version", "verdict"),
-    [(None, ADVICE), (SCHEMA_VERSION - 1, ADVICE), (SCHEMA_VERSION, OK), (SCHEMA_VERSION + 1, PROBLEM)],
+    [(0, ADVICE), (SCHEMA_VERSION - 1, ADVICE), (SCHEMA_VERSION, OK), (SCHEMA_VERSION + 1, PROBLEM)],
 )
-def test_schema_versions_are_judged(version: int | None, verdict: Verdict) -> None:
+def test_schema_versions_are_judged(version: int, verdict: Verdict) -> None:
     assert doctor.check_schema(version).verdict is verdict
 
 

@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from penstock.client import SyncClient
 from penstock.http import reserved_ports
+from penstock.testing.postgres import Server, apply_schema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 30
@@ -66,3 +68,15 @@ class RunningEngine:
         process, self._process = self._process, None
         process.send_signal(number)
         return process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def running_engine(server: Server, directory: Path) -> Generator[RunningEngine]:
+    """One on a new database, until the end of the block; its log is in the directory."""
+    with server.database(apply_schema) as dsn:
+        running = RunningEngine(dsn, directory / "log")
+        try:
+            running.start()
+            yield running
+        finally:
+            running.close()

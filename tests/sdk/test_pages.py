@@ -17,9 +17,9 @@ import pytest
 
 from penstock.client import Client, SyncClient
 from penstock.client.builder import WorkflowBuilder
-from penstock.testing.postgres import Server, apply_schema
+from penstock.testing.postgres import Server
 from penstock.worker import Worker
-from tests.sdk.running_engine import REPOSITORY, RunningEngine
+from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 
 ORDER = {"orderId": "A-7", "amount": 25, "items": ["book"]}
 
@@ -30,15 +30,10 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    with postgres_server.database(apply_schema) as dsn:
-        running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "log")
-        try:
-            running.start()
-            with SyncClient(running.url) as client:
-                client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")
-            yield running
-        finally:
-            running.close()
+    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
+        with SyncClient(running.url) as client:
+            client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")
+        yield running
 
 
 def at(engine: RunningEngine, source: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, shown_time
 
 app = typer.Typer(name="definition", help="Definitions of a running engine: upload, list, show.", no_args_is_help=True)
 
@@ -44,13 +44,14 @@ def list_definitions(
     """List the latest version of each definition, in order of id."""
     with connected(url, token_file) as client:
         page = client.list_definitions(keyword=keyword, limit=limit)
-    if as_json:
-        print_json(page.items)
-        return
-    rows = [(each.id, str(each.version), shown_time(each.uploaded_at), each.name) for each in page.items]
-    print_table(("id", "version", "uploaded", "name"), rows)
-    if page.next is not None:
-        typer.echo(f"there are more than {limit}: --limit, --keyword", err=True)
+    print_page(
+        page,
+        ("id", "version", "uploaded", "name"),
+        lambda each: (each.id, str(each.version), shown_time(each.uploaded_at), each.name),
+        as_json=as_json,
+        limit=limit,
+        narrower="--keyword",
+    )
 
 
 @app.command()

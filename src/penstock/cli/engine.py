@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from penstock.cli.options import read_bytes
 
 if TYPE_CHECKING:
     from penstock.client.blocking import SyncClient
@@ -69,11 +70,3 @@ def json_object(text: str | None, file: Path | None) -> dict[str, Any] | None:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as error:
         raise typer.BadParameter(f"no JSON object: {getattr(error, 'strerror', None) or error}") from error
-
-
-def read_bytes(file: Path, max_bytes: int) -> bytes:
-    """A file's bytes, `-` is standard input: one more than the limit at most, so that what is over it is refused."""
-    if file == Path("-"):
-        return sys.stdin.buffer.read(max_bytes + 1)
-    with file.open("rb") as stream:
-        return stream.read(max_bytes + 1)

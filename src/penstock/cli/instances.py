@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
 
 if TYPE_CHECKING:
     from penstock.client import Instance, StepExecution
@@ -79,25 +79,21 @@ def list_instances(
             business_key=business_key,
             limit=limit,
         )
-    if as_json:
-        print_json(page.items)
-        return
-    print_table(
+    print_page(
+        page,
         ("id", "status", "definition", "started", "business key", "at"),
-        [
-            (
-                each.id,
-                each.status,
-                f"{each.definition_id}:{each.definition_version}",
-                shown_time(each.started_at),
-                each.business_key or "",
-                each.failure_reason or ", ".join(each.current_step_ids),
-            )
-            for each in page.items
-        ],
+        lambda each: (
+            each.id,
+            each.status,
+            f"{each.definition_id}:{each.definition_version}",
+            shown_time(each.started_at),
+            each.business_key or "",
+            each.failure_reason or ", ".join(each.current_step_ids),
+        ),
+        as_json=as_json,
+        limit=limit,
+        narrower="or a narrower filter",
     )
-    if page.next is not None:
-        typer.echo(f"there are more than {limit}: --limit, or a narrower filter", err=True)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_page, shown_time
 
 app = typer.Typer(name="job", help="Jobs of a running engine.", no_args_is_help=True)
 
@@ -23,15 +23,11 @@ def failed(
     """List jobs that failed for good, newest first; `penstock instance retry` tries one again."""
     with connected(url, token_file) as client:
         page = client.list_failed_jobs(job_type=job_type, limit=limit)
-    if as_json:
-        print_json(page.items)
-        return
-    print_table(
+    print_page(
+        page,
         ("instance", "step", "job type", "failed", "reason"),
-        [
-            (each.instance_id, each.step_id, each.job_type, shown_time(each.failed_at), each.reason or "")
-            for each in page.items
-        ],
+        lambda each: (each.instance_id, each.step_id, each.job_type, shown_time(each.failed_at), each.reason or ""),
+        as_json=as_json,
+        limit=limit,
+        narrower="--job-type",
     )
-    if page.next is not None:
-        typer.echo(f"there are more than {limit}: --limit, --job-type", err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.cli.options import print_json
 from penstock.durable.lint import lint
 
 SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".tox", ".mypy_cache"}
@@ -28,7 +29,7 @@ def run_lint(paths: list[Path], *, as_json: bool) -> int:
             continue
         found.extend({"path": str(path), **msgspec.structs.asdict(finding)} for finding in findings)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         for finding in found:
             print("{path}:{line}: {rule}: {text}".format(**finding))

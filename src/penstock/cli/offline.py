@@ -10,8 +10,8 @@ from typing import cast
 import msgspec
 
 from penstock.cli.drawing import mermaid
-from penstock.cli.engine import JSON_MAX_BYTES, read_bytes
-from penstock.cli.options import print_json
+from penstock.cli.engine import JSON_MAX_BYTES
+from penstock.cli.options import print_json, read_bytes
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
 from penstock.core.parsing import parse_definition

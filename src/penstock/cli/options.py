@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from penstock.wire.page import Page
+
+T = TypeVar("T")
 
 ConfigOption = Annotated[
     Path | None,
@@ -38,6 +44,26 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_page(
+    page: Page[T], head: Sequence[str], row: Callable[[T], Sequence[str]], *, as_json: bool, limit: int, narrower: str
+) -> None:
+    """A list as JSON or as a table; that there is more goes to standard error, with what narrows it."""
+    if as_json:
+        print_json(page.items)
+        return
+    print_table(head, [row(each) for each in page.items])
+    if page.next is not None:
+        typer.echo(f"there are more than {limit}: --limit, {narrower}", err=True)
+
+
+def read_bytes(file: Path, max_bytes: int) -> bytes:
+    """A file's bytes, `-` is standard input: one more than the limit at most, so that what is over it is refused."""
+    if file == Path("-"):
+        return sys.stdin.buffer.read(max_bytes + 1)
+    with file.open("rb") as stream:
+        return stream.read(max_bytes + 1)
 
 
 def shown_time(at: datetime | None) -> str:

@@ -69,8 +69,8 @@ class Executor:
         self._rearmed = trio.Event()
         self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
-        self._taking, self._asked = trio.CancelScope(), 0
-        self._asking: set[trio.CancelScope] = set()
+        self._taking = trio.CancelScope()
+        self._asking: dict[trio.CancelScope, int] = {}  # for how many runs
         self._has_suspect = False
         self._early: dict[str, None] = {}
 
@@ -130,26 +130,22 @@ class Executor:
 
     async def _take_on(self) -> None:
         while True:
-            room = min(self.limits.max_in_memory - len(self._runs) - self._asked, TAKE_MAX_RUNS)
+            room = min(self.limits.max_in_memory - len(self._runs) - sum(self._asking.values()), TAKE_MAX_RUNS)
             if room <= 0 or self._has_suspect:
                 await self._wait_change()
-                continue
-            self._asked += room
-            try:
+            else:
                 await self._take(room)
-            finally:
-                self._asked -= room
-                self._note_change()
 
     async def _take(self, room: int) -> None:
         before = trio.current_time()
         found: list[Held] = []
         with trio.CancelScope() as scope:
-            self._asking.add(scope)
+            self._asking[scope] = room
             try:
                 found = await self._ask(lambda: self.backend.take(room, TAKE_WAIT_S))
             finally:
-                self._asking.discard(scope)
+                del self._asking[scope]
+                self._note_change()
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)

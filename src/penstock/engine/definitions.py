@@ -11,9 +11,9 @@ from typing import Final, TypeVar, cast
 import trio
 
 from penstock.access.identity import actor
-from penstock.core.definition import Catch, Definition, InvalidDefinition, Problem, Step, StepType
+from penstock.core.definition import Catch, Definition, DefinitionLimits, InvalidDefinition, Problem, Step, StepType
 from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_variables
-from penstock.core.parsing import STORED_LIMITS, parse_definition
+from penstock.core.parsing import DEFAULT_LIMITS, STORED_LIMITS, parse_definition
 from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
@@ -109,10 +109,12 @@ class Definitions:
         audit: bool,
         outage_wait_s: float = 0.0,
         need_topics: bool = False,
+        upload_limits: DefinitionLimits = DEFAULT_LIMITS,
         uploaded: Callable[[Collection[str]], None] = lambda job_types: None,
     ) -> None:
         """``need_topics``: jobs go through Kafka, so each job type must be able to name a topic."""
         self._database = database
+        self._upload_limits = upload_limits
         self._outage_wait_s = outage_wait_s
         self._metrics = metrics
         self._audit = audit
@@ -201,9 +203,12 @@ class Definitions:
         """The error for a definition or version that is not there."""
         return NotFound(f"definition '{id[:256]}'" + (f" version {version}" if version else "") + " is unknown")
 
-    async def parse(self, read: Callable[[], Definition], size_bytes: int) -> Definition:
-        """What an upload of this size is, read away from the loop unless it is small. Raises as `parse_definition`."""
-        return await self._off_loop(size_bytes, read, line="uploads")
+    async def parse(self, read: Callable[[], object], size_bytes: int) -> Definition:
+        """What an upload of this size is; ``read`` gives its JSON text, as bytes, or its tree. Away from the loop
+        unless it is small. Raises as `parse_definition`."""
+        return await self._off_loop(
+            size_bytes, lambda: parse_definition(read(), limits=self._upload_limits), line="uploads"
+        )
 
     async def _off_loop(self, size_bytes: int, make: Callable[[], T], *, line: str = "definitions") -> T:
         return make() if size_bytes <= PARSED_INLINE_MAX_BYTES else await run_long(make, line=line)

@@ -7,13 +7,13 @@ at a time, within the bounds that definitions and their expressions have anyway.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType
+from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
 from penstock.core.expression import Expression, ExpressionError, parse
 from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions
@@ -105,10 +105,10 @@ class Drafts:
         self._instances = instances
         self._limits = limits
 
-    async def validate(self, body: bytes, read: Callable[[bytes], Definition]) -> DraftCheck:
-        """Whether ``body``, which ``read`` makes a definition of, could be uploaded. Raises PayloadTooLarge."""
+    async def validate(self, body: bytes) -> DraftCheck:
+        """Whether ``body`` could be uploaded. Raises PayloadTooLarge."""
         try:
-            definition = await self._definitions.parse(lambda: read(body), len(body))
+            definition = await self._definitions.parse(lambda: body, len(body))
             self._definitions.check_upload(definition)
         except InvalidDefinition as error:
             named = await run_long(_named, body, error.problems, line="uploads")

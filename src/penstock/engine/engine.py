@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from penstock.core.definition import DefinitionLimits
 from penstock.core.state import WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
@@ -80,6 +81,7 @@ class Engine:
             audit=settings.audit_log_enabled,
             outage_wait_s=settings.outage_wait_seconds,
             need_topics=settings.through_kafka,
+            upload_limits=DefinitionLimits(steps_max_count=settings.definition_max_steps),
             uploaded=self.events.uploaded,
         )
         self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory, self.events)

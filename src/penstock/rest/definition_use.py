@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.core.definition import DefinitionLimits
-from penstock.core.parsing import parse_definition
 from penstock.engine.engine import Engine
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
@@ -19,7 +17,6 @@ class DefinitionUseRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
 
     async def versions(self, id: str) -> Response:
         """``GET /v1/definitions/{id}/versions``"""
@@ -36,7 +33,5 @@ class DefinitionUseRoutes:
     async def impact(self, id: str) -> Response:
         """``POST /v1/definitions/{id}/impact``"""
         body = await body_of(request)
-        definition = await self._engine.definitions.parse(
-            lambda: parse_definition(body, limits=self._limits), len(body)
-        )
+        definition = await self._engine.definitions.parse(lambda: body, len(body))
         return respond(Reply(200, _encode(await self._engine.definition_use.impact(path_text(id), definition))))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.core.definition import Definition, DefinitionLimits
-from penstock.core.parsing import parse_definition
+from penstock.core.definition import Definition
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
 from penstock.errors import NotFound, UnsupportedFormat
@@ -21,7 +20,6 @@ class DefinitionRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
 
     async def upload(self) -> Response:
         """``POST /v1/definitions``"""
@@ -31,7 +29,7 @@ class DefinitionRoutes:
         return respond(Reply(201, _encode(summary)))
 
     async def _parse(self, body: bytes) -> Definition:
-        return await self._engine.definitions.parse(lambda: parse_definition(body, limits=self._limits), len(body))
+        return await self._engine.definitions.parse(lambda: body, len(body))
 
     async def list(self) -> Response:
         """``GET /v1/definitions``"""

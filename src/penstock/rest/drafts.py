@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 from quart import Response, request
 
-from penstock.core.definition import DefinitionLimits
-from penstock.core.parsing import parse_definition
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.offload import run_sized
@@ -25,12 +21,10 @@ class DraftRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._drafts = engine.drafts
-        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
 
     async def validate(self) -> Response:
         """``POST /v1/definitions/validate``"""
-        read = partial(parse_definition, limits=self._limits)
-        return respond(Reply(200, _encode(await self._drafts.validate(await body_of(request), read))))
+        return respond(Reply(200, _encode(await self._drafts.validate(await body_of(request)))))
 
     async def check_expression(self) -> Response:
         """``POST /v1/expressions/check``"""

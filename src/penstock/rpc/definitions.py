@@ -17,8 +17,6 @@ from typing import Final, cast
 import msgspec
 from grpclib.const import Handler
 
-from penstock.core.definition import Definition, DefinitionLimits
-from penstock.core.parsing import parse_definition
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
@@ -40,7 +38,6 @@ class DefinitionCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._definitions = engine.definitions
-        self._limits = DefinitionLimits(steps_max_count=engine.settings.definition_max_steps)
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
@@ -54,11 +51,7 @@ class DefinitionCalls:
         message = request.definition
         if message is None:
             raise BadRequest("definition: is required")
-
-        def parse() -> Definition:
-            return parse_definition(tree_of(message), limits=self._limits)
-
-        parsed = await self._definitions.parse(parse, _size_of(message))
+        parsed = await self._definitions.parse(lambda: tree_of(message), _size_of(message))
         summary = await self._definitions.upload(parsed)
         return m.UploadDefinitionResponse(id=summary.id, version=summary.version, uploaded_at=summary.uploaded_at)
 

@@ -22,7 +22,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line, with_defaults
 from penstock.store.placement import placed
 from penstock.store.pooler import TransactionPooling, refuse_transaction_pooling
-from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.schema import SCHEMA_VERSION, schema_version
 
 CONNECT_TIMEOUT_S: Final = 10.0
 BROKER_TIMEOUT_S: Final = 5.0
@@ -96,10 +96,10 @@ async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
         findings = [*check_server(server), check_clock(server.time_s, (before + time.time()) / 2)]
         findings += check_connections(server, settings)
         findings.append(await _check_pooler(connection, dsn))
-        version = await checkup.schema_version(connection)
+        version = await schema_version(connection)
         findings.append(check_schema(version))
         findings += check_holdups(await checkup.holdups(connection))
-        if version is not None:
+        if version:
             tables = await checkup.tables(connection)
             findings += check_rights(tables, may_create=await checkup.may_create(connection))
             findings += check_bloat(tables)
@@ -178,8 +178,9 @@ async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:
     return ok("pooler", "none, or one by session")
 
 
-def check_schema(version: int | None) -> Finding:
-    if version is None:
+def check_schema(version: int) -> Finding:
+    """``version`` is 0 where there are no tables of ours."""
+    if not version:
         return advice("schema", "no tables of Penstock's", "penstock migrate, or start an engine that may make them")
     if version < SCHEMA_VERSION:
         found = f"version {version}; this penstock needs {SCHEMA_VERSION}"

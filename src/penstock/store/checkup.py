@@ -57,13 +57,6 @@ async def server(connection: TrioConnection) -> Server:
     return Server(*cast(Any, (await connection.fetch(SQL["checkup_server"]))[0]))
 
 
-async def schema_version(connection: TrioConnection) -> int | None:
-    """None when there are no tables of ours."""
-    if not (await connection.fetch(SQL["schema_exists"]))[0][0]:
-        return None
-    return cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
-
-
 async def tables(connection: TrioConnection) -> list[Table]:
     """All of ours, partitions too."""
     return [Table(*cast(Any, row)) for row in await connection.fetch(SQL["checkup_tables"])]

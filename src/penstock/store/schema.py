@@ -79,11 +79,11 @@ async def ensure_schema(connection: TrioConnection) -> int:
         raise SchemaMismatch(f"the database has the encoding {encoding}; Penstock needs one with UTF8")
     await connection.fetch(SQL["lock_schema"])
     try:
-        if not (await connection.fetch(SQL["schema_exists"]))[0][0]:
+        found = await schema_version(connection)
+        if not found:
             await _make_schema(connection)
             await _apply(connection, schema_sql())
             return 0
-        found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
         if found > SCHEMA_VERSION:
             raise SchemaMismatch(_too_new(found))
         applied = found
@@ -101,11 +101,16 @@ async def ensure_schema(connection: TrioConnection) -> int:
     return found
 
 
+async def schema_version(connection: TrioConnection) -> int:
+    """That of the database; 0 when it has no tables of ours."""
+    if not (await connection.fetch(SQL["schema_exists"]))[0][0]:
+        return 0
+    return cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
+
+
 async def check_schema(connection: TrioConnection) -> None:
     """Raises SchemaMismatch unless the database is at `SCHEMA_VERSION`; changes nothing."""
-    found = 0
-    if (await connection.fetch(SQL["schema_exists"]))[0][0]:
-        found = cast(int, (await connection.fetch(SQL["schema_version"]))[0][0])
+    found = await schema_version(connection)
     if found == SCHEMA_VERSION:
         return
     if found > SCHEMA_VERSION:
