@@ -227,6 +227,7 @@ CREATE TABLE history (
   reason      text,
   output      jsonb,
   error_code  text,                    -- of the error with which it ended
+  item        int,                     -- index of the item of a forEach
   PRIMARY KEY (instance_id, pos)
 ) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
 CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
@@ -417,4 +418,4 @@ BEGIN
 END $$;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (17);
+INSERT INTO penstock_schema (version) VALUES (18);

@@ -32,7 +32,7 @@ from penstock.wire.model import Park
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
-from tests.shapes import parallel, user, wait
+from tests.shapes import call, parallel, user, wait
 
 VERSIONS: Final = Path(__file__).parent / "versions"
 VERSION_1: Final = Path(__file__).parent / "version_1"
@@ -143,6 +143,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.jobs.park(
         Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")
     )
+    await driver.upload(linear(1, definition_id="child", job_type="child"))
+    await driver.upload(definition(call("call", "child"), end(), definition_id="caller"))
+    await driver.start("caller", business_key="caller")
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"
