@@ -25,12 +25,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, assert_never
 
-import msgspec
-from msgspec import structs
-
 from penstock.core.calls import Calls, why_failed
-from penstock.core.definition import Boundary, Callee, Catch, Definition, Step, StepType
-from penstock.core.effect import AuditRow, Chain, Effects, Timer
+from penstock.core.definition import Boundary, Callee, Definition, Step, StepType
+from penstock.core.effect import AuditRow, Effects, Timer
+from penstock.core.ending import Ending
 from penstock.core.evaluation import StepFailed
 from penstock.core.event import (
     CancelRequested,
@@ -92,7 +90,7 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Calls, Waiting):
+class _Run(Calls, Ending, Waiting):
     # -- events
 
     def apply(self, event: Event) -> Effects:
@@ -393,92 +391,3 @@ class _Run(Calls, Waiting):
             self.remove(token)
         if parent_id is not None:
             self.branch_gone(self.tokens[parent_id], arrived=0)
-
-    # -- ends
-
-    def complete(self, token: Token, result: bytes | None) -> None:
-        definition = self.definition
-        if definition.auto_start_next and definition.next_workflow_id is not None:
-            if not self.inputs.next_known or not self.inputs.may_chain:
-                reason = f"NextWorkflowNotFound: {definition.next_workflow_id}"
-                if self.inputs.next_known:
-                    reason = f"too many workflows in one chain: '{definition.next_workflow_id}' was not started"
-                self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
-                return
-            self.out.chain = Chain(definition.next_workflow_id)
-        self.end_instance(InstanceStatus.COMPLETED, None, culprit=token)
-        self.instance.result = result
-
-    def fail(
-        self,
-        token: Token,
-        reason: str,
-        code: str | None = None,
-        *,
-        worker: str | None = None,
-        data: bytes | None = None,
-    ) -> None:
-        """The step of ``token`` failed for good, and the instance with it unless an error boundary takes the code."""
-        step = self.definition.steps[token.step]
-        caught = None if code is None else step.catch(code)
-        if caught is not None and code is not None and self.out.steps_run < self.steps_max:
-            self.out.steps_run += 1  # a call that can't be made may fail and be caught again and again in one advance
-            output = self.merge(token, _error(step, caught, code, reason, data))
-            self.close(token, HistoryKind.CAUGHT, worker=worker, reason=reason, output=output, code=code)
-            self.entering.append((token, caught.target))
-            return
-        self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
-        self.end_instance(InstanceStatus.FAILED, reason, culprit=token, code=code)
-
-    def end_instance(
-        self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None
-    ) -> None:
-        """Close everything that is open. ``culprit``: the token whose step brought the end, and was closed already;
-        `retry` enters it again, or leaves it when it was done."""
-        entering = {token.id: index for token, index in self.entering}
-        self.entering.clear()
-        if status is InstanceStatus.FAILED:
-            self.out.snapshot = [
-                self.keep_for_retry(token, token is culprit, entering.get(token.id)) for token in self.tokens.values()
-            ]
-        for token in sorted(self.tokens.values(), key=lambda token: token.seq):
-            if token is not culprit and token.is_open and token.id not in entering:
-                self.close(token, HistoryKind.SKIPPED, reason=reason)
-            self.remove(token)
-        change_status(self.instance, status, reason, code)
-        self.out.ended = True
-        self.out.queued.clear()  # nothing that this very advance queued, called or armed survives the end
-        self.out.calls.clear()
-        self.out.armed.clear()
-
-    def keep_for_retry(self, token: Token, culprit: bool, entering: int | None) -> Token:
-        """The token as `retry` finds it: open steps READY (entered anew, as the entry they were), gateways with their
-        counts."""
-        kept = structs.replace(
-            token,
-            attempt=0,
-            failures=0,
-            expiries=0,
-            claimed_by=None,
-            claimed_at=None,
-            lease_until=None,
-            waits_for=None,
-        )
-        if entering is not None:
-            kept.step = entering
-            kept.entry = self.reentering.get(token.id)
-        elif token.leaving:
-            kept.entry = None
-        elif culprit or token.is_open:
-            kept.entry = token.entry_id
-        if culprit or entering is not None or token.is_open:
-            kept.state = TokenState.READY
-        return kept
-
-
-def _error(step: Step, caught: Catch, code: str, message: str, data: bytes | None) -> bytes | None:
-    """What the error boundary's variable becomes."""
-    if caught.variable is None:
-        return None
-    error = {"code": code, "message": message, "stepId": step.id, "data": None if data is None else msgspec.Raw(data)}
-    return msgspec.json.encode({caught.variable: error})
