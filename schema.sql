@@ -417,5 +417,101 @@ BEGIN
   EXECUTE format('DROP TABLE %I', gone);
 END $$;
 
+-- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them: a view would hold what a
+-- plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
+-- A row is found fast by `number`, of instances also by business key, definition or parent; by anything else it is a walk.
+
+CREATE FUNCTION penstock_number(id text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE  -- of an instance's id, as REST shows it
+  AS $$ SELECT ('x' || lpad(id, 16, '0'))::bit(64)::bigint $$;
+
+CREATE FUNCTION penstock_state(state int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT CASE state WHEN 0 /* READY */ THEN 'READY' WHEN 1 /* LOCKED */ THEN 'LOCKED' WHEN 2 /* PARKED */ THEN 'PARKED'
+    WHEN 3 /* FORKED */ THEN 'FORKED' WHEN 4 /* BACKOFF */ THEN 'BACKOFF' WHEN 5 /* DISPATCHED */ THEN 'DISPATCHED'
+    WHEN 6 /* ENDED */ THEN 'ENDED' WHEN 7 /* CALLED */ THEN 'CALLED' WHEN 8 /* DELAYED */ THEN 'DELAYED' ELSE state::text END $$;
+
+CREATE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT CASE kind WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* SKIPPED */ THEN 'SKIPPED'
+    WHEN 4 /* INTERRUPTED */ THEN 'INTERRUPTED' WHEN 5 /* CAUGHT */ THEN 'CAUGHT' WHEN 10 /* ATTEMPT_FAILED */ THEN 'ATTEMPT_FAILED'
+    WHEN 11 /* ATTEMPT_EXPIRED */ THEN 'ATTEMPT_EXPIRED' WHEN 12 /* ATTEMPT_RELEASED */ THEN 'ATTEMPT_RELEASED'
+    WHEN 13 /* ATTEMPT_REDISPATCHED */ THEN 'ATTEMPT_REDISPATCHED' WHEN 14 /* ATTEMPT_PARKED */ THEN 'ATTEMPT_PARKED'
+    WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' ELSE kind::text END $$;
+
+CREATE FUNCTION penstock_step_id(content text, step int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT content::json -> 'steps' -> step ->> 'id' $$;
+
+CREATE VIEW penstock_definitions AS
+SELECT d.id AS definition, d.version, d.name, d.description, d.code,
+  NOT EXISTS (SELECT FROM definition n WHERE n.id = d.id AND n.version > d.version) AS latest,
+  json_array_length(d.content::json -> 'steps') AS steps, d.uploaded_at, now() - d.uploaded_at AS age, d.content
+FROM definition d;
+
+CREATE VIEW penstock_instances AS      -- sealed variables show as {"$enc": "<key id>:…"}
+SELECT to_hex(i.id) AS id, i.id AS number, d.id AS definition, d.version,
+  CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* CANCELLED */ THEN 'CANCELLED'
+    ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END AS status,
+  i.business_key COLLATE "C" AS business_key, i.instance_key, i.started_at, i.ended_at,
+  coalesce(i.ended_at, now()) - i.started_at AS age,
+  ARRAY(SELECT penstock_step_id(d.content, t.step) FROM token t
+    WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id))
+      AND t.state NOT IN (3 /* FORKED */, 6 /* ENDED */) ORDER BY t.seq) AS open_steps,
+  i.failure, i.failure_code, to_hex(i.parent_id) AS parent, i.parent_id AS parent_number, i.started_by,
+  i.vars || coalesce(i.overlay, '{}') || coalesce((
+    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS variables, i.result
+FROM instance i JOIN definition d ON d.key = i.definition;
+
+CREATE VIEW penstock_failures AS       -- instances that have failed, and where
+SELECT to_hex(e.instance_id) AS id, e.instance_id AS number, d.id AS definition, d.version, e.step, j.name AS job_type,
+  i.failure, i.failure_code, e.cause, i.business_key COLLATE "C" AS business_key, i.started_at, i.ended_at,
+  now() - i.ended_at AS age
+FROM abnormal_end e JOIN instance i ON i.id = e.instance_id JOIN definition d ON d.key = i.definition
+LEFT JOIN job_type j ON j.id = e.job_type
+WHERE e.status = 2 /* FAILED */;
+
+-- Branches of open instances, by numbers. In two arms, each with its instance: then either index of `token` serves a number.
+CREATE VIEW penstock_branches AS
+SELECT i.id AS number, i.definition, i.business_key, t.id AS token, t.step, t.seq, t.state, t.job_type, t.priority, t.flow_key,
+  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for
+FROM token t JOIN instance i ON i.id = t.id WHERE t.id = t.instance_id
+UNION ALL
+SELECT i.id, i.definition, i.business_key, t.id, t.step, t.seq, t.state, t.job_type, t.priority, t.flow_key,
+  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for
+FROM token t JOIN instance i ON i.id = t.instance_id WHERE t.id <> t.instance_id;
+
+CREATE VIEW penstock_jobs AS           -- that are open
+SELECT to_hex(b.number) || '-' || to_hex(b.token) || '-' || to_hex(b.seq) AS id, to_hex(b.number) AS instance, b.number,
+  d.id AS definition, d.version, penstock_step_id(d.content, b.step) AS step, j.name AS job_type, penstock_state(b.state) AS state,
+  b.attempt, b.failures, b.priority, b.flow_key, CASE WHEN b.state = 1 /* LOCKED */ THEN b.claimed_by END AS worker,
+  CASE WHEN b.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN b.lease_until END AS lease_until,
+  CASE WHEN b.state IN (2 /* PARKED */, 4 /* BACKOFF */) THEN (
+    SELECT min(m.fire_at) FROM timer m WHERE m.token_id = b.token AND m.seq = b.seq AND m.index IN (-1, -2, -16)) END AS back_at,
+  b.waits_for AS waits_for_signal, b.entered_at,
+  now() - CASE WHEN b.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN b.claimed_at ELSE b.entered_at END AS age
+FROM penstock_branches b JOIN definition d ON d.key = b.definition JOIN job_type j ON j.id = b.job_type
+WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */, 7 /* CALLED */);
+
+CREATE VIEW penstock_steps AS          -- entries of steps: those that are open, then what history has of the others
+SELECT to_hex(b.number) AS instance, b.number, d.id AS definition, d.version, penstock_step_id(d.content, b.step) AS step,
+  penstock_state(b.state) AS status, true AS open, b.attempt, b.claimed_by AS worker, b.entered_at AS started_at,
+  NULL::timestamptz AS ended_at, now() - b.entered_at AS age, NULL::text AS reason, NULL::text AS error_code, NULL::int AS item,
+  NULL::jsonb AS output, b.seq, 9223372036854775807 AS pos
+FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */)
+UNION ALL
+SELECT to_hex(h.instance_id), h.instance_id, d.id, d.version, penstock_step_id(d.content, x.step), penstock_kind(x.kind), false,
+  x.attempt, x.worker, x.started_at, h.ended_at, h.ended_at - x.started_at, x.reason, x.error_code, x.item, x.output, x.seq, h.pos
+FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition CROSS JOIN LATERAL (
+  SELECT h.seq, h.step, h.kind, h.started_at, h.attempt, h.worker, h.reason, h.error_code, h.item, h.output
+  UNION ALL
+  SELECT h.pos, h.end_step, 1 /* COMPLETED */, h.ended_at, 0, NULL, NULL, NULL, NULL, NULL WHERE h.end_step IS NOT NULL) x;
+
+CREATE VIEW penstock_timers AS         -- to come; `step` is null of one whose execution is closed: it is swept
+SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS definition, d.version,
+  penstock_step_id(d.content, t.step) AS step,
+  CASE WHEN m.index >= 0 THEN 'BOUNDARY' WHEN m.index = -1 THEN 'RETRY' WHEN m.index = -2 THEN 'WAIT' WHEN m.index = -3 THEN 'CONTINUE'
+    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -16 THEN 'WAKE' ELSE m.index::text END AS kind,
+  m.fire_at, m.fire_at - now() AS due_in, coalesce(m.failures, 0) AS failures
+FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d ON d.key = i.definition
+LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
+
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
 INSERT INTO penstock_schema (version) VALUES (18);

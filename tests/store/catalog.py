@@ -16,7 +16,7 @@ _FACTS: Final = {
         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
         LEFT JOIN pg_collation l ON l.oid = a.attcollation
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')""",
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')""",
     "tables": """
         SELECT relname, relkind, relispartition, ARRAY(SELECT unnest(reloptions) ORDER BY 1)::text,
           pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid)
@@ -25,6 +25,7 @@ _FACTS: Final = {
         SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = 'public'::regnamespace AND contype <> 'n'""",
     "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public'",
     "functions": """
         SELECT p.proname, p.prokind, pg_get_function_arguments(p.oid), p.prosrc, p.provolatile, p.proparallel,
           format_type(p.prorettype, NULL), g.aggtransfn, g.agginitval
@@ -48,3 +49,8 @@ def column_order(dsn: str, table: str) -> list[str]:
             (table,),
         ).fetchall()
     return [name for (name,) in rows]
+
+
+def views(dsn: str) -> set[str]:
+    """Those for people."""
+    return {name for name, _ in catalog(dsn)["views"]}

@@ -1,0 +1,128 @@
+"""The views for people: what they say of work in every state, and that the queries of docs/support.md run and find."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from penstock.core.state import OWN_TIMERS, HistoryKind, TokenState
+from penstock.settings import Secret
+from penstock.testing.definitions import linear
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, number
+from tests.house.sources import TOP
+from tests.store.catalog import views
+from tests.store.populate import populate
+
+KEYS: Final = Secret("k1=" + base64.b64encode(b"k" * 32).decode())
+QUERIES: Final = [
+    query
+    for block in re.findall(r"^```sql\n(.*?)^```$", (TOP / "docs" / "support.md").read_text(), re.DOTALL | re.MULTILINE)
+    for query in block.strip().split(";\n")
+]
+
+
+@pytest.fixture
+async def populated(make_driver: MakeDriver) -> Driver:
+    driver = make_driver()
+    await populate(driver)
+    again = linear(2, definition_id="done", job_type="done") | {"name": "newer"}
+    await driver.upload(again)
+    return driver
+
+
+async def test_queries_of_the_support_page_find_something(populated: Driver, database_dsn: str) -> None:
+    ((id, number),) = populated.rows("SELECT to_hex(id), id FROM instance WHERE business_key = 'leased'")
+    assert populated.rows("SELECT penstock_number(%s)", id) == [(number,)]
+    examples = {"1a2b3c4d5e6f": id, "order-4711": "leased", "'order'": "'done'", '"paid"': '"done"'}
+    queries = [functools.reduce(lambda query, each: query.replace(*each), examples.items(), query) for query in QUERIES]
+    assert len(queries) > 10
+    with psycopg.connect(database_dsn) as connection:
+        for query in queries:
+            cursor = connection.execute(query.encode())
+            assert cursor.description is None or cursor.fetchall(), query
+        connection.rollback()  # with the role
+
+
+async def test_a_role_without_rights_on_tables_reads_the_views(populated: Driver, database_dsn: str) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        for statement in QUERIES[:2]:
+            connection.execute(statement.encode())
+        connection.execute(b"SET LOCAL ROLE support")
+        for view in views(database_dsn) - {"penstock_branches"}:
+            assert connection.execute(f"SELECT * FROM {view}".encode()).fetchall(), view
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(b"SELECT FROM instance")
+        connection.rollback()
+
+
+async def test_an_instance_in_the_views_is_what_the_engine_shows(populated: Driver) -> None:
+    found = populated.rows(
+        "SELECT id, definition, version, status, business_key, open_steps, failure, variables FROM penstock_instances"
+    )
+    assert len(found) == len(populated.rows("SELECT FROM instance"))
+    for id, definition, version, status, key, open_steps, failure, variables in found:
+        shown = await populated.view(id)
+        assert (definition, version, status, key) == (
+            shown.definition_id, shown.definition_version, shown.status, shown.business_key,
+        )  # fmt: skip
+        assert list(dict.fromkeys(open_steps)) == list(shown.current_step_ids)
+        assert failure == shown.failure_reason
+        assert variables == await populated.variables(id)
+
+
+async def test_every_entry_of_the_history_is_among_the_steps(populated: Driver) -> None:
+    for id, key in populated.rows("SELECT id, number FROM penstock_instances WHERE left(definition, 5) <> 'code:'"):
+        shown = {each.step_id: each.status in ("PENDING", "RUNNING") for each in await populated.history(id)}
+        rows = populated.rows("SELECT step, bool_or(open) FROM penstock_steps WHERE number = %s GROUP BY 1", key)
+        assert {step for step, _ in rows} == shown.keys()
+
+
+async def test_jobs_are_shown_with_their_state_and_holder(populated: Driver) -> None:
+    rows = populated.rows(
+        "SELECT job_type, state, worker, lease_until IS NOT NULL, back_at IS NOT NULL, definition, step"
+        " FROM penstock_jobs WHERE definition IN ('leased', 'queued', 'backoff', 'dispatched') ORDER BY 1"
+    )
+    assert rows == [
+        ("backoff", "BACKOFF", None, False, True, "backoff", "a"),
+        ("dispatched", "DISPATCHED", None, True, False, "dispatched", "task-1"),
+        ("leased", "LOCKED", "w1", True, False, "leased", "task-1"),
+        ("queued", "READY", None, False, False, "queued", "task-1"),
+    ]
+    ids = {id for (id,) in populated.rows("SELECT id FROM penstock_jobs WHERE definition = 'queued'")}
+    assert ids == {job.id for job in await populated.poll("queued")}
+
+
+async def test_sealed_values_are_not_opened_by_a_view(make_driver: MakeDriver) -> None:
+    driver = make_driver(encryption_keys=KEYS)
+    await driver.upload(linear(1, definition_id="secret", job_type="secret"))
+    id = (await driver.start("secret", {"card": "4711"})).id
+    ((variables,),) = driver.rows("SELECT variables FROM penstock_instances WHERE number = %s", number(id))
+    assert list(variables) == ["card"]
+    assert list(variables["card"]) == ["$enc"]
+
+
+@pytest.mark.parametrize(("function", "names"), [("penstock_state", TokenState), ("penstock_kind", HistoryKind)])
+async def test_every_number_has_its_name(make_driver: MakeDriver, function: str, names: Any) -> None:
+    """One that comes new goes into schema.sql and into the newest migration."""
+    rows = make_driver().rows(
+        f"SELECT n, {function}(n::smallint) FROM unnest(%s::int[]) AS n", [int(each) for each in names]
+    )
+    assert dict(rows) == {int(each): each.name for each in names}
+
+
+async def test_every_timer_has_a_kind(populated: Driver) -> None:
+    for index in (0, *OWN_TIMERS):
+        populated.rows(
+            "INSERT INTO timer (token_id, seq, fire_at, instance_id, index) VALUES (7, 7, now(), 7, %s) RETURNING 1",
+            index,
+        )
+    rows = populated.rows("SELECT kind, step FROM penstock_timers WHERE number = 7")
+    assert len(rows) == len(OWN_TIMERS) + 1
+    assert not [kind for kind, step in rows if step is not None or not kind.isalpha()]
+    populated.rows("DELETE FROM timer WHERE token_id = 7 RETURNING 1")
