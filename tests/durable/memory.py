@@ -155,6 +155,10 @@ class MemoryBackend:
         row = self._row(held)
         return Page([record for record in row.records if record.pos > after], row.mail)
 
+    async def marks(self, held: Held) -> list[str]:
+        await self._reach()
+        return [record.mark for record in self._row(held).records if record.mark is not None]
+
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         await self._reach()
         row = self._row(held)

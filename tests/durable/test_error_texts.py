@@ -27,7 +27,10 @@ from penstock.testing import Message, run_workflow
 from tests.durable.memory import Database, message
 from tests.durable.test_executor import executing
 
-STEPS = r"Runs that are under way need the steps they began with: undo the change, or make it another version"
+STEPS = (
+    r"Runs that are under way need the steps they began with: put the change under `if patched\(…\)`, undo it, "
+    r"or make it another version"
+)
 FIT = "Let the type take what was recorded, too, or undo the change"
 LACKS = "Object missing required field `day`"
 LARGE = r"293 kB; at most 256 kB\. Store it and return a key"

@@ -216,3 +216,12 @@ async def test_graphs_and_code_keep_out_of_each_others_ids(driver: Driver) -> No
         await driver.upload(definition(service("a", "end", job_type="code:order@1"), end()))
     with pytest.raises(InvalidDefinition, match=r"metadata\.code"):
         await driver.upload({**linear(1), "metadata": {"code": {"version": 1}}})
+
+
+async def test_the_marks_of_a_journal_are_those_of_all_its_records(driver: Driver) -> None:
+    held = (await runs.begin(driver)).held
+    await runs.append(driver, held, runs.done("/0"), runs.done("/1", mark="fraud check"), runs.done("/2", mark="b"))
+    other = (await runs.begin(driver)).held
+    await runs.append(driver, other, runs.done("/0", mark="of another"))
+    assert await driver.engine.journal.marks(held.instance) == ["fraud check", "b"]
+    assert [record.mark for record in (await runs.read(driver, held)).records] == [None, "fraud check", "b"]

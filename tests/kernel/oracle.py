@@ -25,7 +25,6 @@ from penstock.kernel.local import Event, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import CallOperation, Outcome, Sleep, Start, block
 from penstock.kernel.record import Kind, Record
-from penstock.kernel.replay import replay
 from penstock.kernel.scope import CancelScope
 from tests.kernel.programs import Failure, Interpreter, Programs, label
 
@@ -267,13 +266,12 @@ def replayed(program: list, journal: list[Record]) -> tuple:
     kernel = Kernel()
     interpreter = Interpreter(KernelSide(kernel))
 
-    def records():
-        for record in journal:
-            if record.name == "release":
-                interpreter.release()
-            yield record
-
-    replay(kernel, interpreter.main(program), records())
+    kernel.start(interpreter.main(program))
+    for record in journal:
+        if record.name == "release":
+            interpreter.release()
+        kernel.take_commands()
+        kernel.deliver(record)
     if kernel.result is None:
         kernel.discard()
         return "stuck", ()

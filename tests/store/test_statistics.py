@@ -42,7 +42,7 @@ HOT = (
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
     "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
     "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
-    "taken_runs", "last_view",
+    "taken_runs", "last_view", "journal_marks", "open_runs",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",

@@ -193,6 +193,29 @@ def lint(
 
 
 @app.command()
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Code: `shop.workflows`, or an App or a workflow in it, `shop.main:app`.", metavar="MODULE"
+        ),
+    ],
+    at: Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the App, where MODULE names none.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay all open runs of durable functions against code, before it is deployed: which could not go on, and why.
+
+    Nothing is changed and no step is called. For what breaks it says the line, what the journal has and what the code
+    asks for, and what to write around the change. Exit code 1 when something breaks, 2 when code or database can't be
+    had.
+    """
+    from penstock.cli.check import run_check
+
+    raise typer.Exit(run_check(target, name, at, as_json=as_json))
+
+
+@app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Definitions as JSON; - is standard input.", metavar="FILE")],
     config: ConfigOption = None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
 
 if TYPE_CHECKING:
+    from penstock.durable.check import SavedRun
     from penstock.durable.local import LocalRuns
 
 T = TypeVar("T")
@@ -55,7 +57,7 @@ def list_runs(
             rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
         return rows
 
-    found = _ask(at, told, owner)
+    found = ask(at, told, owner)
     if as_json:
         print_json(found)
         return
@@ -81,7 +83,7 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
     async def told(runs: LocalRuns) -> dict[str, Any]:
         return await runs.tree(await runs.find(id, {}))
 
-    tree = _ask(at, told)
+    tree = ask(at, told)
     if as_json:
         print_json(tree)
         return
@@ -111,7 +113,7 @@ def send(
     async def told(runs: LocalRuns) -> None:
         await runs.send(await runs.find(id, {}), name, payload, dedup, id=id)
 
-    _ask(at, told)
+    ask(at, told)
     typer.echo(f"sent {name} to {id}")
 
 
@@ -127,8 +129,28 @@ def cancel(
     async def told(runs: LocalRuns) -> None:
         await runs.cancel(await runs.find(id, {}), reason, force=force, id=id)
 
-    _ask(at, told)
+    ask(at, told)
     typer.echo(f"ended {id}" if force else f"asked {id} to end")
+
+
+@app.command()
+def save(
+    id: IdArgument,
+    file: Annotated[Path, typer.Argument(help="Written as JSON.", metavar="FILE")],
+    at: AtOption = None,
+) -> None:
+    """Keep a run with its whole journal, for `penstock.testing.assert_replays`. It holds what steps gave."""
+
+    async def told(runs: LocalRuns) -> SavedRun:
+        return await runs.saved(await runs.find(id, {}))
+
+    saved = ask(at, told)
+    try:
+        file.write_bytes(saved.text())
+    except OSError as error:
+        typer.echo(f"penstock: {file}: {error.strerror}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{file}: {len(saved.records):,} records of {saved.workflow}@{saved.version}")
 
 
 @app.command()
@@ -144,10 +166,10 @@ def journal(id: IdArgument, at: AtOption = None) -> None:
             if cursor is None:
                 return
 
-    _ask(at, told)
+    ask(at, told)
 
 
-def _ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
+def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
     """The answer of the runs on the database, of the App with the name ``owner``; an error is told in a line."""
     from penstock.client.errors import ClientError
     from penstock.durable.app import run_ungrouped

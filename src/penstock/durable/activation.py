@@ -8,8 +8,9 @@ virtual clock, are its hosts).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from math import inf
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from penstock.kernel.drive import Kernel, Limits
 from penstock.kernel.errors import Mismatch, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
 from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
 from penstock.masking import mask_text
 
@@ -88,6 +90,23 @@ class Host(Protocol):
         ...
 
 
+class Still:
+    """The host of a replay: it begins nothing."""
+
+    def now(self) -> float:
+        """Never asked for what matters."""
+        return 0.0
+
+    def begin(self, run: Activation, call: OpenCall) -> None:
+        """A step without a record."""
+
+    def stop(self, run: Activation, call: OpenCall) -> None:
+        """Never called: none has begun."""
+
+    def write(self, run: Activation, record: Record) -> None:
+        """Nothing is written by a replay."""
+
+
 class Activation:
     """One run. Raises `Blocked` from `start` and `feed` when this code can't go on with its journal."""
 
@@ -139,9 +158,11 @@ class Activation:
 
     # -- what goes in
 
-    def start(self, *, replaying: bool = False) -> None:
-        """The body's first activation. ``replaying``: there are records to `feed` before it is `settle`d."""
+    def start(self, *, replaying: bool = False, behind: bool = False, marks: Collection[str] = ()) -> None:
+        """The body's first activation. ``replaying``: it happened before, in a former life; ``behind``: and there are
+        records of its journal to `feed`, all of whose ``marks`` are these."""
         self.info.replaying = replaying
+        self.kernel.marks, self.kernel.is_behind = marks, behind
         try:
             if self._unfit is not None:
                 raise self._unfit
@@ -152,9 +173,9 @@ class Activation:
             self.kernel.start(body)
         self._obey()
 
-    def feed(self, record: Record, *, replaying: bool = False) -> None:
-        """One record that is durable, and the activation that follows from it."""
-        self.info.replaying = replaying
+    def feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
+        """One record that is durable, and the activation that follows from it; the rest as in `start`."""
+        self.info.replaying, self.kernel.is_behind = replaying, behind
         try:
             with body_runs(muted=replaying):
                 self.kernel.deliver(record)
@@ -178,6 +199,22 @@ class Activation:
         elif record.kind is Kind.CANCEL and not record.path and record.payload is not None:
             self.cancel_reason = _cancel_reason(record.payload)
         self._obey()
+
+    def replay(self, records: Sequence[Record]) -> None:
+        """A whole journal, as far as it goes; nothing of it is acted on. Raises `Blocked`."""
+        self.start(replaying=True, behind=bool(records), marks=marks_of(records))
+        for left, record in zip(range(len(records) - 1, -1, -1), records, strict=True):
+            self.feed(record, replaying=True, behind=left > 0)
+
+    def marked(self, records: Sequence[Record] = ()) -> list[Record]:
+        """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,
+        records of the clock carry the rest."""
+        kernel = self.kernel
+        if not kernel.unwritten:
+            return list(records)
+        marks, kernel.unwritten = kernel.unwritten, []
+        clock = Record(at=kernel.now, kind=Kind.CLOCK)
+        return [msgspec.structs.replace(record or clock, mark=mark) for record, mark in zip_longest(records, marks)]
 
     def settle(self) -> None:
         """Acts on what the records since the last time asked for."""

@@ -252,6 +252,11 @@ class App:
         raise RuntimeError(f"{verb}() blocks, and an asyncio loop runs here: use `with app.in_thread()`")
 
     @property
+    def workflows(self) -> list[Workflow[..., Any]]:
+        """Those that it serves."""
+        return list(self._workflows.values())
+
+    @property
     def workflow_names(self) -> list[str]:
         """``order@1``."""
         return [f"{name}@{version}" for name, version in self._workflows]

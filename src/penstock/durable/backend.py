@@ -113,6 +113,10 @@ class Backend(Protocol):
         """The journal behind that position. Raises `LeaseLost` when the run has ended, `Away`."""
         ...
 
+    async def marks(self, held: Held) -> list[str]:
+        """Of a journal that is longer than a page: the marks of all its records. Raises `Away`."""
+        ...
+
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Writes the records in this order; one append at a time for a run. ``after`` is the position of the last
         record that the caller knows, ``mail`` how many of others it has seen.

@@ -29,6 +29,7 @@ from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, Cancelled
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
+from penstock.kernel.replay import marks_of
 
 T = TypeVar("T")
 
@@ -184,10 +185,7 @@ class HeldRun:
     async def _turn(self) -> bool:
         """One thing; False when there is none."""
         if not self.is_started:
-            self.is_started = True
-            self.activation.start(replaying=self.held.attempt > 1)
-            if not self.replaying:
-                self.activation.settle()
+            await self._start()
         elif self.must_read:
             await self._read()
         elif self.outbox and self.overflow is None:
@@ -196,20 +194,38 @@ class HeldRun:
             await self._finish(Ending(failure=f"JournalTooLong: {self.overflow}"))
         elif self.activation.result is not None:
             await self._finish(_ending(self.activation.result, self.activation))
+        elif self.wants_park and self.activation.kernel.unwritten:
+            self.outbox.extend(self.activation.marked())  # nothing would tell the next one of them
         elif self.wants_park:
             await self._park()
         else:
             return False
         return True
 
+    async def _start(self) -> None:
+        backend, marks = self.keeper.backend, frozenset[str]()
+        is_again = self.replaying and self.held.attempt > 1
+        if self.must_read and self.page is None:
+            self.page = await self._ask(lambda: backend.read(self.held, 0))
+        if self.page is not None:
+            more = await self._ask(lambda: backend.marks(self.held)) if self.page.more else ()
+            marks = frozenset((*marks_of(self.page.records), *more))
+        self.is_started = True
+        behind = is_again and self.page is not None and bool(self.page.records)
+        self.activation.start(replaying=self.held.attempt > 1, behind=behind, marks=marks)
+        if not self.replaying:
+            self.activation.settle()
+
     async def _read(self) -> None:
         self.must_read = False
         page, self.page = self.page, None
         if page is None:
             page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
+        is_again = self.replaying and self.held.attempt > 1
         for count, record in enumerate(page.records, 1):
-            woke_it = count == len(page.records) and not page.more and record.kind in TOLD
-            self._feed(record, replaying=self.replaying and self.held.attempt > 1 and not woke_it)
+            is_last = count == len(page.records) and not page.more
+            woke_it = is_last and record.kind in TOLD
+            self._feed(record, replaying=is_again and not woke_it, behind=is_again and not is_last)
             if count % REPLAY_SLICE_RECORDS == 0:
                 await trio.lowlevel.checkpoint()
                 if self.is_gone:
@@ -227,6 +243,7 @@ class HeldRun:
         while self.outbox and len(batch) < APPEND_MAX_RECORDS and size < APPEND_MAX_BYTES:
             batch.append(self.outbox.popleft())
             size += len(batch[-1].payload or "")
+        batch = self.activation.marked(batch)
         try:
             stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
         except JournalFull as error:
@@ -241,7 +258,7 @@ class HeldRun:
             self._feed(msgspec.structs.replace(record, pos=place.pos, at=place.at))
         self.activation.settle()
 
-    def _feed(self, record: Record, *, replaying: bool = False) -> None:
+    def _feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         self.pos = record.pos
         self.records += 1
         limits = self.keeper.limits
@@ -249,7 +266,7 @@ class HeldRun:
             self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"
         if self.records == limits.journal_warn_records:
             log.warning("run %s has %d records in its journal", self.held, self.records)
-        self.activation.feed(record, replaying=replaying)
+        self.activation.feed(record, replaying=replaying, behind=behind)
 
     async def _finish(self, ending: Ending) -> None:
         ending = msgspec.structs.replace(ending, view=self.activation.info.view)

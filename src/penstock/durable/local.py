@@ -19,17 +19,19 @@ import trio
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
-from penstock.core.state import InstanceStatus
+from penstock.core.state import InstanceStatus, TokenState
 from penstock.durable.backend import Away, Beat, Ending, Held, JournalFull, LeaseLost, Page, Refused, Shown, Stored
+from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.errors import SendRefused
 from penstock.durable.workflow import Workflow
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.ids import show_instance
+from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
 from penstock.engine.payload import check_json_value
+from penstock.engine.runs import read_branches
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.record import Kind, Record
@@ -39,6 +41,8 @@ from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
 from penstock.store.database import AWAY, first_line
 from penstock.store.embedded import run_embedded
+from penstock.store.journal import OpenRun as StoredRun
+from penstock.wire.fields import json_text
 from penstock.wire.model import Instance
 
 T = TypeVar("T")
@@ -204,6 +208,10 @@ class LocalBackend:
         page = await _asked(self._engine.journal.read(_lease(held).instance, after))
         return _read_page(page)
 
+    async def marks(self, held: Held) -> list[str]:
+        """Of a long journal."""
+        return await _asked(self._engine.journal.marks(_lease(held).instance))
+
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records."""
         new = [_new_record(record) for record in records]
@@ -320,6 +328,61 @@ class LocalRuns:
         """What an open run waits for, in words."""
         return await told(self._engine.runs.waits_for(instance_id))
 
+    async def code_versions(self, workflow: str) -> dict[int, int]:
+        """By version of a workflow's code the key of the definition that its runs have."""
+        stored = await told(self._engine.definitions.versions_of(CodeWorkflow(workflow, 1, self._app).definition_id))
+        return {
+            cast("dict[str, Any]", each.definition.metadata)["code"]["version"]: each.key
+            for each in stored
+            if each.code
+        }
+
+    async def read_open(self, definition: int) -> AsyncGenerator[list[OpenRun]]:
+        """All runs of a definition that have not ended, in slices, each with the first page of its journal."""
+        async for runs in self._engine.runs.read_open(definition):
+            yield [
+                OpenRun(
+                    id=run.key or show_instance(run.id),
+                    instance=run.id,
+                    arguments=run.arguments,
+                    started_at=run.started_at,
+                    page=_read_page(page),
+                    waits=_waits(run),
+                )
+                for run, page in runs
+            ]
+
+    async def saved(self, instance_id: str) -> SavedRun:
+        """A run with its whole journal, open or ended."""
+        instance = await self.look(instance_id)
+        arguments: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
+        if instance.completed_at is not None:
+            arguments.pop("result", None)
+        assert instance.started_at is not None
+        code = await self.tree(instance_id)
+        records: list[Record] = []
+        while True:
+            page = await told(self._engine.journal.read(read_instance(instance_id), records[-1].pos if records else 0))
+            records.extend(map(_read_record, page.records))
+            if not page.more:
+                break
+        return SavedRun(
+            workflow=code["workflow"],
+            version=code["version"],
+            run_id=instance_id,
+            arguments=msgspec.json.encode(arguments).decode(),
+            started_at=instance.started_at.timestamp(),
+            records=records,
+        )
+
+    async def read_records(self, instance: int, after: int) -> Page:
+        """A page of a journal beyond a position."""
+        return _read_page(await told(self._engine.journal.read(instance, after)))
+
+    async def read_marks(self, instance: int) -> list[str]:
+        """The marks of a whole journal."""
+        return await told(self._engine.journal.marks(instance))
+
     async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Some records of a run, oldest first, as REST shows them, and where the next ones are."""
         page = await told(self._engine.runs.journal(instance_id, cursor, PAGE_RECORDS))
@@ -381,6 +444,12 @@ def _lease(held: Held) -> Lease:
     return held.fence
 
 
+def _waits(run: StoredRun) -> list[tuple[str, str, str]] | None:
+    if run.state != TokenState.PARKED or run.branches is None:
+        return None
+    return [(each.path, each.kind, each.name or "") for each in read_branches(run.branches)]
+
+
 def _key(instance: int) -> str:
     return show_instance(instance)
 
@@ -398,6 +467,7 @@ def _new_record(record: Record) -> NewRecord:
         digest=record.digest,
         attempt=record.attempt,
         took_ms=record.took_ms,
+        mark=record.mark,
     )
 
 
@@ -409,5 +479,5 @@ def _read_page(page: JournalPage) -> Page:
 
 def _read_record(row: JournalRow) -> Record:
     return Record(
-        row.at, Kind(row.kind), row.path, row.name, row.payload, row.digest, row.attempt, row.pos, row.took_ms
+        row.at, Kind(row.kind), row.path, row.name, row.payload, row.digest, row.attempt, row.pos, row.took_ms, row.mark
     )

@@ -143,6 +143,16 @@ def run_info() -> RunInfo:
     return info
 
 
+def patched(name: str) -> bool:
+    """Around a change of a body: ``if patched("fraud check"): …`` is true in runs that come here with this code, and
+    false in those that were past this place before it; the same answer each time the run asks. Take it out, with what
+    stands in its ``else``, when no run is left that says no: `penstock check` counts them."""
+    branch = _branch("patched", "nothing: it is of bodies")
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise ValueError(f"the name of a patch has 1 to {MAX_NAME_CHARS} characters")
+    return branch.kernel.patched(name)
+
+
 def set_view(value: object) -> None:
     """What others see of the run until the next one: any value with a JSON form."""
     run_info().view = encode(value, "the view")

@@ -198,6 +198,11 @@ class Definitions:
             raise self.unknown(id, version)
         return loaded
 
+    async def versions_of(self, id: str) -> list[LoadedDefinition]:
+        """All versions of an id; none of one that is not there."""
+        async with self._database.connection() as connection:
+            return [await self.by_key(connection, key) for key in await store.keys_of(connection, id)]
+
     @staticmethod
     def unknown(id: str, version: int) -> NotFound:
         """The error for a definition or version that is not there."""

@@ -7,8 +7,8 @@ counts what others wrote: parking and ending are refused while the holder has no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -46,8 +46,11 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
+from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, first_line
 from penstock.store.jobs import JobKey
+
+T = TypeVar("T")
 
 MAIL_MAX_ITEMS: Final = 20_000
 """News that one executor has not asked for yet: twice as many as it holds runs. More are lost, as hints may be."""
@@ -169,12 +172,20 @@ class Journal:
             lease.records = len(page.records) + (lease.records if after else 0)
         return page
 
+    async def marks(self, instance: int) -> list[str]:
+        """The marks of all its records. As `read`."""
+        return await self._ask(lambda connection: store.marks(connection, instance))
+
     async def _read(self, instance: int, after: int) -> JournalPage:
+        return JournalPage(*await self._ask(lambda connection: store.read(connection, instance, after)))
+
+    async def _ask(self, ask: Callable[[TrioConnection], Awaitable[T]]) -> T:
+        """An answer of the database, whose outage is waited out."""
         deadline, pause_s = trio.current_time() + self._settings.outage_wait_seconds, RETRY_FIRST_S
         while True:
             try:
                 async with self._database.connection() as connection:
-                    return JournalPage(*await store.read(connection, instance, after))
+                    return await ask(connection)
             except AWAY as error:
                 if trio.current_time() >= deadline:
                     raise Unavailable(f"the journal can't be read now: {first_line(error)}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never, cast
 
@@ -17,7 +17,7 @@ from penstock.engine import call_tree, ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
-from penstock.engine.journal_items import JournalRow, RecordKind
+from penstock.engine.journal_items import JournalPage, JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
@@ -26,6 +26,7 @@ from penstock.store import activity as activity_store
 from penstock.store import calls as call_store
 from penstock.store import instances as instance_store
 from penstock.store import journal as store
+from penstock.store import takes as take_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import InstanceRow
@@ -36,6 +37,7 @@ JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
 REASON_MAX_CHARS: Final = 4_096
 WAITS_SHOWN: Final = 3
+OPEN_RUNS_SLICE: Final = 200
 TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
@@ -148,6 +150,22 @@ class Runs:
             mail=0 if about is None else about.mail,
         )
 
+    async def read_open(self, definition: int) -> AsyncGenerator[list[tuple[store.OpenRun, JournalPage]]]:
+        """All runs of a definition (its key) that have not ended, in slices, each with the beginning of its journal;
+        what ends meanwhile is left out."""
+        after = 0
+        while True:
+            async with self._database.connection() as connection:
+                found, after = await store.open_runs(connection, definition, after, OPEN_RUNS_SLICE)
+                taken = await take_store.taken_runs(connection, [run.id for run in found]) if found else {}
+            pages = [(run, taken[run.id]) for run in found if run.id in taken]
+            yield [  # what can't be read here raises when it is asked for alone
+                (run, JournalPage(page.records or [], page.mail, page.more or page.records is None))
+                for run, page in pages
+            ]
+            if not after:
+                return
+
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words; None for one that is at work or has ended."""
         number = ids.read_instance(instance_id)
@@ -226,11 +244,13 @@ def _shown(record: JournalRow) -> JournalRecord:
 
 
 def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:
-    """What its executor wrote down last; nothing when it is none of ours to read."""
-    if about is None or about.branches is None:
-        return []
+    return [] if about is None or about.branches is None else read_branches(about.branches)
+
+
+def read_branches(text: str) -> list[OpenBranch]:
+    """What an executor wrote down of a run's branches; nothing when it is none of ours to read."""
     try:
-        return msgspec.json.decode(about.branches, type=list[OpenBranch])
+        return msgspec.json.decode(text, type=list[OpenBranch])
     except msgspec.MsgspecError:
         return []
 

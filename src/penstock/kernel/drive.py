@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from math import inf
 from typing import Any
 
@@ -62,17 +62,21 @@ class Kernel:
         "_ready",
         "_sleepers",
         "_ticket",
+        "answers",
         "commands",
         "discarded",
         "info",
+        "is_behind",
         "limits",
         "mail",
+        "marks",
         "now",
         "pending",
         "receivers",
         "result",
         "root",
         "strict_args",
+        "unwritten",
         "warn",
     )  # fmt: skip
 
@@ -99,6 +103,10 @@ class Kernel:
         self.pending: dict[str, Branch] = {}  # calls that have no outcome yet, by path
         self.mail: dict[str, deque[Record]] = {}  # messages that nobody has received yet, by name
         self.receivers: dict[str, dict[Branch, Receive]] = {}
+        self.marks: Collection[str] = ()  # of its journal's records; set before it starts
+        self.is_behind = False  # the journal goes on behind what is delivered
+        self.answers: dict[str, bool] | None = None  # what `patched` said; most runs ask nothing
+        self.unwritten: list[str] = []  # marks that no record has yet
         self._answered: set[str] = set()
         self._ready: list[tuple[Branch, Any, BaseException | None]] = []  # a deque has 760 bytes when it is empty
         self._deadlines = Deadlines()
@@ -227,6 +235,18 @@ class Kernel:
         if branch is None or branch.kernel is not self:
             raise RuntimeError("this belongs to another run")
         return branch
+
+    def patched(self, name: str) -> bool:
+        """Whether the run comes here with this code, and was not past this place before; the same answer whenever it is
+        asked. What is new goes into `unwritten`: a record has to carry it."""
+        if self.answers is None:
+            self.answers = {}
+        answer = self.answers.get(name)
+        if answer is None:
+            answer = self.answers[name] = name in self.marks or not self.is_behind
+            if answer and name not in self.marks:
+                self.unwritten.append(name)
+        return answer
 
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
         """A new branch; it runs when those that are due already have run."""

@@ -51,7 +51,10 @@ class OtherArguments(Blocked):
     """A step is asked for with other arguments than the journal has."""
 
 
-CURE = "Runs that are under way need the steps they began with: undo the change, or make it another version"
+CURE = (
+    "Runs that are under way need the steps they began with: put the change under `if patched(…)`, undo it, "
+    "or make it another version"
+)
 FIT = "Let the type take what was recorded, too, or undo the change"
 
 

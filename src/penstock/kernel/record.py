@@ -32,7 +32,7 @@ class Record(msgspec.Struct, frozen=True):
 
     ``path`` is the operation that it answers, '' for the clock, the scope's for a cancel. ``name`` is the step's or the
     message's. ``at`` is in seconds since 1970, and never goes back within a run. ``payload`` is what was encoded:
-    JSON, or ``~<codec>:<base64>``.
+    JSON, or ``~<codec>:<base64>``. ``mark``: what `patched` said yes to the first time, before this record.
     """
 
     at: float
@@ -44,3 +44,4 @@ class Record(msgspec.Struct, frozen=True):
     attempt: int = 1
     pos: int = 0
     took_ms: int | None = None
+    mark: str | None = None

@@ -191,6 +191,17 @@ class RunAbout(NamedTuple):
     reason: str | None
 
 
+class OpenRun(NamedTuple):
+    """A run that has not ended, as whoever takes it meets it. ``started_at`` is in seconds since 1970."""
+
+    id: int
+    key: str | None
+    state: int
+    started_at: float
+    arguments: str
+    branches: str | None
+
+
 class Backend(NamedTuple):
     """A session of the server. Processes get their numbers again, not at the same moment."""
 
@@ -288,6 +299,11 @@ async def read(
     )
     more = bool(rows) and rows[0][-1] > len(found)
     return found, marks[0][1] if marks else None, more
+
+
+async def marks(connection: TrioConnection, instance: int) -> list[str]:
+    """The marks of all records of a run."""
+    return [cast(str, row[0]) for row in await connection.fetch(SQL["journal_marks"], (instance,))]
 
 
 def read_record(row: Any, vault: Vault | None) -> JournalRow:
@@ -430,6 +446,26 @@ async def about(connection: TrioConnection, instance: int) -> RunAbout | None:
             view=None if found.view is None else vault.open_value(found.view, PROGRESS),
         ),
     )
+
+
+async def open_runs(connection: TrioConnection, definition: int, after: int, limit: int) -> tuple[list[OpenRun], int]:
+    """Runs of a definition that have not ended, of ``limit`` instances beyond an id, and the last of these ids: 0 where
+    there are no more. Raises KeyMissing."""
+    rows = cast(Any, await connection.fetch(SQL["open_runs"], (definition, after, limit)))
+    found = [OpenRun(*row) for row in rows if row[2] is not None]
+    vault = connection.vault
+    if vault is not None:
+        found = await offloaded(
+            sum(len(run.arguments) + len(run.branches or "") for run in found),
+            lambda: [
+                run._replace(
+                    arguments=vault.open(run.arguments),
+                    branches=None if run.branches is None else vault.open_value(run.branches, CHECKPOINT),
+                )
+                for run in found
+            ],
+        )
+    return found, rows[-1][0] if len(rows) == limit else 0
 
 
 async def backend_of(connection: TrioConnection) -> Backend:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.testing.blocking import SyncRun, SyncTestEngine
     from penstock.testing.durable import Message, NotDeterministic, StuckWorkflow, Takes, WorkflowRun, run_workflow
     from penstock.testing.engine_thread import EngineStopped
+    from penstock.testing.exploration import Explored, explore
+    from penstock.testing.golden import assert_replays, save_journal
     from penstock.testing.performer import HandlerHangs
     from penstock.testing.rehearsal import NotSettled, Stuck, TestEngine
     from penstock.testing.run import Run
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "EngineStopped",
+    "Explored",
     "HandlerHangs",
     "Message",
     "NotDeterministic",
@@ -44,11 +47,14 @@ __all__ = [
     "Takes",
     "TestEngine",
     "WorkflowRun",
+    "assert_replays",
+    "explore",
     "fails",
     "handles",
     "raises",
     "returns",
     "run_workflow",
+    "save_journal",
     "vanishes",
 ]
 
@@ -56,6 +62,8 @@ _MODULES = {
     "blocking": ("SyncRun", "SyncTestEngine"),
     "durable": ("Message", "NotDeterministic", "StuckWorkflow", "Takes", "WorkflowRun", "run_workflow"),
     "engine_thread": ("EngineStopped",),
+    "exploration": ("Explored", "explore"),
+    "golden": ("assert_replays", "save_journal"),
     "performer": ("HandlerHangs",),
     "rehearsal": ("NotSettled", "Stuck", "TestEngine"),
     "run": ("Run",),

@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.check import SavedRun
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
@@ -91,6 +92,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     stopped: list[str]  # paths of steps that were cancelled while they ran
     view: str | None  # JSON
     sent: list[Sent]  # to other runs
+    saved: SavedRun  # what `save_journal` keeps
 
     def result(self) -> R:
         """What the body gave; raises what it raised."""
@@ -122,7 +124,7 @@ def run_workflow(
     """
     watch_bodies()
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
-    memory = _Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
+    memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
     for message in messages:
         text = encode(message.value, f"message {message.name!r}")
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
@@ -133,19 +135,10 @@ def run_workflow(
         memory.check_replay(outcome)
     if shadow:
         memory.check_elsewhere()
-    return WorkflowRun(
-        value=outcome.value,
-        error=outcome.error,
-        took=timedelta(seconds=memory.now() - memory.began),
-        journal=memory.journal,
-        calls=memory.attempts,
-        stopped=memory.stopped,
-        view=memory.activation.info.view,
-        sent=memory.sent,
-    )
+    return memory.seen(outcome)
 
 
-class _Memory:
+class Memory:
     """The host of one activation on a virtual clock: a heap of what will come."""
 
     def __init__(
@@ -159,6 +152,7 @@ class _Memory:
     ) -> None:
         self.fakes = {step.name: fake for step, fake in fakes.items()}
         self.began = self._at = started_at.timestamp()
+        self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began)
         self._activate: Callable[[], Activation] = partial(
             Activation, workflow, run_id, arguments, self.began, self, limits, strict_args=True
         )
@@ -180,48 +174,73 @@ class _Memory:
 
     def run(self) -> Outcome:
         """To the end of the body."""
-        run = self.activation
-        run.start()
-        run.settle()
-        while (outcome := run.result) is None:
+        self.activation.start()
+        self.activation.settle()
+        while (outcome := self.activation.result) is None:  # another one after a crash
             if len(self.journal) >= MAX_RECORDS:
                 raise StuckWorkflow(f"{MAX_RECORDS:,} records and no end")
             if self._written:
-                self._deliver(self._written.popleft())
+                self.deliver(self._written.popleft())
                 continue
-            due = run.next_due()
+            due = self.activation.next_due()
             coming = self._coming[0][0] if self._coming else inf
             if min(due, coming) == inf:
                 self._stuck()
             self._at = max(self._at, min(due, coming))
             if due <= coming:
-                run.wake()
+                self.activation.wake()
                 continue
             _, number, what = heapq.heappop(self._coming)
             if isinstance(what, Record):
-                self._deliver(what)
+                self.deliver(what)
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
                 self._end(what)
         if outcome.error is None:
             try:
-                run.workflow.encode_result(outcome.value)
+                self.activation.workflow.encode_result(outcome.value)
             except (Unencodable, PayloadTooLarge) as error:
                 return Outcome(error=error)
         return outcome
 
-    def _deliver(self, record: Record) -> None:
-        record = msgspec.structs.replace(record, at=self._at, pos=len(self.journal) + 1)
-        self.journal.append(record)
-        self.activation.feed(record)
+    def deliver(self, record: Record) -> None:
+        """Into the journal, and to the body."""
+        told = record.kind in (Kind.MESSAGE, Kind.CANCEL)  # by others, who know nothing of marks
+        for each in [record] if told else self.activation.marked([record]):
+            stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
+            self.journal.append(stored)
+            self.activation.feed(stored)
+        self.activation.settle()
+
+    def seen(self, outcome: Outcome) -> WorkflowRun[Any]:
+        """What a test sees of the run."""
+        return WorkflowRun(
+            value=outcome.value,
+            error=outcome.error,
+            took=timedelta(seconds=self.now() - self.began),
+            journal=self.journal,
+            calls=self.attempts,
+            stopped=self.stopped,
+            view=self.activation.info.view,
+            sent=self.sent,
+            saved=self._saved(self.journal),
+        )
+
+    def crash(self) -> None:
+        """This copy of the run is gone; another one goes on from the journal, and begins what has no outcome again."""
+        self.activation.discard()
+        self._written.clear()
+        self._running.clear()
+        self._coming = [entry for entry in self._coming if isinstance(entry[2], Record)]
+        heapq.heapify(self._coming)
+        self.activation = self._activate()
+        self.activation.replay(self.journal)
         self.activation.settle()
 
     def check_replay(self, first: Outcome) -> None:
         """The same body, the same records: the same result and view."""
         again = self._activate()
-        again.start(replaying=True)
-        for record in self.journal:
-            again.feed(record, replaying=True)
+        again.replay(self.journal)
         second = again.result
         if second is None:
             again.discard()

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.activation import Activation, Still
 from penstock.durable.failure import describe
 from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Blocked
@@ -43,23 +43,6 @@ class Saw(msgspec.Struct, frozen=True):
     view: str | None = None
     error: str | None = None
     blocked: str | None = None
-
-
-class Still:
-    """The host of a replay: it begins nothing."""
-
-    def now(self) -> float:
-        """Never asked for what matters."""
-        return 0.0
-
-    def begin(self, run: Activation, call: OpenCall) -> None:
-        """A step without a record."""
-
-    def stop(self, run: Activation, call: OpenCall) -> None:
-        """Never called: none has begun."""
-
-    def write(self, run: Activation, record: Record) -> None:
-        """Nothing is written by a replay."""
 
 
 def seen(run: Activation) -> Saw:
@@ -107,9 +90,7 @@ def replay_here(journey: Journey) -> Saw:
     workflow = found[0]
     run = Activation(workflow, journey.run_id, journey.arguments, journey.started_at, Still(), strict_args=True)
     try:
-        run.start(replaying=True)
-        for record in journey.journal:
-            run.feed(record, replaying=True)
+        run.replay(journey.journal)
     except Blocked as error:
         return Saw(blocked=str(error))
     return seen(run) if run.result is not None else Saw(blocked="it did not end")

@@ -66,6 +66,10 @@ LEFT JOIN LATERAL (
   WHERE size <= $3::bigint) j ON true
 ORDER BY k.id, j.pos
 
+-- name: journal_marks
+-- What `patched` said yes to in a run ($1): the marks of all its records.
+SELECT mark FROM journal WHERE instance_id = $1::bigint AND mark IS NOT NULL ORDER BY pos
+
 -- name: run_marks
 -- What is not in the job: of runs $1, how much others have written, and the takeovers without a record.
 SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
@@ -77,6 +81,16 @@ FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (
   SELECT t.id, t.mail, t.expiries FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
 CROSS JOIN LATERAL (SELECT i.business_key FROM instance i WHERE i.id = k.id OFFSET 0) i
+
+-- name: open_runs
+-- Runs of a definition ($1 key) beyond an id ($2), in its order, of $3 instances that are looked at: those that have not
+-- ended, with how their token stands and what its holder noted of their branches. The others without a token.
+SELECT i.id, i.business_key, t.state, extract(epoch FROM t.entered_at)::float8, CASE WHEN t.id IS NOT NULL THEN i.vars::text END,
+  n.checkpoint::text
+FROM (SELECT * FROM instance WHERE definition = $1::int AND id > $2::bigint ORDER BY id LIMIT $3::int) i
+LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id AND t.id = t.instance_id AND i.status = 0 /* ACTIVE */ OFFSET 0) t ON true
+LEFT JOIN LATERAL (SELECT * FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n ON true
+ORDER BY i.id
 
 -- name: last_view
 -- What a run ($1 instance) that has ended showed last: its last record, if that is of the kind $2.

@@ -1,0 +1,120 @@
+"""A body that crashes at each record of its journal, and is cancelled at each: `explore`. In memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from penstock.durable.codec import encode
+from penstock.durable.duration import seconds_of
+from penstock.durable.failure import describe
+from penstock.durable.forbidden import calls_checked, watch_bodies
+from penstock.durable.step import Step
+from penstock.durable.workflow import Workflow
+from penstock.kernel.record import Kind, Record
+from penstock.testing.durable import STARTED_AT, Memory, Message, StuckWorkflow, Takes, WorkflowRun
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL})
+
+
+class Explored(msgspec.Struct, frozen=True):
+    """How much was tried. ``crashes`` and ``cancels``: runs that were disturbed so, each at one record."""
+
+    records: int
+    crashes: int
+    cancels: int
+
+
+class _Disturbed(Memory):
+    """A run to which something happens when its journal has ``at`` records."""
+
+    at, what = -1, ""
+
+    def deliver(self, record: Record) -> None:
+        """The record, and the disturbance before or after it."""
+        if len(self.journal) != self.at:
+            super().deliver(record)
+            return
+        self.at = -1
+        if self.what == "lost":  # a step has done its work, and nobody wrote it down
+            if record.kind in TOLD:
+                self.journal.append(msgspec.structs.replace(record, at=self.now(), pos=len(self.journal) + 1))
+            self.crash()
+        elif self.what == "kept":
+            super().deliver(record)
+            self.crash()
+        else:
+            super().deliver(record)
+            if self.activation.result is None:
+                super().deliver(Record(at=0, kind=Kind.CANCEL))
+
+
+def explore(
+    workflow: Workflow[P, R],
+    *args: Any,
+    steps: Callable[[], Mapping[Step[..., Any], Callable[..., Any] | Takes]] | None = None,
+    messages: Sequence[Message] = (),
+    check: Callable[[WorkflowRun[R]], None] | None = None,
+    outcome: Callable[[WorkflowRun[R]], object] | None = None,
+    seed: str | int = "test",
+    started_at: datetime = STARTED_AT,
+    **kwargs: Any,
+) -> Explored:
+    """Runs a body undisturbed, then once more for each record of its journal and each of three disturbances: the
+    process dies before the record is written (the step has done its work, and is run again), it dies after it, or the
+    run is cancelled there.
+
+    ``steps`` makes the stand-ins, anew for each run, so that what they did is of one run. After a crash the run has to
+    end as it did undisturbed: compared is its result or error, or what ``outcome`` says. Cancelled it has to end, and
+    ``check`` sees each run that has ended, whatever happened to it: it asserts what holds in all of them, such as that
+    nothing is charged and not shipped. The rest as in `run_workflow`.
+
+    Raises:
+        AssertionError: a run ended differently, or not at all, or ``check`` says so; it names the record.
+    """
+    __tracebackhide__ = True
+    watch_bodies()
+    arguments = workflow.encode_arguments(args, kwargs)
+    compared = outcome or _outcome
+
+    def run(at: int, what: str) -> WorkflowRun[R]:
+        memory = _Disturbed(workflow, arguments, steps() if steps is not None else {}, str(seed), started_at, None)
+        memory.at, memory.what = at, what
+        for message in messages:
+            text = encode(message.value, f"message {message.name!r}")
+            memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
+        with calls_checked():
+            ended = memory.run()
+            memory.check_replay(ended)
+        seen = memory.seen(ended)
+        if check is not None:
+            check(seen)
+        return seen
+
+    undisturbed = run(-1, "")
+    wanted = compared(undisturbed)
+    for number, record in enumerate(undisturbed.journal):
+        place = (
+            f"record {number + 1} of {len(undisturbed.journal)} ({record.kind.name} {record.path} {record.name or ''})"
+        )
+        for what in ("lost", "kept", "cancel"):
+            try:
+                found = compared(run(number, what))
+            except (AssertionError, StuckWorkflow) as error:
+                raise AssertionError(f"{_WHAT[what]} {place}: {error}") from error
+            if what != "cancel" and found != wanted:
+                raise AssertionError(f"{_WHAT[what]} {place}: it ended with {found}, undisturbed with {wanted}")
+    count = len(undisturbed.journal)
+    return Explored(records=count, crashes=2 * count, cancels=count)
+
+
+_WHAT = {"lost": "crashed before", "kept": "crashed after", "cancel": "cancelled after"}
+
+
+def _outcome(run: WorkflowRun[Any]) -> object:
+    return repr(run.value) if run.error is None else describe(run.error)

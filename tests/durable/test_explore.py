@@ -1,0 +1,135 @@
+"""`explore`: a body that dies, or is cancelled, at each of its records; and journals kept as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples import durable_order
+from examples.durable_order import Line, Order, Payment, order
+from penstock.durable import CancelScope, Step, receive, sleep, step, step_info, workflow
+from penstock.testing import Message, Takes, WorkflowRun, assert_replays, explore, run_workflow, save_journal
+
+Fakes = dict[Step[..., Any], Callable[..., Any] | Takes]
+SMALL = Order("A-1", [Line("pen", 2, Decimal(3)), Line("book", 1, Decimal(25))])
+PAID = (Message("payment", Payment("visa"), after="2 days"),)
+
+
+def test_the_example_holds_wherever_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    worlds = 0
+
+    def steps() -> Fakes:
+        nonlocal worlds
+        worlds += 1
+        monkeypatch.setattr(durable_order, "world", durable_order.World(tmp_path / f"{worlds}.sqlite3"))
+        return {}
+
+    def nothing_is_left(run: WorkflowRun[object]) -> None:
+        did = {call.step for call in run.calls}
+        assert run.error is None or "release" in did or "reserve" not in did
+
+    explored = explore(order, SMALL, steps=steps, messages=PAID, check=nothing_is_left)
+    assert (explored.crashes, explored.cancels) == (2 * explored.records, explored.records)
+    assert worlds == 1 + 3 * explored.records
+    assert explored.records == len(run_workflow(order, SMALL, messages=PAID).journal)
+
+
+class Counter:
+    """Outside; forgets nothing."""
+
+    def __init__(self) -> None:
+        self.charged: list[str] = []
+
+
+counter = Counter()
+
+
+@step
+def charge() -> int:
+    counter.charged.append(step_info().key)
+    return len(counter.charged)
+
+
+@step
+def charge_once() -> int:
+    if step_info().key not in counter.charged:
+        counter.charged.append(step_info().key)
+    return counter.charged.index(step_info().key) + 1
+
+
+def fresh() -> Fakes:
+    counter.charged.clear()
+    return {}
+
+
+def test_a_step_that_counts_twice_is_found():
+    @workflow
+    async def body() -> int:
+        return await charge()
+
+    with pytest.raises(AssertionError, match=r"crashed before record 1 of 1 \(DONE /0 charge\): it ended with 2"):
+        explore(body, steps=fresh)
+
+    @workflow(name="body")
+    async def keyed() -> int:
+        return await charge_once()
+
+    assert explore(keyed, steps=fresh).crashes == 2
+
+
+def test_a_body_that_never_ends_its_clean_up_is_found():
+    @workflow
+    async def body() -> None:
+        try:
+            await charge_once()
+            await sleep("1 h")
+        except BaseException:
+            with CancelScope(shield=True):
+                await receive("never", str)
+            raise
+
+    with pytest.raises(AssertionError, match=r"cancelled after record 1 of 2 .*waiting: the body at test_explore.py"):
+        explore(body, steps=fresh)
+
+
+def test_what_a_check_says_names_the_record():
+    @workflow
+    async def body() -> int:
+        await charge_once()
+        await sleep("1 h")
+        return await charge_once()
+
+    def both_or_none(run: WorkflowRun[int]) -> None:
+        assert len(run.calls) != 1, "charged by half"
+
+    with pytest.raises(AssertionError, match=r"cancelled after record 1 of 3 \(DONE /0 charge_once\): charged by half"):
+        explore(body, steps=fresh, check=both_or_none)
+
+
+def test_kept_journals_have_to_fit(tmp_path: Path):
+    @workflow(name="body")
+    async def first() -> int:
+        return await charge()
+
+    @workflow(name="body")
+    async def second() -> int:
+        await charge_once()
+        return await charge()
+
+    save_journal(run_workflow(first), tmp_path / "one.json")
+    save_journal(run_workflow(first), tmp_path / "two.json")
+    assert assert_replays(first, tmp_path) == 2
+    assert assert_replays(first, tmp_path / "one.json") == 1
+    with pytest.raises(AssertionError, match=r"(?s)one.json: at /0 .* 'charge'.*if patched\(\"charge_once\"\)"):
+        assert_replays(second, tmp_path)
+
+    @workflow
+    async def other() -> None:
+        await sleep(1)
+
+    with pytest.raises(AssertionError, match="no journal of other@1 is kept"):
+        assert_replays(other, tmp_path)
