@@ -68,7 +68,7 @@ async def test_a_new_run_takes_the_new_way(autojump_clock):
     assert kinds(row) == ["DONE /0 charge", "DONE /1 fraud", "MESSAGE  go", "DONE /3 ship"]
 
 
-async def test_a_run_that_was_past_the_place_keeps_to_the_old_way(autojump_clock):
+async def test_a_run_past_the_place_keeps_to_the_old_way(autojump_clock):
     database = Database()
     row = database.start(old)
     await serve(database, old, "parked")

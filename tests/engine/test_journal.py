@@ -218,10 +218,10 @@ async def test_graphs_and_code_keep_out_of_each_others_ids(driver: Driver) -> No
         await driver.upload({**linear(1), "metadata": {"code": {"version": 1}}})
 
 
-async def test_the_marks_of_a_journal_are_those_of_all_its_records(driver: Driver) -> None:
-    held = (await runs.begin(driver)).held
-    await runs.append(driver, held, runs.done("/0"), runs.done("/1", mark="fraud check"), runs.done("/2", mark="b"))
-    other = (await runs.begin(driver)).held
-    await runs.append(driver, other, runs.done("/0", mark="of another"))
+async def test_the_marks_of_a_journal_are_of_all_records(driver: Driver) -> None:
+    held = (await begin(driver)).held
+    await append(driver, held, done("/0"), done("/1", mark="fraud check"), done("/2", mark="b"))
+    other = (await begin(driver)).held
+    await append(driver, other, done("/0", mark="of another"))
     assert await driver.engine.journal.marks(held.instance) == ["fraud check", "b"]
-    assert [record.mark for record in (await runs.read(driver, held)).records] == [None, "fraud check", "b"]
+    assert [record.mark for record in (await read(driver, held)).records] == [None, "fraud check", "b"]
