@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from examples import durable_order
-from examples.durable_order import Line, Order, Payment, order
+from examples.durable_order import Line, Order, Payment, Shipped, order
 from penstock.durable import CancelScope, Step, receive, sleep, step, step_info, workflow
 from penstock.testing import Message, Takes, WorkflowRun, assert_replays, explore, run_workflow, save_journal
 
@@ -28,7 +28,7 @@ def test_the_example_holds_wherever_it_dies(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(durable_order, "world", durable_order.World(tmp_path / f"{worlds}.sqlite3"))
         return {}
 
-    def nothing_is_left(run: WorkflowRun[object]) -> None:
+    def nothing_is_left(run: WorkflowRun[Shipped]) -> None:
         did = {call.step for call in run.calls}
         assert run.error is None or "release" in did or "reserve" not in did
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from penstock.durable import Workflow, patched, receive, sleep, step, workflow
 from penstock.durable.backend import Held
-from penstock.kernel.record import Kind
+from penstock.kernel.record import Kind, Record
 from penstock.testing import Message, run_workflow
 from tests.durable.memory import Database, Row, kinds, message
 from tests.durable.test_executor import executing
@@ -46,7 +49,7 @@ async def new() -> list[str]:
 NEW_WAY, OLD_WAY = '["charged","clean","shipped"]', '["charged","shipped"]'
 
 
-async def serve(database: Database, body: Workflow[..., object], *states: str) -> None:
+async def serve(database: Database, body: Workflow[..., Any], *states: str) -> None:
     """An executor with this code, until the run is in one of these states."""
     async with executing(database, body):
         await database.wait_state("r", *states)
@@ -147,8 +150,8 @@ async def test_a_lost_append_changes_no_answer(autojump_clock, monkeypatch: pyte
     async with executing(database, new) as (_, backend):
         append = backend.append
 
-        async def overtaken(held: Held, *rest: object) -> None:
-            await append(held, *rest)  # type: ignore[arg-type]  # as they came
+        async def overtaken(held: Held, records: Sequence[Record], after: int, mail: int) -> None:
+            await append(held, records, after, mail)
 
         monkeypatch.setattr(backend, "append", overtaken)  # answers nothing: its records have to be read
         row = database.start(new)

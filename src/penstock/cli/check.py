@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import typer
@@ -68,13 +68,14 @@ def load(target: str) -> tuple[str, list[Workflow[..., Any]]]:
             found = getattr(found, part)
         except AttributeError:
             raise NotLoaded(f"{module_name} has no {attribute}") from None
-    if not attribute:
-        apps = [value for value in vars(found).values() if isinstance(value, App)]
-        found = apps[0] if len(apps) == 1 else list(vars(found).values())
-    if isinstance(found, App):
-        return found.name, found.workflows
-    values = found if isinstance(found, Iterable) else [found]
-    workflows = list(dict.fromkeys(value for value in values if isinstance(value, Workflow)))
+    held: list[object] = [found] if attribute else list(cast("dict[str, object]", vars(found)).values())
+    apps = [value for value in held if isinstance(value, App)]
+    if len(apps) == 1:
+        return apps[0].name, apps[0].workflows
+    if attribute and isinstance(found, Iterable):
+        held = list(cast("Iterable[object]", found))
+    workflows = [cast("Workflow[..., Any]", value) for value in held if isinstance(value, Workflow)]
+    workflows = list(dict.fromkeys(workflows))
     if not workflows:
         raise NotLoaded(f"{target}: there is no workflow")
     return "", workflows
