@@ -37,7 +37,7 @@ def run_check(target: str, name: str | None, at: str | None, *, as_json: bool) -
         return NOT_LOADED
 
     async def checked(runs: LocalRuns) -> list[Report]:
-        return [report async for report in check(runs, workflows)]
+        return await check(runs, workflows)
 
     try:
         reports = ask(at, checked, owner if name is None else name)

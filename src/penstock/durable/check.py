@@ -12,6 +12,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+import trio
+import trio.lowlevel
 
 from penstock.durable.activation import Activation, Still
 from penstock.durable.backend import Page
@@ -209,20 +211,36 @@ def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     return replay.result(None)
 
 
-async def check(runs: Runs, workflows: Sequence[Workflow[..., Any]]) -> AsyncGenerator[Report]:
+async def check(runs: Runs, workflows: Sequence[Workflow[..., Any]]) -> list[Report]:
     """A report for each version of these workflows that has code here or open runs."""
+    reports: list[Report] = []
     code = {(each.name, each.version): each for each in workflows}
     for name in dict.fromkeys(each.name for each in workflows):
         stored = await runs.code_versions(name)
         for version in sorted({*stored, *(each.version for each in workflows if each.name == name)}):
-            workflow = code.get((name, version))
-            report = Report(name, version, missing=workflow is None)
+            report = Report(name, version, missing=(name, version) not in code)
             if version in stored:
-                async for slice_ in runs.read_open(stored[version]):
-                    for run in slice_:
-                        report.add(run.id, await _replay(runs, workflow, run) if workflow else Replayed(0, None, {}))
-            if workflow is not None or report.runs:
-                yield report
+                await _replay_all(runs, stored[version], code.get((name, version)), report)
+            if report.runs or not report.missing:
+                reports.append(report)
+    return reports
+
+
+async def _replay_all(runs: Runs, definition: int, workflow: Workflow[..., Any] | None, report: Report) -> None:
+    """While a slice is replayed the database is at the next one."""
+    sends, slices = trio.open_memory_channel[list[OpenRun]](0)
+
+    async def read() -> None:
+        async with sends:
+            async for slice_ in runs.read_open(definition):
+                await sends.send(slice_)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        async for slice_ in slices:
+            await trio.lowlevel.checkpoint()  # let the reader ask for the next one first
+            for run in slice_:
+                report.add(run.id, await _replay(runs, workflow, run) if workflow else Replayed(0, None, {}))
 
 
 async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
