@@ -46,7 +46,15 @@ async def test_jobs_are_listed_where_they_stand(driver: Driver) -> None:
     assert (backing.id, backing.failures) == (failing.id, 1)
     assert backing.retry_at is not None
     assert backing.retry_at > backing.since
-    for status in ("WAITING", "LOCKED", "BACKOFF"):
+    driver.rows(
+        "UPDATE token SET state = 5, attempt = 1, claimed_at = now(), lease_until = now() + interval '1 h'"
+        " WHERE state = 0 RETURNING 1"  # as the relay does
+    )
+    (dispatched,) = (await listed(driver, "DISPATCHED", "one")).items
+    assert (dispatched.instance_id, dispatched.worker_id) == (started[2], None)
+    assert dispatched.lease_until is not None
+    driver.rows("DELETE FROM ready RETURNING 1")
+    for status in ("WAITING", "LOCKED", "DISPATCHED", "BACKOFF"):
         assert (await listed(driver, status, "unheard of")).items == []
     assert (await listed(driver, "BACKOFF", "two")).items == []
 

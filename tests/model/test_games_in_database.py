@@ -68,6 +68,8 @@ class Played:
         self.seed = seed
         self.source = random.Random(seed)
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
+        if seed % 3 == 0:  # an invariant compares them with the variables
+            self.body["searchAttributes"] = {"n": "NUMBER", "flag": "BOOLEAN", "word": "STRING", "result": "STRING"}
         self.types = sorted({step["jobType"] for step in self.steps if step["type"] == "SERVICE_TASK"})
         self.child = definition(service("work", "end", job_type=f"child-{seed}"), end(), definition_id=f"child-{seed}")
         self.jobs: dict[str, Job] = {}

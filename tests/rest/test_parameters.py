@@ -37,7 +37,7 @@ def names_read(handler: Callable[..., Any]) -> set[str]:
         for name in re.findall(r"(?<![\w.])(_\w+)\(\)", text)
         if inspect.isfunction(found := module.get(name)) and found is not handler
     ]
-    found = set(re.findall(r"query_(?:text|number|flag|time)\(\s*request, \"(\w+)\"", text))
+    found = set(re.findall(r"query_(?:text|number|flag|time|family)\(\s*request, \"([\w.*]+)\"", text))
     return found.union(OF_SLICE if "query_slice(" in text else (), *map(names_read, helpers))
 
 

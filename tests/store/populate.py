@@ -137,8 +137,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     other = (await runs.begin(driver, id="done-run")).held
     await runs.append(driver, other, runs.done("/1"))
     assert await runs.finish(driver, other, "result")
-    await driver.upload(linear(1, definition_id="parked", job_type="parked"))
-    await driver.start("parked", business_key="parked")
+    declared = {"searchAttributes": {"from": "STRING"}}
+    await driver.upload(linear(1, definition_id="parked", job_type="parked") | declared)
+    await driver.start("parked", {"from": "parked"}, business_key="parked")
     job = await driver.one("parked")
     await driver.engine.jobs.park(
         Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 import trio
 
+from penstock.core.search_attributes import Wanted
 from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.slow
 MANY = 1_000_000
 FEW = 20_000
 BASE = 1 << 40  # ids below all that an engine makes
-BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency")
+BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency", "search_attribute")
 
 # Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
 # one of 10,000 has the rare definition, one of 100 has a business key.
@@ -70,6 +71,8 @@ FILL = {
     "abnormal_end": """INSERT INTO abnormal_end (status, instance_id, job_type, definition, step, cause)
         SELECT 2, {base} + 4 * k + 2, CASE k / 1000 % 4 WHEN 3 THEN 1 END, 1, 'pay', failure_cause('no paper ' || k)
         FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
+    "search_attribute": """INSERT INTO search_attribute (instance_id, name, text, number)
+        SELECT {base} + 4 * k, 'customer', 'c' || k % 1000, k % 1000 FROM generate_series(0, {n} - 1) AS k""",
     "idempotency": """INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
         SELECT 'start', 'key-' || k, '', {base} + 4 * k, now() + k * interval '1 ms'
         FROM generate_series(0, {n} - 1) AS k""",
@@ -90,9 +93,8 @@ def fill(dsn: str, n: int) -> None:
             connection.execute("SET synchronous_commit = off")
             connection.execute(FILL[table].format(base=BASE, n=n).encode())
 
-    tables = ("instance", "token", "timer", "history", "ready", "abnormal_end", "idempotency", "parked")
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(insert, tables))
+        list(threads.map(insert, FILL))
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT setval('step_seq', 10000000)")
 
@@ -267,6 +269,9 @@ CASES = {
     "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),
     "list": Case(found(), 50, 200),
     "list by business key": Case(found(business_key="order-10034"), 1, 20),
+    "list by attribute": Case(found(attributes=[Wanted("customer", "c7", 7.0, 7.1)], limit=20), 20, 400),
+    "list by two attributes": Case(found(attributes=[Wanted("customer", "c7", None, None)] * 2, limit=20), 20, 400),
+    "list by unknown attribute": Case(found(attributes=[Wanted("other", "c7", None, None)]), 0, 20),
     "list by unknown business key": Case(found(business_key="order"), 0, 20),
     "list by parent": Case(found(parent=BASE), 0, 20),
     "list FAILED by parent": Case(found(parent=BASE, status="FAILED"), 0, 20),

@@ -471,7 +471,7 @@ export interface paths {
         };
         /**
          * List jobs by state (addition)
-         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. These three take `cursor` and `limit` only, and answer `OpenJobViewPage`.
+         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED and DISPATCHED: those first that workers, or Kafka, have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`.
          */
         get: operations["listJobs"];
         put?: never;
@@ -1458,6 +1458,10 @@ export interface components {
             /** @description Kept and returned as it is. */
             metadata?: {
                 [key: string]: unknown;
+            };
+            /** @description Variables by which instances are found, with their types (addition). */
+            searchAttributes?: {
+                [key: string]: "STRING" | "NUMBER" | "BOOLEAN" | "TIME";
             };
         };
         /**
@@ -2894,6 +2898,8 @@ export interface operations {
                 startedAfter?: string;
                 /** @description Before this time (addition). */
                 startedBefore?: string;
+                /** @description With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` (at least) and `attr.amount.to` (below). Up to five attributes (addition). */
+                "attr.*"?: string;
                 /** @description `summary` leaves the variables out and adds where each stands (addition). */
                 view?: "full" | "summary";
                 /** @description From 0. */
@@ -4701,9 +4707,9 @@ export interface operations {
     };
     listJobs: {
         parameters: {
-            query: {
-                /** @description Which. */
-                status: "FAILED" | "WAITING" | "LOCKED" | "BACKOFF";
+            query?: {
+                /** @description Which; by default FAILED. */
+                status?: "FAILED" | "WAITING" | "LOCKED" | "DISPATCHED" | "BACKOFF";
                 /** @description The whole name of a type. */
                 jobType?: string;
                 /** @description From 0. */
@@ -5832,6 +5838,8 @@ export interface operations {
                 startedAfter?: string;
                 /** @description Before this time (addition). */
                 startedBefore?: string;
+                /** @description With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` (at least) and `attr.amount.to` (below). Up to five attributes (addition). */
+                "attr.*"?: string;
             };
             header?: never;
             path?: never;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, read_pairs, shown_time
 
 if TYPE_CHECKING:
     from penstock.client import Instance, StepExecution
@@ -66,6 +66,13 @@ def list_instances(
         str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS")
     ] = None,
     business_key: Annotated[str | None, typer.Option(help="With this business key.")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With this search attribute; may be given several times. Bounds are NAME.from and NAME.to.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -77,6 +84,7 @@ def list_instances(
             definition_id=definition,
             status=None if status is None else status.upper(),
             business_key=business_key,
+            attributes=read_pairs(attribute or []),
             limit=limit,
         )
     print_page(

@@ -58,6 +58,14 @@ def print_page(
         typer.echo(f"there are more than {limit}: --limit, {narrower}", err=True)
 
 
+def read_pairs(given: Sequence[str]) -> dict[str, str]:
+    """Options of the form NAME=VALUE. What is wrong is told: exit code 2."""
+    pairs = [each.partition("=") for each in given]
+    if bad := next((name for name, equals, _ in pairs if not equals or not name), None):
+        raise typer.BadParameter(f"{bad}: must be NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
 def read_bytes(file: Path, max_bytes: int) -> bytes:
     """A file's bytes, `-` is standard input: one more than the limit at most, so that what is over it is refused."""
     if file == Path("-"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
@@ -126,11 +126,18 @@ class SyncClient:
         return run_blocking(self._loop().portal, call, self._client)
 
     def iterate_instances(
-        self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
+        self,
+        *,
+        definition_id: str | None = None,
+        status: str | None = None,
+        business_key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> Iterator[Instance]:
         """All instances that match, newest first, read as you go. See ``Client.iterate_instances``."""
         return self._each(
-            self._client.iterate_instances(definition_id=definition_id, status=status, business_key=business_key)
+            self._client.iterate_instances(
+                definition_id=definition_id, status=status, business_key=business_key, attributes=attributes
+            )
         )
 
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> Iterator[FailedJob]:

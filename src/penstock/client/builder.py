@@ -64,6 +64,7 @@ class WorkflowBuilder:
         description: str | None = None,
         next_workflow: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, str] | None = None,
     ) -> None:
         self._head = _given(
             id=definition_id,
@@ -71,6 +72,7 @@ class WorkflowBuilder:
             description=description,
             autoStartNextWorkflow=True if next_workflow else None,
             nextWorkflowId=next_workflow,
+            searchAttributes=dict(search_attributes) if search_attributes else None,
         )
         self._metadata = metadata
         self._steps: list[JsonObject] = []

@@ -205,6 +205,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "status": operation.status,
         "businessKey": operation.business_key,
         "instanceKey": operation.instance_key,
+        **{f"attr.{name}": value for name, value in operation.attributes.items()},
         **_window(operation.window),
     }
     return Exchange("GET", "/v1/instances", _read_instances, query=query)

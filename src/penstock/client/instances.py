@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -151,6 +151,7 @@ class InstanceCalls(Caller):
         definition_id: str | None = None,
         status: str | None = None,
         business_key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
         page: int = 0,
         page_size: int = 20,
         cursor: str | None = None,
@@ -158,16 +159,30 @@ class InstanceCalls(Caller):
     ) -> Page[Instance]:
         """One page of the instances that match all given filters, newest first. Pages count from 0.
 
+        ``attributes`` are search attributes: ``{"customer": "4711", "amount.from": "100", "amount.to": "200"}``; over
+        REST.
+
         With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
         or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
         """
         window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(
-            ListInstances(definition_id=definition_id, status=status, business_key=business_key, window=window)
+            ListInstances(
+                definition_id=definition_id,
+                status=status,
+                business_key=business_key,
+                attributes=attributes or {},
+                window=window,
+            )
         )
 
     def iterate_instances(
-        self, *, definition_id: str | None = None, status: str | None = None, business_key: str | None = None
+        self,
+        *,
+        definition_id: str | None = None,
+        status: str | None = None,
+        business_key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Instance]:
         """All instances that match, newest first, read as you go.
 
@@ -179,6 +194,7 @@ class InstanceCalls(Caller):
                 definition_id=definition_id,
                 status=status,
                 business_key=business_key,
+                attributes=attributes,
                 cursor=cursor,
                 limit=LIST_PART_ITEMS,
             )

@@ -155,6 +155,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     status: str | None = None
     business_key: str | None = None
     instance_key: str | None = None
+    attributes: Mapping[str, str] = {}
     window: Window = Window()
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.core import graph
 from penstock.core.expression import Expression
+from penstock.core.search_attributes import SearchAttributes
 from penstock.errors import BadRequest
 
 BUSINESS_KEY_MAX_CHARS = 512
@@ -160,6 +161,8 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     content: str
     """Canonical JSON text: the given fields in a fixed order, without `version`. Two uploads are the same content
     when this is equal, and parsing it gives an equal Definition."""
+    search_attributes: SearchAttributes | None
+    """Variables by which its instances are found; None when it declares none."""
     single_token: bool
     """No parallel gateway and no non-interrupting boundary event: an instance never has two open steps."""
     memory_bytes: int
@@ -229,6 +232,7 @@ class DefinitionLimits(msgspec.Struct, frozen=True, kw_only=True):
     boundary_events_max_count: int = 100
     error_codes_max_count: int = 100
     """Of one list of codes."""
+    search_attributes_max_count: int = 20
     metadata_max_bytes: int = 256 * 1024
     """Of its JSON text without white space."""
     retry_max_count: int = 2_147_483_647

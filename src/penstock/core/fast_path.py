@@ -24,9 +24,9 @@ def fast_plans(definition: Definition) -> tuple[FastPlan | None, ...]:
 
 
 def fast_start(definition: Definition) -> bool:
-    """Whether the first step is a job that needs nothing but its token."""
+    """Whether the first step is a job that needs nothing but its token, and nothing else is written."""
     first = definition.steps[0]
-    return first.type is StepType.SERVICE_TASK and _is_plain(first)
+    return definition.search_attributes is None and first.type is StepType.SERVICE_TASK and _is_plain(first)
 
 
 def _is_plain(step: Step) -> bool:

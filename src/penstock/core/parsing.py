@@ -25,7 +25,8 @@ from penstock.core.draft import StepDraft, StepReader, read_definition_id
 from penstock.core.draft_boundaries import BoundaryDraft, CatchDraft
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
-from penstock.core.strict_json import BadJson, find_flaws, read_json, write_json
+from penstock.core.search_attributes import ATTRIBUTE_NAME, AttributeType, SearchAttributes
+from penstock.core.strict_json import BadJson, find_flaws, join_path, read_json, write_json
 from penstock.core.validation import check_steps
 from penstock.errors import PayloadTooLarge
 
@@ -35,6 +36,7 @@ STORED_LIMITS: Final = DefinitionLimits(expression_nodes_max_count=sys.maxsize, 
 
 _CONTENT_WEIGHT: Final = 24
 """Bytes that a character of the text takes as a tree: `[[],[],…]` has the most."""
+_ATTRIBUTE_TYPES: Final = [each.value for each in AttributeType]
 _NODE_BYTES: Final = 350
 _PATTERN_STEP_BYTES: Final = 4
 
@@ -86,6 +88,7 @@ class _Header:
         self.steps = StepReader(limits, problems)
         self.drafts = _read_steps(reader, limits, self.steps)
         self.metadata = reader.fields("metadata")
+        self.search_attributes = _read_search_attributes(reader, limits, problems)
         reader.ignore("version")
         reader.refuse_unknown()
 
@@ -102,6 +105,27 @@ def _read_steps(reader: FieldReader, limits: DefinitionLimits, steps: StepReader
     drafts = [steps.read(item, index) for index, item in enumerate(items)]
     reader.given["steps"] = [draft.given for draft in drafts]
     return drafts
+
+
+def _read_search_attributes(
+    reader: FieldReader, limits: DefinitionLimits, problems: Problems
+) -> SearchAttributes | None:
+    given = reader.fields("searchAttributes")
+    if not given:
+        reader.given.pop("searchAttributes", None)
+        return None
+    if len(given) > limits.search_attributes_max_count:
+        reader.refuse("searchAttributes", f"has {len(given)} names, more than {limits.search_attributes_max_count}")
+    types: dict[str, AttributeType] = {}
+    for name, value in given.items():
+        path = join_path("searchAttributes", name)
+        if ATTRIBUTE_NAME.fullmatch(name) is None:
+            problems.add(path, "must be the name of a variable: up to 64 letters, digits and _, no digit first")
+        elif value not in _ATTRIBUTE_TYPES:
+            problems.add(path, f"must be one of {', '.join(_ATTRIBUTE_TYPES)}")
+        else:
+            types[name] = AttributeType(value)
+    return SearchAttributes(types)
 
 
 def _write_content(header: _Header, limits: DefinitionLimits, problems: Problems) -> str:
@@ -130,6 +154,7 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         steps=steps,
         metadata=header.metadata,
         content=content,
+        search_attributes=header.search_attributes,
         single_token=_has_single_token(steps),
         memory_bytes=_CONTENT_WEIGHT * len(content)
         + _NODE_BYTES * header.steps.compiler.nodes

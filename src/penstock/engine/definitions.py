@@ -51,6 +51,7 @@ class LoadedDefinition:
         "key",
         "needs_variables",
         "plans",
+        "search_attributes",
         "secret_variables",
         "uploaded_at",
         "version",
@@ -73,9 +74,17 @@ class LoadedDefinition:
         }
         self.plans: tuple[FastPlan | None, ...] = fast_plans(definition)
         self.fast_start = fast_start(definition)
+        self.search_attributes = definition.search_attributes
         self.calls = any(step.callee is not None for step in definition.steps)
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)
+
+    def plan_of(self, step: int, output: bytes | None) -> FastPlan | None:
+        """How a completion with this output takes the fast path; None for the full one."""
+        declared = self.search_attributes
+        if declared is not None and output is not None and declared.may_be_in(output):
+            return None
+        return self.plans[step]
 
     def job_type_of(self, step: int) -> int | None:
         """The id of a step's job type; None for steps that make no job."""
@@ -350,10 +359,14 @@ RESULTS_VERSION: Final = 16
 """Those from it on know results of instances."""
 CALLS_VERSION: Final = 17
 """Those from it on know calls."""
+SEARCH_VERSION: Final = 18
+"""Those from it on keep search attributes."""
 
 
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
+    if definition.search_attributes is not None:
+        return SEARCH_VERSION
     if any(step.callee is not None for step in definition.steps):
         return CALLS_VERSION  # an older one would not tell the caller of an end
     if any(step.result is not None for step in definition.steps):

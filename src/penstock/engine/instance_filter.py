@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
+from penstock.core import search_attributes
+from penstock.core.search_attributes import ATTRIBUTE_NAME, TEXT_MAX_CHARS, Wanted
 from penstock.engine import ids
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
 
+ATTRIBUTES_MAX: Final = 5
+_BOUNDS: Final = {"": "exactly", "from": "at_least", "to": "below"}
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 
 
 class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` and
     ``definition_version`` need the ``definition_id``. Of a business key the whole is given, or how it begins.
+    ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
+    what they are below.
     ``cause`` (a reason, whose numbers and quoted parts may differ) and ``step_id`` need the status FAILED, the latter a
     ``definition_id`` as well."""
 
@@ -34,6 +43,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     started_before: datetime | None = None
     business_key_prefix: str | None = None
     parent_instance_id: str | None = None
+    attributes: Mapping[str, str] = {}
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -48,12 +58,35 @@ def check_filter(wanted: InstanceFilter) -> None:
             raise BadRequest(f"{name}: needs a definitionId")
     if wanted.parent_instance_id is not None and (wanted.cause is not None or wanted.step_id is not None):
         raise BadRequest("parentInstanceId: not together with cause or stepId")
+    if wanted.attributes and not (wanted.cause is wanted.step_id is wanted.parent_instance_id is None):
+        raise BadRequest("attr: not together with cause, stepId or parentInstanceId")
+    wanted_attributes(wanted.attributes)
     if wanted.business_key is not None and wanted.business_key_prefix is not None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
-            wanted.business_key_prefix, wanted.parent_instance_id)  # fmt: skip
+            wanted.business_key_prefix, wanted.parent_instance_id, wanted.attributes or None)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
+
+
+def wanted_attributes(given: Mapping[str, str]) -> list[Wanted]:
+    """What is looked for, exact values first: they lead to fewer. Raises BadRequest."""
+    parts: dict[str, dict[str, str]] = {}
+    for key, value in given.items():
+        name, _, bound = key.partition(".")
+        if ATTRIBUTE_NAME.fullmatch(name) is None or bound not in _BOUNDS:
+            raise BadRequest(f"attr.{key[:NAME_MAX_CHARS]}: must be attr.NAME, attr.NAME.from or attr.NAME.to")
+        parts.setdefault(name, {})[_BOUNDS[bound]] = check_text(value, f"attr.{key}", TEXT_MAX_CHARS)
+    if len(parts) > ATTRIBUTES_MAX:
+        raise BadRequest(f"attr: at most {ATTRIBUTES_MAX} attributes at once")
+    found: list[Wanted] = []
+    for name, bounds in parts.items():
+        if len(bounds) > 1 and "exactly" in bounds:
+            raise BadRequest(f"attr.{name}: not together with its bounds")
+        if (one := search_attributes.wanted(name, **bounds)) is None:
+            raise BadRequest(f"attr.{name}: bounds must be numbers, or times such as 2026-01-31T12:00:00Z")
+        found.append(one)
+    return sorted(found, key=lambda each: each.text is None)
 
 
 async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
@@ -72,5 +105,5 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
             return None
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
-    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent
+    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted_attributes(wanted.attributes)
     return store.Listed(keys, wanted.status, wanted.business_key, since, until, *about)

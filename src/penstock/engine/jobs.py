@@ -287,7 +287,7 @@ class Jobs:
                 return verdict
             loaded, step = await self._load(known)
             business_key = known.business_key
-        plan = loaded.plans[step]
+        plan = loaded.plan_of(step, request.variables)
         if plan is not None:
             item = FastCompletion(job, call, request.variables, loaded, step, plan, business_key)
             verdict = await self._fast_path.submit(item)
@@ -411,7 +411,7 @@ class Jobs:
             return None
         if job_type_limit() is not None:
             check_job_types((lease.loaded.definition.steps[lease.step].job_type or "",))
-        plan = lease.loaded.plans[lease.step]
+        plan = lease.loaded.plan_of(lease.step, request.variables)
         if plan is None:
             return None
         item = FastCompletion(job, call, request.variables, lease.loaded, lease.step, plan, lease.business_key)

@@ -15,7 +15,7 @@ import trio
 
 from penstock.access.identity import actor
 from penstock.core.definition import StepType
-from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER
+from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS
@@ -98,25 +98,26 @@ class OpenWork:
         self._jobs = jobs
         self._polls = polls
         self._audit = audit
-        self._leased: dict[int | None, _Kept] = {}
+        self._leased: dict[tuple[int | None, TokenState], _Kept] = {}
         self._walking = trio.Lock()
 
     async def jobs(self, status: str, job_type: str | None, cursor: str | None, limit: int) -> Page[OpenJobView]:
-        """WAITING (of one job type, those first that are taken first), LOCKED (those first that are longest under way,
-        the first `LEASED_MAX`) or BACKOFF (those first whose time comes first). Raises BadRequest, Unavailable."""
+        """WAITING (of one job type, those first that are taken first), LOCKED and DISPATCHED (those first that are
+        longest under way, the first `LEASED_MAX`) or BACKOFF (those first whose time comes first). Raises BadRequest,
+        Unavailable."""
         limit = slice_limit(limit)
         async with self._looks.connection() as connection:
             number = await self._job_type(connection, job_type)
             match status:
                 case "WAITING":
                     return await self._waiting(connection, job_type, number, cursor, limit)
-                case "LOCKED":
-                    rows = await self._under_lease(connection, job_type, number)
+                case "LOCKED" | "DISPATCHED":
+                    rows = await self._under_way(connection, job_type, number, TokenState[status])
                     return Page(items=[await self._view(connection, row) for row in rows[:limit]])
                 case "BACKOFF":
                     return await self._backing_off(connection, job_type, number, cursor, limit)
                 case _:
-                    raise BadRequest("status: must be WAITING, LOCKED, BACKOFF or FAILED")
+                    raise BadRequest("status: must be FAILED, WAITING, LOCKED, DISPATCHED or BACKOFF")
 
     async def _job_type(self, connection: TrioConnection, name: str | None) -> int | None:
         """None for none, and for one that there is not."""
@@ -139,16 +140,18 @@ class OpenWork:
         items = [await self._view(connection, row) for row in rows]
         return Page(items=items, next=f"{rows[-1].priority}-{rows[-1].place}" if more else None)
 
-    async def _under_lease(self, connection: TrioConnection, job_type: str | None, number: int | None) -> list[OpenJob]:
+    async def _under_way(
+        self, connection: TrioConnection, job_type: str | None, number: int | None, state: TokenState
+    ) -> list[OpenJob]:
         if job_type is not None and number is None:
             return []
         async with self._walking:  # the second one in line finds the first one's answer
             now = trio.current_time()
             self._leased = {key: kept for key, kept in self._leased.items() if kept.until > now}
-            kept = self._leased.get(number)
+            kept = self._leased.get((number, state))
             if kept is None:
-                rows = await store.leased(connection, number, LEASED_MAX)
-                kept = self._leased[number] = _Kept(now + LEASED_KEPT_S, rows)
+                rows = await store.leased(connection, number, LEASED_MAX, state)
+                kept = self._leased[number, state] = _Kept(now + LEASED_KEPT_S, rows)
             return kept.jobs
 
     async def _backing_off(

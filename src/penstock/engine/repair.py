@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.access.identity import actor
 from penstock.core.event import Event
+from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
@@ -20,7 +21,7 @@ from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.errors import BadRequest, Conflict, PayloadTooLarge
 from penstock.settings import Settings
-from penstock.store import audit, variables
+from penstock.store import audit, search_attributes, variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.full_path import LockedInstance
@@ -48,7 +49,7 @@ class VariablesEdit(msgspec.Struct, rename="camel"):
 class EditCommand(Command):
     """Set and remove variables of an instance that waits or has failed. ``version``: only if that is the newest."""
 
-    __slots__ = ("_actor", "_audit", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version")
+    __slots__ = ("_actor", "_audit", "_declared", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version")
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class EditCommand(Command):
         self._audit = audit
         self._actor = actor()
         self._vault = vault
+        self._declared: SearchAttributes | None = None
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         if self._version is not None and await variables.version(connection, self.instance) != self._version:
@@ -82,6 +84,7 @@ class EditCommand(Command):
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
+        self._declared = loaded.search_attributes
         if loaded.code:
             raise Conflict("the variables of a run of code are its arguments: they can't be changed")
         status = locked.instance.status
@@ -91,12 +94,15 @@ class EditCommand(Command):
         raise WritesOnly
 
     def statements(self) -> list[Statement]:
-        edit = variables.edit(self.instance, self._given, self._removed, self._vault)
+        writes = [variables.edit(self.instance, self._given, self._removed, self._vault)]
+        if self._declared is not None:
+            removed = self._declared.types.keys() & set(self._removed)
+            writes += search_attributes.of_edit(self.instance, self._declared.read(self._given), removed)
         if not self._audit:
-            return [edit]
+            return writes
         names = [*msgspec.json.decode(self._given), *(f"-{name}" for name in self._removed)]
         detail = ", ".join(names)[:NAMES_MAX_CHARS] + (f": {self._note}" if self._note else "")
-        return [edit, audit.add(self.instance, None, "VARIABLES_EDITED", self._actor, detail)]
+        return [*writes, audit.add(self.instance, None, "VARIABLES_EDITED", self._actor, detail)]
 
 
 class Repair:

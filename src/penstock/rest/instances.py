@@ -20,7 +20,16 @@ from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.operation import INTEGER, Parameter
-from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, query_time, respond
+from penstock.rest.reading import (
+    body_of,
+    query_family,
+    query_flag,
+    query_number,
+    query_slice,
+    query_text,
+    query_time,
+    respond,
+)
 from penstock.wire.model import Instance
 from penstock.wire.noun import text_bytes
 from penstock.wire.page import Page
@@ -41,6 +50,11 @@ FILTER: Final = (
     Parameter("stepId", "query", "Failures at this step of the definition id (addition)."),
     Parameter("startedAfter", "query", "Not before this time (addition).", _TIME),
     Parameter("startedBefore", "query", "Before this time (addition).", _TIME),
+    Parameter(
+        "attr.*", "query",
+        "With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` "
+        "(at least) and `attr.amount.to` (below). Up to five attributes (addition).",
+    ),
 )  # fmt: skip
 """Which instances a list or a count has."""
 VIEW_FULL: Final = "full"
@@ -159,6 +173,7 @@ def _filter() -> InstanceFilter:
         started_before=query_time(request, "startedBefore"),
         business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
         parent_instance_id=query_text(request, "parentInstanceId"),
+        attributes=query_family(request, "attr.*"),
     )
 
 

@@ -82,7 +82,7 @@ PAGE: Final = (
     ),
     Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
-JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "BACKOFF")
+JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")
 SIGNAL: Final = (
     Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
     Parameter(
@@ -329,11 +329,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
         "listJobs", "jobs", "List jobs by state (addition)",
-        "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED: those first "
-        "that workers have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes "
-        "first. These three take `cursor` and `limit` only, and answer `OpenJobViewPage`.",
+        "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED and "
+        "DISPATCHED: those first that workers, or Kafka, have longest, at most 200, as of the last ten seconds. "
+        "BACKOFF: those first whose time comes first. All but FAILED take `cursor` and `limit` only, and answer "
+        "`OpenJobViewPage`.",
         parameters=(
-            Parameter("status", "query", "Which.", {"type": "string", "enum": list(JOB_STATUSES)}, required=True),
+            Parameter(
+                "status", "query", "Which; by default FAILED.", {"type": "string", "enum": list(JOB_STATUSES)}
+            ),
             Parameter("jobType", "query", "The whole name of a type."),
             *PAGE,
         ),

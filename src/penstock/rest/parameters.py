@@ -31,7 +31,9 @@ class UnknownParameters:
         if not query:
             return
         known = operation.query_names
-        unknown = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if name not in known]
+        given = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
+        families = tuple(name.removesuffix("*") for name in known if name.endswith("*"))
+        unknown = [name for name in given if name not in known and not name.startswith(families)]
         if not unknown:
             return
         name = unknown[0][:SHOWN_MAX_CHARS]

@@ -57,6 +57,22 @@ def query_text(request: Request, name: str, max_chars: int = NAME_MAX_CHARS) -> 
     return check_text(value, name, max_chars) if value else None
 
 
+def query_family(request: Request, name: str) -> dict[str, str]:
+    """All parameters of a family, ``attr.*``, by what their names have after the dot. Raises BadRequest for one that
+    is given twice."""
+    operation: Operation = cast("Scope", request.scope)[ROUTE]
+    assert name in operation.query_names, f"{operation.id} reads {name}, which its row in rest/operations.py lacks"
+    prefix = name.removesuffix("*")
+    found: dict[str, str] = {}
+    for key, value in request.args.items(multi=True):
+        if key.startswith(prefix):
+            part = key.removeprefix(prefix)
+            if part in found:
+                raise BadRequest(f"{prefix}{part[:NAME_MAX_CHARS]}: is given twice")
+            found[part] = value
+    return found
+
+
 def query_number(request: Request, name: str, default: int = 0) -> int:
     """A whole number. Raises BadRequest."""
     value = _given(request, name)

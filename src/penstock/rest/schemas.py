@@ -11,6 +11,7 @@ from typing import Any, Final, cast, get_origin
 import msgspec
 
 from penstock.core.definition import StepType
+from penstock.core.search_attributes import AttributeType
 from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
@@ -121,6 +122,11 @@ _DEFINITION: Final[Schema] = {
         "nextWorkflowId": {"type": "string", "description": "Started when this one completes, if the above is true."},
         "steps": {"type": "array", "minItems": 1, "items": ref("Step")},
         "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
+        "searchAttributes": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "enum": [each.value for each in AttributeType]},
+            "description": "Variables by which instances are found, with their types (addition).",
+        },
     },
     "required": ["id", "name", "steps"],
 }

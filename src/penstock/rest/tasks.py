@@ -10,7 +10,6 @@ from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
-from penstock.errors import BadRequest
 from penstock.offload import run_sized
 from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
@@ -83,11 +82,9 @@ class TaskRoutes:
         return respond(Reply(200, b'{"items":%b}' % _encode(await self._engine.tasks.buffered(id))))
 
     async def list_jobs(self) -> Response:
-        """``GET /v1/jobs?status=FAILED``, or of another status"""
-        status = query_text(request, "status")
+        """``GET /v1/jobs``: those that failed for good, or of another status"""
+        status = query_text(request, "status") or "FAILED"
         job_type = query_text(request, "jobType")
-        if status is None:
-            raise BadRequest("status: must be WAITING, LOCKED, BACKOFF or FAILED")
         if status != "FAILED":
             cursor, limit = query_slice(request) or (None, 0)
             found = await self._engine.open_work.jobs(status, job_type, cursor, limit)

@@ -16,8 +16,9 @@ import msgspec
 from psycopg import errors as pg_errors
 
 from penstock.core.effect import Effects
+from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, calls, signals
+from penstock.store import arrays, calls, search_attributes, signals
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
@@ -198,6 +199,7 @@ class StoredDefinition(Protocol):
 
     key: int
     code: bool
+    search_attributes: SearchAttributes | None
 
     def job_type_of(self, step: int) -> int | None:
         """The id of a step's job type; None for steps that make no job."""
@@ -255,10 +257,22 @@ def statements(
     _queue_and_timers(changes, add, to_outbox=to_outbox)
     _history(changes, now, add, audit=audit, vault=vault)
     _instances(changes, now, add, vault)
-    return [*writes, *_calls(changes), *extra]
+    return [*writes, *_search_attributes(changes), *_calls(changes), *extra]
 
 
 Add = Callable[..., None]
+
+
+def _search_attributes(changes: Sequence[Change]) -> list[Statement]:
+    """What instances that begin have of them, and what their steps wrote."""
+    changed: list[tuple[int, SearchAttributes, list[bytes]]] = []
+    for change in changes:
+        declared = change.definition.search_attributes
+        if declared is not None:
+            written = [] if change.created is None else [change.created.variables]
+            written += [row.output for row in change.effects.history if row.output is not None]
+            changed.append((change.effects.instance.id, declared, written))
+    return search_attributes.of_changes(changed)
 
 
 def _calls(changes: Sequence[Change]) -> list[Statement]:

@@ -12,6 +12,7 @@ import msgspec
 import trio
 from psycopg.errors import QueryCanceled, UniqueViolation
 
+from penstock.core.search_attributes import Wanted
 from penstock.core.state import InstanceStatus
 from penstock.errors import Unavailable
 from penstock.store import arrays
@@ -193,6 +194,13 @@ class Listed(NamedTuple):
     key_prefix: str | None = None
     parent: int | None = None
     """Which started them."""
+    attributes: Sequence[Wanted] = ()
+    """What their search attributes are to be; the first one leads."""
+
+    @property
+    def by_index(self) -> bool:
+        """Whether it has an index of its own, so that no walk over all of a status finds more."""
+        return bool(self.attributes) or not (self.cause is None and self.step is None and self.parent is None)
 
 
 class IdPage(NamedTuple):
@@ -218,7 +226,23 @@ async def find_ids(
     keys = None if listed.definitions is None else arrays.ints(listed.definitions)
     before = min(before, listed.until)
     params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before, listed.since)
+    name, params = _list_of(listed, params)
+    settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
+    try:
+        *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
+    except QueryCanceled as error:
+        await connection.rollback()
+        if listed.by_index:
+            raise Unavailable("the database is too busy for this list; try again") from error
+        raise
+    return [cast(int, row[0]) for row in rows]
+
+
+def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[object, ...]]:
+    """The name of a list's statement and its parameters; ``params`` are those that all have."""
     match listed.status:
+        case _ if listed.attributes:
+            name, params = "list_attributed", (*params, listed.status, *_attributes(listed.attributes))
         case _ if listed.parent is not None:
             name, params = "list_children", (*params, listed.parent, listed.status)
         case "FAILED" if listed.cause is not None:
@@ -232,22 +256,19 @@ async def find_ids(
         case "ACTIVE":
             name = "list_active"
         case "WAITING" if listed.definitions is None and listed.business_key is None and listed.key_prefix is None:
-            name, params = "list_waiting", (limit, offset, before, listed.since)
+            return "list_waiting", params[2:]
         case "WAITING":
             name = "list_waiting_of"
         case _:
             name, params = "list_ended", (*params, int(InstanceStatus[listed.status]))
-    if name != "list_waiting":
-        params = (*params, listed.key_prefix)
-    settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
-    try:
-        *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
-    except QueryCanceled as error:
-        await connection.rollback()
-        if listed.cause is not None or listed.step is not None or listed.parent is not None:
-            raise Unavailable("the database is too busy for this list; try again") from error
-        raise
-    return [cast(int, row[0]) for row in rows]
+    return name, (*params, listed.key_prefix)
+
+
+def _attributes(wanted: Sequence[Wanted]) -> tuple[object, ...]:
+    first, others = wanted[0], wanted[1:]
+    names, texts = arrays.texts([each.name for each in others]), arrays.texts([each.text for each in others])
+    bounds = arrays.floats([each.low for each in others]), arrays.floats([each.high for each in others])
+    return *first, names, texts, *bounds
 
 
 async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: int) -> tuple[list[int], int | None]:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from psycopg.errors import DataError, QueryCanceled
 
+from penstock.core.state import TokenState
 from penstock.errors import BadRequest, Unavailable
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
@@ -65,9 +66,10 @@ async def waiting(connection: TrioConnection, job_type: int, after: tuple[int, i
     return [OpenJob(*row) for row in rows]
 
 
-async def leased(connection: TrioConnection, job_type: int | None, limit: int) -> list[OpenJob]:
-    """Jobs that workers have, those first that they have longest. Walks over all tokens."""
-    statement = (SQL["leased_jobs"], (job_type, limit))
+async def leased(connection: TrioConnection, job_type: int | None, limit: int, state: TokenState) -> list[OpenJob]:
+    """Jobs that workers have (LOCKED) or Kafka has (DISPATCHED), those first that they have longest. Walks over all
+    tokens."""
+    statement = (SQL["leased_jobs"], (job_type, limit, int(state)))
     return [OpenJob(*row) for row in await _read(connection, statement, walk=True)]
 
 

@@ -31,6 +31,7 @@ _REMOVALS: Final = (
     "remove_journals",
     "remove_edits",
     "remove_called",
+    "remove_search_attributes",
 )
 
 

@@ -210,6 +210,21 @@ INVARIANTS: Final[dict[str, str]] = {
         UNION ALL
         SELECT j.instance_id, j.pos, NULL, NULL FROM journal j LEFT JOIN instance i ON i.id = j.instance_id
         LEFT JOIN definitions d ON d.key = i.definition WHERE d.code IS NOT TRUE""",
+    "search attributes are what the variables are that the definition declares": """
+        SELECT v.id, a.key, v.vars -> a.key, s.text, s.number FROM (
+          SELECT i.id, d.content::jsonb -> 'searchAttributes' AS declared,
+            i.vars || coalesce(i.overlay, '{}') || coalesce((SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+              WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS vars
+          FROM instance i JOIN definition d ON d.key = i.definition WHERE d.content LIKE '%"searchAttributes"%') v
+        CROSS JOIN LATERAL jsonb_each_text(v.declared) AS a
+        LEFT JOIN search_attribute s ON s.instance_id = v.id AND s.name = a.key
+        WHERE a.value <> 'TIME' AND v.vars -> a.key -> '$enc' IS NULL AND (s.text, s.number) IS DISTINCT FROM (
+          CASE WHEN jsonb_typeof(v.vars -> a.key) = lower(a.value) AND length(v.vars ->> a.key) <= 256
+            AND a.value <> 'NUMBER' THEN v.vars ->> a.key END,
+          CASE WHEN jsonb_typeof(v.vars -> a.key) = 'number' AND a.value = 'NUMBER' THEN (v.vars ->> a.key)::float8 END)
+        UNION ALL
+        SELECT s.instance_id, s.name, NULL, s.text, s.number FROM search_attribute s
+        WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = s.instance_id)""",
     "what was folded is kept": "SELECT id FROM instance WHERE folded_pos > 0 AND overlay IS NULL",
 }
 """Sentence → the query that finds the rows for which it is not true."""

@@ -187,6 +187,8 @@ def _get_instance(operation: GetInstance) -> Exchange:
 
 
 def _list_instances(operation: ListInstances) -> Exchange:
+    if operation.attributes:
+        raise NotOverGrpc("ListInstances has no `attributes` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
         definition_id=operation.definition_id or "",
         status=_status_number(operation.status),

@@ -3,6 +3,17 @@
 -- forEach: which item an execution was for.
 ALTER TABLE history ADD COLUMN item int;
 
+-- Search attributes: variables by which the instances of definitions that declare them are found. No row for others.
+CREATE TABLE search_attribute (
+  instance_id bigint NOT NULL,
+  name        text COLLATE "C" NOT NULL,  -- of the variable
+  text        text COLLATE "C",        -- a text, or true or false. Never sealed
+  number      float8,                  -- a number, or of a time the seconds since 1970
+  PRIMARY KEY (instance_id, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX search_attribute_text ON search_attribute (name, text, instance_id) WHERE text IS NOT NULL;
+CREATE INDEX search_attribute_number ON search_attribute (name, number, instance_id) WHERE number IS NOT NULL;
+
 -- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them: a view would hold what a
 -- plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
 -- A row is found fast by `number`, of instances also by business key, definition or parent; by anything else it is a walk.

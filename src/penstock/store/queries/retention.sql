@@ -80,6 +80,9 @@ SELECT count(*) FROM orphaned
 -- name: remove_called
 DELETE FROM called WHERE id = ANY($1::bigint[])
 
+-- name: remove_search_attributes
+DELETE FROM search_attribute WHERE instance_id = ANY($1::bigint[])
+
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])
 
