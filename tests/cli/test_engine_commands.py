@@ -117,6 +117,26 @@ def test_a_failed_instance_is_found_and_retried(shell: Shell, engine: RunningEng
     check(engine, id)
 
 
+def test_an_instance_is_mended(shell: Shell, engine: RunningEngine) -> None:
+    id = shell.start()
+    line = f"{id}  ACTIVE  claim:1  at check"
+    check(engine, id, fails="no")
+    assert shell.out("instance", "retry", id, "--from", "paid", "--note", "was paid").split()[1:] == [
+        "WAITING", "claim:1", "at", "paid"
+    ]  # fmt: skip
+    assert shell.out("instance", "move", id, "paid", "check", "--note", "checked too early") == f"{line}\n"
+    assert shell.out("instance", "skip", id, "check", '{"seen": true}').split()[1] == "WAITING"
+    assert shell.out("instance", "skip", id, "approve", "--note", "by phone").split()[-1] == "paid"
+    with SyncClient(engine.url) as client:
+        assert client.get_instance(id).variables == {"seen": True}
+        notes = {each.kind: each.detail for each in client.get_audit(id) if each.detail}
+    assert (notes["RETRIED"], notes["MOVED"], notes["SKIPPED"]) == (
+        "from 'paid': was paid", "to 'check': checked too early", "by phone"
+    )  # fmt: skip
+    refused = shell.run("instance", "skip", id, "check")
+    assert (refused.exit_code, refused.stderr) == (1, "penstock: conflict: step 'check' is not open (HTTP 409)\n")
+
+
 def test_instances_are_cancelled_with_a_reason(shell: Shell) -> None:
     ids = [shell.start("--instance-key", f"k{n}") for n in range(2)]
     assert shell.start("--instance-key", "k1") == ids[1]

@@ -86,7 +86,7 @@ class Machine:
     def apply(self, event: Event, **inputs: Any) -> Effects:
         self.now += timedelta(seconds=1)
         tokens = [msgspec.structs.replace(token) for _, token in sorted(self.tokens.items())]
-        if isinstance(event, RetryRequested):
+        if self.status is InstanceStatus.FAILED:
             assert self.snapshot is not None
             # as the store keeps them
             tokens = msgspec.json.decode(msgspec.json.encode(self.snapshot), type=list[Token])
@@ -180,6 +180,11 @@ class Machine:
 
     def cancel(self, reason: str | None = None) -> Effects:
         return self.apply(CancelRequested(reason))
+
+    def closed_by_failure(self) -> list[Token]:
+        """Of a FAILED instance: what stood open."""
+        assert self.snapshot is not None
+        return [token for token in self.snapshot if token.is_open]
 
     def retry(self) -> Effects:
         return self.apply(RetryRequested())

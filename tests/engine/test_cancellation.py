@@ -19,7 +19,7 @@ from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
 from penstock.engine.lanes.call_commands import timer_command
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
@@ -249,6 +249,22 @@ async def edit(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.repair.edit_variables(instance, changes))
 
 
+async def skip(driver: Driver, key: str) -> LockedBatch:
+    instance, _ = await begun(driver, key, LINE)
+    return LockedBatch(key, lambda: driver.engine.repair.skip(instance, StepSkip("task-1", msgspec.Raw(b'{"y":2}'))))
+
+
+async def move(driver: Driver, key: str) -> LockedBatch:
+    instance, _ = await begun(driver, key, LINE)
+    return LockedBatch(key, lambda: driver.engine.repair.move(instance, TokenMove("task-1", "task-2")))
+
+
+async def retry_from(driver: Driver, key: str) -> LockedBatch:
+    instance, job = await begun(driver, key, LINE)
+    await driver.fail(job, retryable=False)
+    return LockedBatch(key, lambda: driver.engine.repair.retry_from(instance, "task-2", None, None))
+
+
 async def unlock(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
     return LockedBatch(key, lambda: driver.engine.open_work.unlock(job.id, "stuck"))
@@ -357,6 +373,9 @@ SCENARIOS: dict[str, Prepare] = {
     "a claim of a user task": claiming(),
     "a claimed task given back": claiming(release=True),
     "an edit of variables": edit,
+    "a step that is skipped": skip,
+    "a token that is moved": move,
+    "a retry from another step": retry_from,
     "a lease that an operator ends": unlock,
     "a watch": watch,
     "a look at an instance": look,
@@ -373,7 +392,7 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
   i.vars::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
-  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind LIKE ANY('{TASK%%,VARIABLES%%}')),
+  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|SKIPPED|MOVED|RETRIED)'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)

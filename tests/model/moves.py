@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import ERROR_CODES, outputs, random_output
-from tests.model.reference_model import ReferenceModel, kind
+from tests.model.reference_model import TASKS, ReferenceModel, kind
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Move(NamedTuple):
 def possible(game: ReferenceModel) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
-        return [Move("retry"), Move("edit")]
+        return [Move("retry"), Move("edit"), *mending(game)]
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
@@ -78,8 +78,21 @@ def possible(game: ReferenceModel) -> list[Move]:
     ]
     if game.waiting:
         moves.append(Move("edit"))
+    moves += mending(game)
     if moves:
         moves.append(Move("cancel"))
+    return moves
+
+
+SKIPPABLE = (*TASKS, "TRANSFORMATION")
+
+
+def mending(game: ReferenceModel) -> list[Move]:
+    """What people may do to tokens wherever they stand."""
+    moves = [Move("move", place) for place, _ in enumerate(game.mendable)]
+    for place, mark in enumerate(game.mendable):
+        if kind(game.steps[mark.step]) in SKIPPABLE:
+            moves.append(Move("skip", place))
     return moves
 
 
@@ -133,7 +146,9 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
     if gentle and drawing.pick(range(ENDING_ONE_IN)):
         moves = gentle
     move = drawing.pick([move for move in moves for _ in range(WEIGHTS.get(move.what, 1))])
-    if move.what in ("complete", "signal job"):
+    if move.what == "move":
+        return move._replace(step=drawing.pick(sorted(game.steps)))
+    if move.what in ("complete", "signal job", "skip"):
         return move._replace(output=drawing.output())
     if move.what == "err":
         return move._replace(output=drawing.output(), code=drawing.pick(ERROR_CODES))
@@ -172,6 +187,13 @@ def play(game: ReferenceModel, move: Move) -> None:
             game.cancel()
         case "retry":
             game.retry()
+        case "skip":
+            game.skip(move.place, output_of(move))
+        case "move":
+            if game.mover(move.place, move.step) is None:
+                game.refused += 1
+            else:
+                game.move(move.place, move.step)
         case _:
             raise AssertionError(move.what)
 

@@ -94,6 +94,7 @@ class ReferenceModel:
         self._automatic = self._bound = 0
         self._work = self._work_bound = 0
         self.timers_fired = 0
+        self.refused = 0
         self._saved: tuple[list[ModelToken], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
         self._inside = {
@@ -222,16 +223,81 @@ class ReferenceModel:
         return Counter({step: len(kept) for step, kept in self._signals.items() if kept})
 
     def retry(self) -> None:
+        self._begin()
+        self._reopen()
+        self._settle()
+
+    def _reopen(self, *but: ModelToken) -> None:
         assert self.status == "FAILED"
         assert self._saved is not None
-        self._begin()
         self.status, self.failure, self.failure_code = "ACTIVE", None, None
         self.tokens, self.blocks = self._saved
         for token in sorted(self.tokens, key=lambda token: (token.entered == 0, token.entered)):
-            if token.open:
+            if token.open and token not in but:
                 token.open = False
                 token.reentered = True
                 self._go(token, token.step)
+
+    @property
+    def mendable(self) -> list[ModelToken]:
+        """What may be skipped or moved: open tokens, or what a failure closed where nothing else stood on its step."""
+        if self.status == "FAILED":
+            assert self._saved is not None
+            closed = [token for token in self._saved[0] if token.open]
+            times = Counter(token.step for token in closed)
+            return sorted((t for t in closed if times[t.step] == 1), key=lambda token: token.step)
+        return self.open_tokens
+
+    def skip(self, place: int, output: dict[str, Any]) -> None:
+        """The step counts as done, with this result."""
+        token = self.mendable[place]
+        self._begin()
+        if self.status == "FAILED":
+            self._reopen(token)
+            self._entries += 1
+            token.entered = self._entries
+        token.failed_child = None
+        self.variables.update(copy.deepcopy(output))
+        self._close(token, "SKIPPED")
+        token.done = True
+        self._go(token, token.step)
+        self._settle()
+
+    def mover(self, place: int, target: str) -> ModelToken | None:
+        """Which token goes when one is sent to a step; None where that would break a join."""
+        token = self.mendable[place]
+        if kind(self.steps[target]) == "END":
+            return token
+        if token.block is not None:
+            if target == self.steps[token.block.gateway]["joinStep"] or target in self._inside[token.block.gateway]:
+                return token
+            if token.block.under_way > 1 or token.block.arrived:
+                return None
+            token = token.block.owner
+        if token.side:
+            return token
+        inside = any(target in steps for steps in self._inside.values())
+        return None if inside or kind(self.steps[target]) == "JOIN_GATEWAY" else token
+
+    def move(self, place: int, target: str) -> None:
+        token = self.mover(place, target)
+        assert token is not None
+        self._begin()
+        tokens, blocks = (self.tokens, self.blocks) if self._saved is None or self.status == "ACTIVE" else self._saved
+        own = [block for block in blocks if block.owner is token]
+        below = [each for each in tokens if each.block in own]
+        if self.status == "FAILED":
+            self._reopen(token, *below)
+        else:
+            for each in (token, *below):
+                if each.open:
+                    self._close(each, "SKIPPED")
+        for block in own:
+            self.blocks.remove(block)
+        for each in below:
+            self._vanish(each)
+        token.open = token.done = False
+        self._go(token, target)
         self._settle()
 
     # -- the rules

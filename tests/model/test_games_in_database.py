@@ -18,8 +18,8 @@ import trio
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
-from penstock.engine.repair import VariablesEdit
-from penstock.errors import PenstockError
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.errors import Conflict, PenstockError
 from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
@@ -55,6 +55,8 @@ MOVES = {
     "retry",
     "keep signal",
     "edit",
+    "skip",
+    "move",
 }
 MOVES_MAX = 20
 
@@ -154,6 +156,9 @@ class Played:
                 changes = VariablesEdit(set=msgspec.Raw(msgspec.json.encode(output_of(move))), remove=[move.removed])
                 await self.engine.engine.repair.edit_variables(self.instance, changes)
                 return
+            case "skip" | "move":
+                await self.mend(move)
+                return
             case "keep signal":
                 for _ in range(move.times):
                     await self.signal(move.step, output_of(move), early=True)
@@ -187,6 +192,30 @@ class Played:
                     error = {"error_code": move.code, "variables": msgspec.json.encode(output_of(move))}
                 retryable = move.what != "fail for good"
                 await self.engine.fail(job, "boom", retryable=retryable, attempt=attempt, **error)
+
+    async def mend(self, move: Move) -> None:
+        """A step is skipped, or a token moved; refused where that would break a join."""
+        game = self.game
+        assert game is not None
+        about = {"stepId": game.mendable[move.place].step, "note": "because"}
+        if game.status == "ACTIVE":
+            token, seq = self.open_executions()[move.place]
+            about["executionId"] = f"{self.instance}-{token:x}-{seq:x}"
+        refused = move.what == "move" and game.mover(move.place, move.step) is None
+        given = {"variables": output_of(move)} if move.what == "skip" else {"toStepId": move.step}
+        assert await self.may_mend(move.what, {**about, **given}) is not refused
+
+    async def may_mend(self, what: str, about: Json) -> bool:
+        repair = self.engine.engine.repair
+        try:
+            if what == "skip":
+                skip = msgspec.json.decode(msgspec.json.encode(about), type=StepSkip)
+                await repair.skip(self.instance, skip)
+            else:
+                await repair.move(self.instance, msgspec.convert(about, TokenMove))
+        except Conflict:
+            return False
+        return True
 
     def park_of(self, job: Job, move: Move) -> Park:
         until = None if move.index == PARK_SIGNAL else self.clock.now() + timedelta(hours=1)

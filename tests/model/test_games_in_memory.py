@@ -8,12 +8,24 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.definition import StepType
-from penstock.core.event import JobCompleted, JobFailed, JobParked, JobSignalled, TaskCompleted, TimerFired
+from penstock.core.event import (
+    JobCompleted,
+    JobFailed,
+    JobParked,
+    JobSignalled,
+    StepSkipped,
+    TaskCompleted,
+    TimerFired,
+    TokenMoved,
+)
+from penstock.core.mending import find_mover
 from penstock.core.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
+from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
@@ -78,7 +90,7 @@ def armed(machine: Machine, token: int, seq: int) -> list[int]:
     return [index for id, timer_seq, index in machine.timers if (id, timer_seq) == (token, seq)]
 
 
-def make(machine: Machine, move: Move) -> None:
+def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
     """The move, as the engine would feed it to `advance`."""
     if move.what == "cancel":
         machine.cancel("cancelled")
@@ -92,6 +104,9 @@ def make(machine: Machine, move: Move) -> None:
     if move.what == "keep signal":
         for _ in range(move.times):
             machine.buffer(move.step, output_of(move))
+        return
+    if move.what in ("skip", "move"):
+        mend(machine, move, game)
         return
     token = open_tokens(machine)[move.place]
     step = machine.definition.steps[token.step]
@@ -121,6 +136,26 @@ def make(machine: Machine, move: Move) -> None:
         machine.apply(JobFailed(token.id, "w", move.what != "fail for good", "boom", None, move.code or None, data))
 
 
+def mend(machine: Machine, move: Move, game: ReferenceModel) -> None:
+    """A step is skipped, or a token moved, where no join is broken by it."""
+    if machine.status is InstanceStatus.FAILED:
+        index = machine.step(game.mendable[move.place].step).index
+        [token] = [token for token in machine.closed_by_failure() if token.step == index]
+        tokens = machine.snapshot or []
+    else:
+        token, tokens = open_tokens(machine)[move.place], list(machine.tokens.values())
+    if move.what == "skip":
+        machine.apply(StepSkipped(token.id, "skipped", machine.encode(output_of(move))))
+        return
+    target = machine.step(move.step)
+    if game.mover(move.place, move.step) is None:
+        with pytest.raises(Conflict):
+            find_mover(machine.definition, tokens, token, target)
+        return
+    mover = find_mover(machine.definition, tokens, token, target)
+    machine.apply(TokenMoved(mover.id, target.index, "moved"))
+
+
 def end_child(machine: Machine, token: Token, move: Move) -> None:
     """Of the instance that a call waits for: it completes, is cancelled, or fails for good."""
     match move.what:
@@ -142,7 +177,7 @@ def play_a_game(body: Json, drawing: Drawing, *opening: Move) -> tuple[Machine, 
         if move is None:
             break
         moves.append(move)
-        make(machine, move)
+        make(machine, move, game)
         game.now = machine.now
         play(game, move)
         compare(machine, game)
@@ -167,6 +202,7 @@ def test_advance_plays_by_the_rules_in_many_games() -> None:
             print(f"seed {seed}")
             raise
         seen.update({move.what for move in moves})
+        seen["a broken join refused"] += game.refused
         seen[f"ended {game.status}"] += 1
         seen.update({what for what, there in look(machine, game) if there})
     assert {what for what, times in seen.items() if times >= GAMES / 200} >= WANTED, seen
@@ -219,7 +255,7 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 GAMES = 800
 WANTED = {
     "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal", "edit",
-    "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
+    "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
     "a call", "a failed call",
     "a join fired", "a side token", "an interruption", "an error caught", "an END failed it", "a result",
     "a step open twice", "an END closed others", "long",

@@ -110,6 +110,9 @@ class PlayedOverRest(Played):
             status, found = await self.call("POST", f"{path}/variables", body)
             assert (status, found.get("id")) == (200, self.instance), found
             return
+        if move.what in ("skip", "move"):
+            await self.mend(move)
+            return
         if move.what == "keep signal":
             for _ in range(move.times):
                 await self.signal(move.step, output_of(move), early=True)
@@ -130,6 +133,11 @@ class PlayedOverRest(Played):
             await self.signal(step["id"], output_of(move))
         else:
             await self.report(await self.take(self.running[move.place]), move)
+
+    async def may_mend(self, what: str, about: Json) -> bool:
+        status, found = await self.call("POST", f"/v1/instances/{self.instance}/{what}", about)
+        assert (status, found.get("id")) == (200, self.instance) or (status, found["error"]) == (409, "conflict"), found
+        return status == 200
 
     async def take(self, execution: str) -> dict[str, Any]:
         """The job of an execution, under lease; all others of the game are taken on the way."""

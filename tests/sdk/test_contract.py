@@ -44,6 +44,8 @@ CALLS = (
     calls.SendMessage(instance_id="{id}", name="n", payload=1, idempotency_key="k"),
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
+    calls.SkipStep(id="{id}", step_id="a"),
+    calls.MoveToken(id="{id}", step_id="a", to_step_id="b"),
     calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
     calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),
     calls.SendSignal(signal=Signal("{id}", "{stepId}")),

@@ -202,9 +202,49 @@ export interface paths {
         put?: never;
         /**
          * Let a failed instance go on (addition)
-         * @description Reopens the failed step and every step which that failure closed, with full retries.
+         * @description Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` (addition) it goes on there in place of the failed step, or of `stepId`.
          */
         post: operations["retryInstance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/skip": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a step count as done, with a result (addition)
+         * @description Of an open instance, or of one that has failed, which goes on by it. Whoever has the job loses it.
+         */
+        post: operations["skipStep"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/move": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let what stands on a step go on at another one (addition)
+         * @description Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for ever; of a gateway all branches are moved together.
+         */
+        post: operations["moveToken"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2167,10 +2207,13 @@ export interface components {
         };
         /**
          * RetryBody
-         * @description `note`: for the audit trail.
+         * @description `note`: for the audit trail. `from_step_id`: where it goes on in place of the step that failed, or of
+         *         `step_id`.
          */
         RetryBody: {
             note?: string;
+            fromStepId?: string;
+            stepId?: string;
         };
         /**
          * RunTree
@@ -2400,6 +2443,18 @@ export interface components {
             childInstanceId?: string;
         };
         /**
+         * StepSkip
+         * @description The oldest open execution of `step_id`, or that with `execution_id`, counts as done, with these variables.
+         */
+        StepSkip: {
+            stepId: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            executionId?: string;
+            note?: string;
+        };
+        /**
          * StepTokens
          * @description What stands on a step now.
          */
@@ -2444,6 +2499,16 @@ export interface components {
         /** TokenBody */
         TokenBody: {
             token?: string;
+        };
+        /**
+         * TokenMove
+         * @description The oldest open execution of `step_id`, or that with `execution_id`, is given up for `to_step_id`.
+         */
+        TokenMove: {
+            stepId: string;
+            toStepId: string;
+            executionId?: string;
+            note?: string;
         };
         /**
          * TokensView
@@ -3595,6 +3660,186 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["RetryBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Instance"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    skipStep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StepSkip"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Instance"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    moveToken: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenMove"];
             };
         };
         responses: {

@@ -22,6 +22,10 @@ NOT_COMPLETED = 1
 IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
 StepArgument = Annotated[str, typer.Argument(help="The step's id.", metavar="STEP")]
 VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
+NoteOption = Annotated[str | None, typer.Option(help="For the audit trail.")]
+ExecutionOption = Annotated[
+    str | None, typer.Option(help="Of several open executions of the step this one. [default: the oldest]")
+]
 FileOption = Annotated[
     Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
 ]
@@ -160,13 +164,49 @@ def cancel(
 @app.command()
 def retry(
     ids: Annotated[list[str], typer.Argument(help="Failed instances.", metavar="ID")],
+    from_step: Annotated[
+        str | None, typer.Option("--from", help="Go on at this step instead of the failed one.", metavar="STEP")
+    ] = None,
+    note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
 ) -> None:
     """Retry the failed step of instances, one after another; the first that can't be ends it."""
     with connected(url, token_file) as client:
         for each in ids:
-            typer.echo(_line(client.retry_instance(each)))
+            typer.echo(_line(client.retry_instance(each, from_step=from_step, note=note)))
+
+
+@app.command()
+def skip(
+    id: IdArgument,
+    step: StepArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    execution: ExecutionOption = None,
+    note: NoteOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Let a step of an open or failed instance count as done, with variables as its result."""
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        typer.echo(_line(client.skip_step(id, step, given, execution_id=execution, note=note)))
+
+
+@app.command()
+def move(
+    id: IdArgument,
+    step: StepArgument,
+    to: Annotated[str, typer.Argument(help="The step to go on at.", metavar="TO")],
+    execution: ExecutionOption = None,
+    note: NoteOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Let what stands on a step of an open or failed instance go on at another step."""
+    with connected(url, token_file) as client:
+        typer.echo(_line(client.move_token(id, step, to, execution_id=execution, note=note)))
 
 
 @app.command()

@@ -201,6 +201,8 @@ class SyncClient:
     wait_until_ended = _blocking(Client.wait_until_ended)
     retry_instance = _blocking(Client.retry_instance)
     edit_variables = _blocking(Client.edit_variables)
+    skip_step = _blocking(Client.skip_step)
+    move_token = _blocking(Client.move_token)
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
     signal_by_key = _blocking(Client.signal_by_key)

@@ -33,6 +33,7 @@ from penstock.client.operation import (
     ListFailedJobs,
     ListInstances,
     ListSignals,
+    MoveToken,
     Operation,
     ParkJob,
     PollJobs,
@@ -40,6 +41,7 @@ from penstock.client.operation import (
     RetryInstance,
     SendMessage,
     SendSignal,
+    SkipStep,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -255,7 +257,28 @@ def _edit_variables(operation: EditVariables) -> Exchange:
 
 
 def _retry_instance(operation: RetryInstance) -> Exchange:
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/retry", _read_instance)
+    body = _given(fromStepId=operation.from_step_id, stepId=operation.step_id, note=operation.note)
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/retry", _read_instance, body or None)
+
+
+def _skip_step(operation: SkipStep) -> Exchange:
+    body = _given(
+        stepId=operation.step_id,
+        variables=operation.variables,
+        executionId=operation.execution_id,
+        note=operation.note,
+    )
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/skip", _read_instance, body)
+
+
+def _move_token(operation: MoveToken) -> Exchange:
+    body = _given(
+        stepId=operation.step_id,
+        toStepId=operation.to_step_id,
+        executionId=operation.execution_id,
+        note=operation.note,
+    )
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/move", _read_instance, body)
 
 
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
@@ -372,6 +395,8 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetTree: _get_tree,
     SendMessage: _send_message,
     RetryInstance: _retry_instance,
+    SkipStep: _skip_step,
+    MoveToken: _move_token,
     CompleteUserTask: _complete_user_task,
     SendSignal: _send_signal,
     ListFailedJobs: _list_failed_jobs,

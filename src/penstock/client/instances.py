@@ -10,20 +10,19 @@ import anyio
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.caller import Caller, every_item
+from penstock.client.caller import every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
+from penstock.client.mending import MendingCalls
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
-    EditVariables,
     GetAudit,
     GetHistory,
     GetInstance,
     ListInstances,
     ListSignals,
-    RetryInstance,
     SendSignal,
     StartInstance,
     StartInstances,
@@ -47,7 +46,7 @@ MAX_LOOK_PAUSE_S = 1.0
 MIN_LOOK_S = 1.0
 
 
-class InstanceCalls(Caller):
+class InstanceCalls(MendingCalls):
     """Start instances, look at them and act on them.
 
     ``variables`` is a mapping, dataclass, msgspec struct or pydantic model: anything with the form of a JSON object.
@@ -256,43 +255,6 @@ class InstanceCalls(Caller):
         if instance.ended:
             raise Conflict(f"instance {instance_id} is {instance.status}") from lost
         raise lost
-
-    async def retry_instance(self, instance_id: str) -> Instance:
-        """Reopen the failed step of a failed instance, with a full count of retries. Not repeated on a lost answer.
-
-        Raises:
-            NotFound: no such instance.
-            Conflict: it has not failed.
-        """
-        return await self.call(RetryInstance(id=instance_id))
-
-    async def edit_variables(
-        self,
-        instance_id: str,
-        variables: object = None,
-        *,
-        remove: Sequence[str] = (),
-        if_version: str | None = None,
-        note: str | None = None,
-    ) -> Instance:
-        """Set and remove variables (top-level names) of an instance that waits or has failed.
-
-        ``note`` goes into the audit trail. ``if_version``: only if nobody has written any since. Not repeated on a lost
-        answer.
-
-        Raises:
-            NotFound: no such instance.
-            Conflict: it neither waits nor has failed, it is a run of code, or ``if_version`` is not the newest.
-        """
-        return await self.call(
-            EditVariables(
-                id=instance_id,
-                variables=optional_object(variables) or {},
-                remove=remove,
-                if_version=if_version,
-                note=note,
-            )
-        )
 
     async def wait_until_ended(
         self, instance_id: str, *, timeout_s: float | None = None, on_change: Callable[[Instance], None] | None = None

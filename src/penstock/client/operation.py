@@ -195,9 +195,13 @@ class CancelInstance(Operation[Instance], frozen=True):
 
 
 class RetryInstance(Operation[Instance], frozen=True):
-    """Reopen the failed step of a failed instance. A second one is a conflict, as with cancel."""
+    """Reopen the failed step of a failed instance, or go on at another one. A second one is a conflict, as with
+    cancel."""
 
     id: str
+    from_step_id: str | None = None
+    step_id: str | None = None
+    note: str | None = None
 
     @property
     def repeat(self) -> Repeat:
@@ -211,6 +215,34 @@ class EditVariables(Operation[Instance], frozen=True):
     variables: Mapping[str, Any] | msgspec.Raw
     remove: Sequence[str] = ()
     if_version: str | None = None
+    note: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class SkipStep(Operation[Instance], frozen=True):
+    """Let an open or failed step count as done, with a result."""
+
+    id: str
+    step_id: str
+    variables: Mapping[str, Any] | msgspec.Raw | None = None
+    execution_id: str | None = None
+    note: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class MoveToken(Operation[Instance], frozen=True):
+    """Let what stands on a step go on at another one."""
+
+    id: str
+    step_id: str
+    to_step_id: str
+    execution_id: str | None = None
     note: str | None = None
 
     @property

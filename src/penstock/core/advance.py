@@ -42,9 +42,12 @@ from penstock.core.event import (
     RetryRequested,
     Started,
     StepGivenUp,
+    StepSkipped,
     TaskCompleted,
     TimerFired,
+    TokenMoved,
 )
+from penstock.core.mending import Mending
 from penstock.core.recorder import Inputs, PositionsExhausted
 from penstock.core.retry import backoff_s
 from penstock.core.state import (
@@ -58,7 +61,6 @@ from penstock.core.state import (
     Token,
     TokenState,
     Trigger,
-    change_status,
     move,
 )
 from penstock.core.wait import WaitError, wait_ends_at
@@ -85,12 +87,13 @@ def advance(
 
     ``tokens`` are all tokens of the instance (they are changed in place; pass copies to keep the old ones), ordered
     by id. ``variables`` may be None where the definition needs none. The caller has checked the fence and that the
-    token of the event is open; a FAILED instance takes only `RetryRequested`, the others only an ACTIVE one.
+    token of the event is open; a FAILED instance takes only `RetryRequested`, `StepSkipped` and
+    `TokenMoved`, an ACTIVE one all but the first.
     """
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Calls, Ending, Waiting):
+class _Run(Calls, Ending, Waiting, Mending):
     # -- events
 
     def apply(self, event: Event) -> Effects:
@@ -116,8 +119,8 @@ class _Run(Calls, Ending, Waiting):
                 self.fail(self.tokens[event.token_id], event.reason)
             case CancelRequested():
                 self.end_instance(InstanceStatus.CANCELLED, event.reason)
-            case RetryRequested():
-                self.reopen()
+            case RetryRequested() | StepSkipped() | TokenMoved():
+                self.mend(event)
             case _:
                 assert_never(event)
         self.run()
@@ -210,18 +213,6 @@ class _Run(Calls, Ending, Waiting):
             self.fail(token, failed.reason, failed.code)
             return
         self.finish_step(token, output=output)
-
-    def reopen(self) -> None:
-        """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were."""
-        change_status(self.instance, InstanceStatus.ACTIVE)
-        self.out.reopened = True
-        # in the old order of entry; those that were about to enter their first step had none yet
-        for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
-            self.fresh.add(token.id)
-            self.mark_changed(token)
-            if token.is_open:
-                self.entering.append((token, token.step))
-                self.reentering[token.id] = token.entry
 
     # -- moving through the graph
 

@@ -105,6 +105,23 @@ class RetryRequested(msgspec.Struct, frozen=True, tag=True):
     """Somebody wants a failed instance to go on; the tokens are those that the failure closed."""
 
 
+class StepSkipped(msgspec.Struct, frozen=True, tag=True):
+    """Somebody says that a step counts as done. A FAILED instance goes on by it; the tokens are those that the failure
+    closed. Likewise of the next."""
+
+    token_id: int
+    reason: str
+    output: bytes | None
+
+
+class TokenMoved(msgspec.Struct, frozen=True, tag=True):
+    """Somebody sends a token to another step; ``token_id`` is what `mending.find_mover` found."""
+
+    token_id: int
+    step: int
+    reason: str
+
+
 Event = (
     Started
     | JobCompleted
@@ -118,4 +135,6 @@ Event = (
     | StepGivenUp
     | CancelRequested
     | RetryRequested
+    | StepSkipped
+    | TokenMoved
 )

@@ -1,4 +1,4 @@
-"""Mending an instance by hand: changing its variables."""
+"""Mending an instance by hand: changing its variables, skipping a step, moving a token, retrying from another step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS, Instances
 from penstock.engine.lanes.command import Command, WritesOnly
 from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.mending import MoveCommand, SkipCommand
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
-from penstock.errors import BadRequest, Conflict, PayloadTooLarge
+from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import audit, search_attributes, variables
 from penstock.store.connection import TrioConnection
@@ -43,6 +44,24 @@ class VariablesEdit(msgspec.Struct, rename="camel"):
     set: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(EMPTY_OBJECT))
     remove: list[str] = []
     if_version: str | None = None
+    note: str | None = None
+
+
+class StepSkip(msgspec.Struct, rename="camel"):
+    """The oldest open execution of ``step_id``, or that with ``execution_id``, counts as done, with these variables."""
+
+    step_id: str
+    variables: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(EMPTY_OBJECT))
+    execution_id: str | None = None
+    note: str | None = None
+
+
+class TokenMove(msgspec.Struct, rename="camel"):
+    """The oldest open execution of ``step_id``, or that with ``execution_id``, is given up for ``to_step_id``."""
+
+    step_id: str
+    to_step_id: str
+    execution_id: str | None = None
     note: str | None = None
 
 
@@ -135,8 +154,7 @@ class Repair:
             raise BadRequest("set: names nothing, and neither does remove")
         if twice := names.keys() & set(removed):
             raise BadRequest(f"remove: '{min(twice)[:NAME_MAX_CHARS]}' is set, too")
-        if edit.note is not None:
-            check_text(edit.note, "note", REASON_MAX_CHARS)
+        check_note(edit.note)
         if edit.if_version is not None and _VERSION.fullmatch(edit.if_version) is None:
             raise BadRequest("ifVersion: is no version of variables")
         command = EditCommand(
@@ -151,3 +169,66 @@ class Repair:
         )
         await self._full_path.submit(command)
         return await self._instances.after_change(id)
+
+    async def skip(self, id: str, skip: StepSkip) -> Instance:
+        """Let a step of an open or FAILED instance count as done, with a result.
+
+        Raises NotFound, BadRequest (no such step), Conflict (it is not open, or nothing that can be skipped; a run of
+        code).
+        """
+        command = SkipCommand(
+            ids.read_instance(id),
+            check_text(skip.step_id, "stepId", NAME_MAX_CHARS),
+            check_variables(bytes(skip.variables), self._limits),
+            execution=_execution(skip.execution_id),
+            note=check_note(skip.note),
+        )
+        return await self._mend(id, command)
+
+    async def move(self, id: str, move: TokenMove) -> Instance:
+        """Let what stands on a step of an open or FAILED instance go on at another one.
+
+        Raises NotFound, BadRequest (no such step), Conflict (the step is not open; a join would never end; a run of
+        code).
+        """
+        command = MoveCommand(
+            ids.read_instance(id),
+            check_text(move.step_id, "stepId", NAME_MAX_CHARS),
+            check_text(move.to_step_id, "toStepId", NAME_MAX_CHARS),
+            execution=_execution(move.execution_id),
+            note=check_note(move.note),
+        )
+        return await self._mend(id, command)
+
+    async def retry_from(self, id: str, from_step_id: str, step_id: str | None, note: str | None) -> Instance:
+        """Let a FAILED instance go on at another step than the one that failed, or in its place than ``step_id``.
+
+        Raises NotFound, BadRequest (no such step), Conflict (as `move`, and when it is not FAILED).
+        """
+        command = MoveCommand(
+            ids.read_instance(id),
+            None if step_id is None else check_text(step_id, "stepId", NAME_MAX_CHARS),
+            check_text(from_step_id, "fromStepId", NAME_MAX_CHARS),
+            note=check_note(note),
+            retries=True,
+        )
+        return await self._mend(id, command)
+
+    async def _mend(self, id: str, command: Command) -> Instance:
+        await self._full_path.submit(command)
+        return await self._instances.after_change(id)
+
+
+def check_note(note: str | None) -> str | None:
+    """What is kept in the audit trail. Raises BadRequest."""
+    return None if note is None else check_text(note, "note", REASON_MAX_CHARS)
+
+
+def _execution(id: str | None) -> tuple[int, int] | None:
+    if id is None:
+        return None
+    try:
+        job = ids.read_job(id)
+    except NotFound:
+        raise BadRequest("executionId: is no id of an execution") from None
+    return job.token, job.seq

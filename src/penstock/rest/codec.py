@@ -47,9 +47,12 @@ class CancelBody(Body):
 
 
 class RetryBody(Body):
-    """``note``: for the audit trail."""
+    """``note``: for the audit trail. ``from_step_id``: where it goes on in place of the step that failed, or of
+    ``step_id``."""
 
     note: str | None = None
+    from_step_id: str | None = None
+    step_id: str | None = None
 
 
 class MessageBody(Body):

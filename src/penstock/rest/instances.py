@@ -14,7 +14,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
 from penstock.engine.paging import CAUSE_MAX_CHARS
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, RetryBody, decoder, optional_decoder
@@ -64,11 +64,13 @@ NEWEST: Final = "newest"
 _read_cancel = optional_decoder(CancelBody)
 _read_retry = optional_decoder(RetryBody)
 _read_edit = decoder(VariablesEdit)
+_read_skip = decoder(StepSkip)
+_read_move = decoder(TokenMove)
 _encode = msgspec.json.Encoder().encode
 
 
 class InstanceRoutes:
-    """Read, list, history, audit, cancel, retry, change variables."""
+    """Read, list, history, audit, cancel, retry, mend."""
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
@@ -156,7 +158,23 @@ class InstanceRoutes:
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""
         body = _read_retry(await body_of(request))
-        return respond(Reply(200, _encode(await self._instances.retry(id, body.note))))
+        if body.from_step_id is not None:
+            view = await self._repair.retry_from(id, body.from_step_id, body.step_id, body.note)
+        elif body.step_id is not None:
+            raise BadRequest("stepId: needs a fromStepId, where the instance is to go on")
+        else:
+            view = await self._instances.retry(id, body.note)
+        return respond(Reply(200, _encode(view)))
+
+    async def skip(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/skip``"""
+        data = await body_of(request)
+        skip = await run_sized(len(data), lambda: _read_skip(data))
+        return respond(Reply(200, _encode(await self._repair.skip(id, skip))))
+
+    async def move(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/move``"""
+        return respond(Reply(200, _encode(await self._repair.move(id, _read_move(await body_of(request))))))
 
 
 def _filter() -> InstanceFilter:

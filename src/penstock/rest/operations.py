@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.access.roles import Permission
 from penstock.engine.open_work import OpenJobView
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
 from penstock.rest.codec import CancelBody, MessageBody, RetryBody, UserTaskBody, WatchBody
@@ -145,7 +145,7 @@ KINDS: Final[Sequence[Kind]] = (
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
-    VariablesEdit, Page[OpenJobView], *KINDS_FOR_PEOPLE,
+    VariablesEdit, StepSkip, TokenMove, Page[OpenJobView], *KINDS_FOR_PEOPLE,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -243,8 +243,22 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
         "retryInstance", "instances", "Let a failed instance go on (addition)",
-        "Reopens the failed step and every step which that failure closed, with full retries.",
+        "Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` "
+        "(addition) it goes on there in place of the failed step, or of `stepId`.",
         body=struct(RetryBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/skip", InstanceRoutes.skip, Permission.OPERATE,
+        "skipStep", "instances", "Let a step count as done, with a result (addition)",
+        "Of an open instance, or of one that has failed, which goes on by it. Whoever has the job loses it.",
+        body=struct(StepSkip), answer=struct(Instance), errors=(400, 404, 409, 413),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/move", InstanceRoutes.move, Permission.OPERATE,
+        "moveToken", "instances", "Let what stands on a step go on at another one (addition)",
+        "Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for "
+        "ever; of a gateway all branches are moved together.",
+        body=struct(TokenMove), answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,

@@ -49,6 +49,8 @@ class LockedInstance(NamedTuple):
     ended_at: datetime | None = None
     called_seq: int | None = None
     """Of the call of another instance that waits for its end, or has waited last."""
+    failed_step: str | None = None
+    """Of a FAILED instance: the id of the step that failed it, where that is known."""
 
 
 class LockedBatch(NamedTuple):
@@ -97,7 +99,7 @@ async def lock_and_load(
     _, root_rows, ended_rows, _, found, token_rows, signal_rows, info_rows, timer_rows, position_rows, about = results
     xid, now = about[0]
     tokens: dict[int, list[Token]] = {}
-    snapshots: dict[int, str | None] = dict(ended_rows)
+    snapshots: dict[int, tuple[str | None, str | None]] = {id: (snapshot, step) for id, snapshot, step in ended_rows}
     for row in token_rows:
         tokens.setdefault(row[1], []).append(_token(row))
     kept = await signals.kept(connection, signal_rows)
@@ -113,13 +115,14 @@ async def lock_and_load(
             business_key,
             tokens.get(id, []),
             kept[id].signals,
-            snapshots.get(id),
+            snapshots.get(id, (None, None))[0],
             now,
             kept[id].count,
             kept[id].bytes,
             kept[id].unreadable,
             ended_at,
             called_seq,
+            snapshots.get(id, (None, None))[1],
         )
         for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq in found
     }

@@ -154,7 +154,7 @@ INVARIANTS: Final[dict[str, str]] = {
           AND NOT EXISTS (
           SELECT FROM abnormal_end e CROSS JOIN LATERAL jsonb_array_elements(e.tokens) AS t
           JOIN history h ON h.instance_id = i.id AND h.token_id = (t ->> 'id')::bigint AND h.seq = (t ->> 'seq')::bigint
-          WHERE e.status = 2 AND e.instance_id = i.id AND h.kind = 1 AND (t ->> 'leaving')::boolean)""",
+          WHERE e.status = 2 AND e.instance_id = i.id AND h.kind IN (1, 3) AND (t ->> 'leaving')::boolean)""",
     "failed and cancelled instances are listed, and no others": """
         SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id
         WHERE (i.status IN (2, 3)) IS DISTINCT FROM (e.instance_id IS NOT NULL)

@@ -39,6 +39,7 @@ from penstock.client.operation import (
     ListFailedJobs,
     ListInstances,
     ListSignals,
+    MoveToken,
     Operation,
     ParkJob,
     PollJobs,
@@ -46,6 +47,7 @@ from penstock.client.operation import (
     RetryInstance,
     SendMessage,
     SendSignal,
+    SkipStep,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -256,5 +258,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListSignals, RetryInstance, SendMessage, WaitLostJobs,
+    EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListSignals, MoveToken, RetryInstance, SendMessage,
+    SkipStep, WaitLostJobs,
 )  # fmt: skip

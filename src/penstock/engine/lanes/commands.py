@@ -128,6 +128,29 @@ class CancelCommand(Command):
         return None
 
 
+async def take_up(connection: TrioConnection, locked: LockedInstance) -> None:
+    """Before a FAILED instance goes on: its caller must wait for it still, and its key be free. Raises Conflict."""
+    instance = locked.instance.id
+    if locked.instance.status is not InstanceStatus.FAILED:
+        return
+    told = await calls.take_telling(connection, instance)
+    if told is not None and not told[1]:
+        raise Conflict(f"instance '{show_instance(told[0])}', which called it, waits for it no more: retry that one")
+    holder = await keys.reclaim(connection, instance)
+    if holder is not None:
+        raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
+
+
+def failed_tokens(locked: LockedInstance, failed_until: datetime | None) -> list[Token]:
+    """What the failure of a FAILED instance closed. ``failed_until``: only of one that failed by then. Raises
+    Conflict."""
+    if failed_until is not None and locked.ended_at is not None and locked.ended_at > failed_until:
+        raise Conflict("it has failed again since")
+    if locked.snapshot is None:
+        raise Conflict("the failure left nothing that could be retried")
+    return msgspec.json.decode(locked.snapshot, type=list[Token])
+
+
 class RetryCommand(Command):
     """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice."""
 
@@ -142,27 +165,16 @@ class RetryCommand(Command):
     prepares = True
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
-        told = await calls.take_telling(connection, self.instance)
-        if told is not None and not told[1]:
-            raise Conflict(
-                f"instance '{show_instance(told[0])}', which called it, waits for it no more: retry that one"
-            )
-        holder = await keys.reclaim(connection, self.instance)
-        if holder is not None:
-            raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
+        await take_up(connection, locked)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
-        if self.failed_until is not None and locked.ended_at is not None and locked.ended_at > self.failed_until:
-            raise Conflict("it has failed again since")
         if loaded.code:
             raise Conflict("a run of code can't be retried yet: start another one")
-        if locked.snapshot is None:
-            raise Conflict("the failure left nothing that could be retried")
-        locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
+        locked.tokens[:] = failed_tokens(locked, self.failed_until)
         return RetryRequested()
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:

@@ -8,7 +8,7 @@ SELECT id FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id ORDER BY 
 
 -- name: lock_ended
 -- The row of an instance that has no root token any more (failed ones can be retried). $1 instances.
-SELECT instance_id, tokens::text FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id = ANY($1::bigint[]) ORDER BY instance_id FOR UPDATE
+SELECT instance_id, tokens::text, step FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id = ANY($1::bigint[]) ORDER BY instance_id FOR UPDATE
 
 -- name: lock_branches
 -- In a statement of its own: its snapshot sees what was committed before the roots were had.

@@ -1,0 +1,108 @@
+"""The client's calls that mend an instance which stands where it should not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.client.caller import Caller
+from penstock.client.encoding import optional_object
+from penstock.client.operation import EditVariables, MoveToken, RetryInstance, SkipStep
+from penstock.wire.model import Instance
+
+
+class MendingCalls(Caller):
+    """Retry, skip, move, change variables. ``note`` goes into the audit trail. None is repeated on a lost answer."""
+
+    async def retry_instance(
+        self, instance_id: str, *, from_step: str | None = None, step: str | None = None, note: str | None = None
+    ) -> Instance:
+        """Reopen the failed step of a failed instance, with a full count of retries.
+
+        With ``from_step`` it goes on there instead, with the variables that it has now. ``step`` names which of the
+        steps that the failure closed is given up for it, where it is not the one that failed.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it has not failed, or a join would never end.
+            BadRequest: it has no such step.
+        """
+        return await self.call(RetryInstance(id=instance_id, from_step_id=from_step, step_id=step, note=note))
+
+    async def skip_step(
+        self,
+        instance_id: str,
+        step_id: str,
+        variables: object = None,
+        *,
+        execution_id: str | None = None,
+        note: str | None = None,
+    ) -> Instance:
+        """Let a step count as done, with variables as its result, of an instance that is open or has failed.
+
+        Of several open executions the oldest, unless ``execution_id`` names another one. Whoever has the job loses it;
+        an instance that a call waits for is cancelled.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: the step is not open, or has no result; the instance has ended, or is a run of code.
+            BadRequest: it has no such step.
+        """
+        operation = SkipStep(
+            id=instance_id,
+            step_id=step_id,
+            variables=optional_object(variables),
+            execution_id=execution_id,
+            note=note,
+        )
+        return await self.call(operation)
+
+    async def move_token(
+        self,
+        instance_id: str,
+        step_id: str,
+        to_step_id: str,
+        *,
+        execution_id: str | None = None,
+        note: str | None = None,
+    ) -> Instance:
+        """Let what stands on a step go on at another one, of an instance that is open or has failed.
+
+        ``step_id`` may be a parallel gateway whose join has not fired: its branches are given up.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: the step is not open, a join would never end, the instance has ended, or is a run of code.
+            BadRequest: it has no such step.
+        """
+        operation = MoveToken(
+            id=instance_id, step_id=step_id, to_step_id=to_step_id, execution_id=execution_id, note=note
+        )
+        return await self.call(operation)
+
+    async def edit_variables(
+        self,
+        instance_id: str,
+        variables: object = None,
+        *,
+        remove: Sequence[str] = (),
+        if_version: str | None = None,
+        note: str | None = None,
+    ) -> Instance:
+        """Set and remove variables (top-level names) of an instance that waits or has failed.
+
+        ``note`` goes into the audit trail. ``if_version``: only if nobody has written any since. Not repeated on a lost
+        answer.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it neither waits nor has failed, it is a run of code, or ``if_version`` is not the newest.
+        """
+        return await self.call(
+            EditVariables(
+                id=instance_id,
+                variables=optional_object(variables) or {},
+                remove=remove,
+                if_version=if_version,
+                note=note,
+            )
+        )
