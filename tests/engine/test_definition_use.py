@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.parsing import parse_definition
+from penstock.engine.definition_use import VersionCounts
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definition_use as store
 from penstock.testing.definitions import definition, end
@@ -35,6 +36,31 @@ async def test_versions_are_listed_newest_first(driver: Driver) -> None:
         await use.versions("nothing", None, 2)
     with pytest.raises(BadRequest, match="cursor"):
         await use.versions("order", "x", 2)
+
+
+async def test_instances_of_versions_are_counted_by_status(driver: Driver) -> None:
+    use = driver.engine.definition_use
+    await driver.upload(FORKED)
+    first = [(await driver.start("forked")).id for _ in range(3)]
+    await driver.upload(FORKED | {"name": "again"})
+    await driver.start("forked")
+    await driver.cancel(first[0])
+    (newer,) = (await use.counts("forked", None, 1)).items
+    page = await use.counts("forked", None, 20)
+    assert page.items[0] == newer == VersionCounts(version=2, total=1, waiting=1)
+    assert page.items[1:] == [VersionCounts(version=1, total=3, waiting=2, cancelled=1)]
+    assert (await use.counts("forked", "2", 20)).items == page.items[1:]
+    with pytest.raises(NotFound):
+        await use.counts("nothing", None, 1)
+
+
+async def test_beyond_ten_thousand_instances_a_sample_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "COUNTED_MAX", 2)
+    await driver.upload(FORKED)
+    for _ in range(4):
+        await driver.start("forked")
+    (counted,) = (await driver.engine.definition_use.counts("forked", None, 1)).items
+    assert counted == VersionCounts(version=1, total=4, waiting=4, total_is_estimate=True)  # all pages of a small table
 
 
 async def test_what_stands_on_each_step_is_counted(driver: Driver) -> None:

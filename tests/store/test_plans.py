@@ -24,7 +24,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import idempotency, instances, jobs, standing, timers, variables
+from penstock.store import definition_use, idempotency, instances, jobs, standing, timers, variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import FastStart, IdPage, Listed
@@ -269,6 +269,7 @@ CASES = {
     "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),
     "list": Case(found(), 50, 200),
     "list by business key": Case(found(business_key="order-10034"), 1, 20),
+    "count by status": Case(lambda c, _: definition_use.by_status(cast(Any, InTransaction(c)), [2]), 2, 4_000),
     "list by attribute": Case(found(attributes=[Wanted("customer", "c7", 7.0, 7.1)], limit=20), 20, 400),
     "list by two attributes": Case(found(attributes=[Wanted("customer", "c7", None, None)] * 2, limit=20), 20, 400),
     "list by unknown attribute": Case(found(attributes=[Wanted("other", "c7", None, None)]), 0, 20),

@@ -1057,6 +1057,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/definitions/{id}/counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count the instances of versions by status (addition)
+         * @description Newest version first, at most 20. Exact for a version with up to 10,000 instances, else from a sample, with `totalIsEstimate`.
+         */
+        get: operations["countVersions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/definitions/{id}/tokens": {
         parameters: {
             query?: never;
@@ -2599,6 +2619,38 @@ export interface components {
             remove?: string[];
             ifVersion?: string;
             note?: string;
+        };
+        /**
+         * VersionCounts
+         * @description How many instances a version has, by status.
+         */
+        VersionCounts: {
+            version: number;
+            total: number;
+            active?: number;
+            waiting?: number;
+            completed?: number;
+            failed?: number;
+            cancelled?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+        };
+        /**
+         * VersionCountsPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        VersionCountsPage: {
+            items: components["schemas"]["VersionCounts"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * VersionImpact
@@ -6798,6 +6850,79 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VersionViewPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    countVersions: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionCountsPage"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */

@@ -26,6 +26,8 @@ from penstock.wire.page import Page
 
 KEPT_S: Final = 60.0
 """So old a count may be: it costs a walk over all tokens."""
+COUNTED_VERSIONS_MAX: Final = 20
+"""Versions of one answer with counts: of each up to 10,000 instances are looked at."""
 VERSIONS_MAX: Final = 200
 """Versions that one answer on impact looks at, newest first; older ones with open instances are counted together."""
 
@@ -36,6 +38,20 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     name: str
     uploaded_at: datetime
+
+
+class VersionCounts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How many instances a version has, by status."""
+
+    version: int
+    total: int
+    active: int = 0
+    waiting: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    total_is_estimate: bool = False
+    """All of it: from a sample."""
 
 
 class StepTokens(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -108,6 +124,28 @@ class DefinitionUse:
             raise NotFound(f"definition '{id[:256]}' is unknown")
         items = [VersionView(*row) for row in rows[:limit]]
         return Page(items=items, next=str(items[-1].version) if len(rows) > limit else None)
+
+    async def counts(self, id: str, cursor: str | None, limit: int) -> Page[VersionCounts]:
+        """Instances of each version by status, newest version first. Raises NotFound, BadRequest, Unavailable."""
+        below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
+        async with self._looks.connection() as connection:
+            keys = {version: key for key, version in (await store.keys(connection, id)).items()}
+            if not keys:
+                raise Definitions.unknown(id, 0)
+            wanted = sorted((version for version in keys if version < below), reverse=True)
+            part = wanted[: min(slice_limit(limit), COUNTED_VERSIONS_MAX)]
+            found, estimated = await store.by_status(connection, [keys[version] for version in part])
+        items = [
+            VersionCounts(
+                version=version,
+                total=sum(counts.values()),
+                **{status.lower(): count for status, count in counts.items()},
+                total_is_estimate=keys[version] in estimated,
+            )
+            for version in part
+            for counts in [found.get(keys[version], {})]
+        ]
+        return Page(items=items, next=str(part[-1]) if len(wanted) > len(part) else None)
 
     async def tokens(self, id: str, version: int) -> TokensView:
         """Of a version, 0 for the latest; as they stood within the last minute. Raises NotFound, Unavailable."""

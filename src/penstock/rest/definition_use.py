@@ -25,6 +25,13 @@ class DefinitionUseRoutes:
         )
         return respond(Reply(200, _encode(found)))
 
+    async def counts(self, id: str) -> Response:
+        """``GET /v1/definitions/{id}/counts``"""
+        found = await self._engine.definition_use.counts(
+            path_text(id), query_text(request, "cursor"), query_number(request, "limit", 20)
+        )
+        return respond(Reply(200, _encode(found)))
+
     async def tokens(self, id: str) -> Response:
         """``GET /v1/definitions/{id}/tokens``"""
         found = await self._engine.definition_use.tokens(path_text(id), query_number(request, "version"))

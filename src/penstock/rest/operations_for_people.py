@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkStarted, BulkView
-from penstock.engine.definition_use import ImpactView, TokensView, VersionView
+from penstock.engine.definition_use import ImpactView, TokensView, VersionCounts, VersionView
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
@@ -44,7 +44,7 @@ CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other o
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     Page[WorkerView], EngineView, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
-    UnlockBody, SettingView, Page[VersionView], TokensView, ImpactView, InstanceState,
+    UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView, ImpactView, InstanceState,
     InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
@@ -190,6 +190,13 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
         "listVersions", "definitions", "List versions, newest first (addition)",
         parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404, 503),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}/counts", DefinitionUseRoutes.counts, Permission.VIEW,
+        "countVersions", "definitions", "Count the instances of versions by status (addition)",
+        "Newest version first, at most 20. Exact for a version with up to 10,000 instances, else from a sample, with "
+        "`totalIsEstimate`.",
+        parameters=SLICE, answer=struct(Page[VersionCounts]), errors=(400, 404, 503),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,

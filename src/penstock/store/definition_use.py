@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from psycopg.errors import QueryCanceled
 
 from penstock.errors import Unavailable
+from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
+Counts = dict[str, int]
+"""By statuses of the wire."""
+COUNTED_MAX: Final = 10_000
+"""Instances of one version; of more a sample is looked at."""
+SAMPLE_ROWS: Final = 100_000
 SAMPLED_ABOVE: Final = 500_000
 """Tokens; of more of them a tenth of the pages is looked at."""
 
@@ -43,6 +50,37 @@ async def versions(connection: TrioConnection, id: str, below: int, limit: int) 
 async def keys(connection: TrioConnection, id: str) -> dict[int, int]:
     """The versions of a definition by their keys."""
     return dict(cast(Any, await connection.fetch(SQL["definition_versions"], (id,))))
+
+
+async def by_status(connection: TrioConnection, definitions: Sequence[int]) -> tuple[dict[int, Counts], set[int]]:
+    """How many instances each definition (its key) has in each status of the wire's: counted up to `COUNTED_MAX` of
+    them, and for those with more, whose keys come too, from a sample. Raises Unavailable."""
+    settings = [(SQL["begin"], ()), (SQL["look_briefly"], ())]
+    params = (arrays.ints(definitions), COUNTED_MAX + 1)
+    try:
+        *_, rows, sizes, _ = await connection.roundtrip(
+            [*settings, (SQL["count_by_status"], params), (SQL["estimate_instances"], ()), (SQL["commit"], ())]
+        )
+        found = _counts(rows)
+        many = sorted(key for key, counts in found.items() if sum(counts.values()) > COUNTED_MAX)
+        if many:
+            percent = min(100.0, 100 * SAMPLE_ROWS / max(cast(int, sizes[0][0]), 1))
+            sample = (SQL["count_by_status_sampled"], (arrays.ints(many), percent))
+            scan = (SQL["allow_sequential_scan"], ())
+            *_, rows, _ = await connection.roundtrip([*settings, scan, sample, (SQL["commit"], ())])
+            sampled = _counts(rows)
+            found |= {key: sampled[key] for key in many if sum(sampled.get(key, {}).values()) > COUNTED_MAX}
+    except QueryCanceled:
+        await connection.rollback()
+        raise Unavailable("counting takes longer than two seconds now; try again later") from None
+    return found, set(many)
+
+
+def _counts(rows: Sequence[Any]) -> dict[int, Counts]:
+    found: dict[int, Counts] = {}
+    for key, status, count in rows:
+        found.setdefault(key, {})[status] = count
+    return found
 
 
 async def by_step(connection: TrioConnection) -> tuple[list[StepUse], bool]:

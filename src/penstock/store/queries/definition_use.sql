@@ -26,5 +26,20 @@ SELECT i.definition, t.step, count(*)::int * 10, min(t.entered_at), (count(*) FI
 FROM token t TABLESAMPLE SYSTEM (10) CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
 WHERE t.state <> 6 /* ENDED */ GROUP BY 1, 2 LIMIT 100000
 
+-- name: count_by_status
+-- Of each of the definitions $1 (keys) the newest $2 instances by what the wire calls their status.
+SELECT k.key, s.named, count(*)::int FROM unnest($1::int[]) AS k(key) CROSS JOIN LATERAL (
+  SELECT CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* CANCELLED */ THEN 'CANCELLED'
+    ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END AS named
+  FROM instance i WHERE i.definition = k.key ORDER BY i.id DESC LIMIT $2::int) s
+GROUP BY 1, 2
+
+-- name: count_by_status_sampled
+-- The same of all instances, from $2 per cent of the table's pages.
+SELECT i.definition, CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* CANCELLED */ THEN 'CANCELLED'
+    ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END AS named,
+  (count(*) * 100 / $2::float8)::bigint
+FROM instance i TABLESAMPLE SYSTEM ($2::float8) WHERE i.definition = ANY($1::int[]) GROUP BY 1, 2
+
 -- name: walk_for_seconds
 SET LOCAL statement_timeout = '10s'
