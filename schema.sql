@@ -279,6 +279,45 @@ CREATE TABLE signal_id (               -- signals that came with an id of their 
   PRIMARY KEY (instance_id, id)
 );
 
+-- Messages (core/correlation.py). All that changes which message is for which wait is done under an advisory lock of the
+-- name and the key, taken after all locks of rows.
+CREATE TABLE message (                 -- deleted by the wait that receives it, or when it has expired
+  id          bigint PRIMARY KEY,
+  name        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C" NOT NULL,
+  for_all     boolean NOT NULL,        -- several waits may have it
+  taken       boolean NOT NULL,        -- it is for a wait; else it is kept for one that may come
+  published_at timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,    -- of those that are kept
+  size_bytes  int NOT NULL,            -- of the clear body
+  body        jsonb NOT NULL,          -- variables, encrypted where there are keys
+  sender      text,
+  message_id  text                     -- the sender's own id of it
+);
+CREATE INDEX message_kept ON message (name, key, id) WHERE NOT taken;
+CREATE INDEX message_expiry ON message (expires_at) WHERE NOT taken;
+
+CREATE TABLE subscription (            -- open waits for a message
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  instance_id bigint NOT NULL,
+  name        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C" NOT NULL,
+  message     bigint,                  -- the one that is for it: then a timer with index -8 is armed
+  PRIMARY KEY (token_id, seq)
+);
+CREATE INDEX subscription_waiting ON subscription (name, key, seq) WHERE message IS NULL;
+CREATE INDEX subscription_message ON subscription (message) WHERE message IS NOT NULL;
+
+CREATE TABLE message_id (              -- ids that senders gave, by which repeats are known
+  id          text PRIMARY KEY,
+  request_hash bytea NOT NULL,
+  message     bigint NOT NULL,
+  receivers   jsonb,                   -- whom it was for at first: [[instance, definition, step], …]
+  expires_at  timestamptz NOT NULL
+);
+CREATE INDEX message_id_expiry ON message_id (expires_at);
+
 CREATE TABLE idempotency (
   scope       text NOT NULL,           -- 'start' or 'signal:<instance>:<step>'
   key         text NOT NULL,

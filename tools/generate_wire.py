@@ -56,6 +56,11 @@ NOUNS = {
     "HeartbeatOutcome": ("penstock.v1.HeartbeatOutcome",),
     "UserTaskCompletion": ("workflow.v1.CompleteUserTaskRequest",),
     "Signal": ("workflow.v1.SignalWaitRequest",),
+    "Message": ("penstock.v1.Message",),
+    "MessageReceiver": ("penstock.v1.MessageReceiver",),
+    "PublishedMessage": ("penstock.v1.PublishedMessage",),
+    "MessageResult": ("penstock.v1.MessageResult",),
+    "KeptMessage": (),
     "StepExecution": ("workflow.v1.StepExecution",),
     "Attempt": (),
     "AuditRecord": (),
@@ -78,7 +83,7 @@ OTHER_NAMES = {
 }
 REQUESTS = {
     "Completion", "Failure", "Park", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion",
-    "Signal",
+    "Signal", "Message",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {

@@ -21,7 +21,9 @@ from penstock.wire.model import (
     Instance,
     Job,
     Lease,
+    Message,
     PollRequest,
+    PublishedMessage,
     Signal,
     StartRequest,
     StepExecution,
@@ -104,6 +106,12 @@ class Driver:
         signal = Signal(instance_id="", step_id=step, variables=msgspec.json.encode(variables or {}), **fields)
         await self.engine.tasks.signal_by_key(definition, key, signal)
 
+    async def publish(
+        self, name: str, key: str, variables: dict[str, Any] | None = None, **fields: Any
+    ) -> PublishedMessage:
+        body = msgspec.json.encode(variables or {})
+        return await self.engine.messages.publish(Message(name=name, correlation_key=key, variables=body, **fields))
+
     async def due(self, seconds: float = 0) -> int:
         """Let so much time pass in the database, then fire what is due; how many timers fired at once. Those that take
         long, or whose definition is not in memory, have fired, too, when it returns."""
@@ -165,7 +173,8 @@ class Driver:
         """Every row of every table that an operation may change."""
         tables = (
             "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
-            "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit",
+            "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit", "message",
+            "message_id", "subscription",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}
 

@@ -157,6 +157,22 @@ async def test_instances_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) 
     assert growth.of("penstock_instances_ended_total", definition="other", outcome="COMPLETED") == 1
 
 
+@drives("penstock_messages_published", "Messages published")
+@drives("penstock_messages_expired", "Messages that nobody waited for until they expired")
+@drives("penstock_messages_kept", "Messages that nobody has received yet, as of the last count")
+async def test_messages(driver: Driver) -> None:
+    growth = Growth(driver)
+    driver.clock.stop()
+    for id in ("short", "short", "long"):  # a repeated one is not published again
+        await driver.publish("paid", id, message_id=id, ttl="PT1M" if id == "short" else "P1D")
+    assert growth.of("penstock_messages_published_total") == 2
+    driver.clock.advance(61)
+    async with driver.engine.database.connection() as connection:
+        await driver.engine.messages.chores(connection)
+    assert growth.of("penstock_messages_expired_total") == 1
+    assert growth.of("penstock_messages_kept") == 1
+
+
 @drives("workflow_steps_executed", "Step executions that ended, by type")
 async def test_steps_executed(driver: Driver) -> None:
     growth = Growth(driver)

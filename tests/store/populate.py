@@ -147,6 +147,10 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.upload(linear(1, definition_id="child", job_type="child"))
     await driver.upload(definition(call("call", "child"), end(), definition_id="caller"))
     await driver.start("caller", business_key="caller")
+    message = {"name": "paid", "correlationKey": "${order}"}
+    await driver.upload(definition(wait("w", message=message), end(), definition_id="message"))
+    await driver.start("message", {"order": 7})
+    await driver.publish("paid", "8", {"sum": 3}, message_id="early")
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -30,7 +30,8 @@ TABLES = {
     "instance": "id", "token": "id", "ready": "seq", "timer": "token_id", "history_other": "instance_id",
     "idempotency": "instance_id", "abnormal_end": "instance_id", "job_note": "token_id", "dispatch_outbox": "id",
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
-    "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos",
+    "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
+    "subscription": "token_id", "message_id": "message",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -45,6 +46,9 @@ HOT = (
     "taken_runs", "last_view", "journal_marks", "open_runs",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
+    "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",
+    "drop_messages", "message_for", "find_message_ids", "note_receivers", "receivers_of", "messages_there",
+    "purge_messages", "purge_message_ids",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"
@@ -60,6 +64,11 @@ FILL_REST = """
     INSERT INTO variables_edit (instance_id, pos, before) SELECT instance_id, seq, '{}' FROM token;
     INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
       SELECT instance_id, seq, now(), 1, 1, '/0' FROM token;
+    INSERT INTO message (id, name, key, for_all, taken, published_at, expires_at, size_bytes, body)
+      SELECT seq, 'paid', id::text, false, false, now(), now() + interval '1 day', 2, '{}' FROM token;
+    INSERT INTO message_id (id, request_hash, message, expires_at) SELECT seq::text, '', seq, now() FROM token;
+    INSERT INTO subscription (token_id, seq, instance_id, name, key, message)
+      SELECT id, seq, instance_id, 'paid', id::text, CASE WHEN seq % 2 = 0 THEN seq END FROM token;
     INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance_id, id::text, '' FROM token;
     INSERT INTO instance_key (definition_id, key, instance_id) SELECT 'd', id::text, id FROM token"""
 

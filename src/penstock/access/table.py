@@ -37,6 +37,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "CompleteUserTask": TASKS,
     _WORKFLOW + "SignalWait": OPERATE,
     _WORKER + "StartInstances": OPERATE,
+    _WORKER + "PublishMessages": OPERATE,
     _WORKER + "CompleteJobs": WORK,
     _WORKER + "FailJobs": WORK,
     _WORKER + "ReleaseJobs": WORK,

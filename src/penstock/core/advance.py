@@ -39,6 +39,7 @@ from penstock.core.event import (
     JobFailed,
     JobParked,
     JobSignalled,
+    MessageReceived,
     RetryRequested,
     Started,
     StepGivenUp,
@@ -100,9 +101,8 @@ class _Run(Calls, Ending, Waiting, Mending):
         match event:
             case Started():
                 self.start()
-            case JobCompleted() | TaskCompleted():
-                by = event.worker if isinstance(event, JobCompleted) else event.by
-                self.finish_step(self.tokens[event.token_id], worker=by, output=event.output)
+            case JobCompleted() | TaskCompleted() | MessageReceived():
+                self.done(event)
             case JobFailed():
                 self.job_failed(event)
             case JobParked():
@@ -138,6 +138,12 @@ class _Run(Calls, Ending, Waiting, Mending):
         )
         self.add(root)
         self.entering.append((root, 0))
+
+    def done(self, event: JobCompleted | TaskCompleted | MessageReceived) -> None:
+        if isinstance(event, MessageReceived):
+            self.note_received(event)
+        by = event.worker if isinstance(event, JobCompleted) else event.by
+        self.finish_step(self.tokens[event.token_id], worker=by, output=event.output)
 
     def job_failed(self, event: JobFailed) -> None:
         token = self.tokens[event.token_id]
@@ -308,6 +314,8 @@ class _Run(Calls, Ending, Waiting, Mending):
             ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
         except WaitError as error:
             raise StepFailed(f"step '{step.id}': {error}") from None
+        if step.message is not None:
+            self.subscribe(token, step, step.message)
         move(token, Trigger.ENTER_PARKED)
         kept = self.kept_signal(step)
         if kept is not None and self.may_take_signals():

@@ -86,6 +86,13 @@ class Callee(msgspec.Struct, frozen=True):
     business_key: Expression | str | None
 
 
+class AwaitedMessage(msgspec.Struct, frozen=True):
+    """The message that a WAIT waits for: one with this name, and the key that the instance gives."""
+
+    name: str
+    key: Expression | str
+
+
 class Step(msgspec.Struct, frozen=True):
     """One step. Fields that its type does not use are None or empty, whatever the upload said there."""
 
@@ -125,6 +132,8 @@ class Step(msgspec.Struct, frozen=True):
     """END: what the instance's result becomes."""
     callee: Callee | None = None
     """CALL_ACTIVITY."""
+    message: AwaitedMessage | None = None
+    """WAIT."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:

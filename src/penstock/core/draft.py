@@ -12,9 +12,11 @@ from typing import Final, assert_never, cast
 
 import msgspec
 
+from penstock.core.correlation import KEY_MAX_CHARS, NAME_MAX_CHARS
 from penstock.core.definition import (
     BUSINESS_KEY_MAX_CHARS,
     Assignments,
+    AwaitedMessage,
     Backoff,
     Callee,
     DefinitionLimits,
@@ -52,7 +54,7 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
         case StepType.TRANSFORMATION:
             return frozenset({"transformations", "nextStep"}), frozenset({"transformations", "nextStep"})
         case StepType.WAIT:
-            return _TASK | {"duration", "until", "buffer"}, frozenset({"nextStep"})
+            return _TASK | {"duration", "until", "buffer", "message"}, frozenset({"nextStep"})
         case StepType.PARALLEL_GATEWAY:
             return frozenset({"parallelNextSteps", "joinStep"}), frozenset({"parallelNextSteps", "joinStep"})
         case StepType.JOIN_GATEWAY:
@@ -99,6 +101,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     error_code: str | None = None
     result: Assignments | None = None
     callee: Callee | None = None
+    message: AwaitedMessage | None = None
 
     @property
     def path(self) -> str:
@@ -130,6 +133,7 @@ class StepReader:
         # In the order of the canonical form.
         self._read_task_fields(reader, draft)
         self._read_wait_fields(reader, draft)
+        self._read_message(reader, draft)
         self._read_call_fields(reader, draft)
         self._read_flow_fields(reader, draft)
         checked = _checks(draft, "boundaryEvents")
@@ -243,6 +247,26 @@ class StepReader:
                 parse_timestamp(until)
             except TimestampError as error:
                 reader.refuse("until", str(error))
+
+    def _read_message(self, reader: FieldReader, draft: StepDraft) -> None:
+        fields = reader.fields("message")
+        if fields is None:
+            return
+        used = _uses(draft, "message")
+        about = FieldReader(fields, reader.at("message"), self._problems)
+        name = about.text("name", required=used, max_chars=NAME_MAX_CHARS)
+        key = about.text("correlationKey", required=used, max_chars=self._limits.expression_max_chars)
+        about.refuse_unknown()
+        reader.given["message"] = about.given
+        if not used or key is None:
+            return
+        compiled: Expression | str | None = key
+        if is_expression(key):
+            compiled = self.compiler.compile(key, about.at("correlationKey"))
+        elif len(key) > KEY_MAX_CHARS:
+            about.refuse("correlationKey", f"longer than {KEY_MAX_CHARS} characters")
+        if name is not None and compiled is not None:
+            draft.message = AwaitedMessage(name, compiled)
 
     def _read_call_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         """Of these the canonical form has what was given, as it was given."""

@@ -83,6 +83,15 @@ class ChildStart(msgspec.Struct, frozen=True):
     entry: int | None  # when a `retry` came back to the step: then one that failed since this entry goes on instead
 
 
+class Subscription(msgspec.Struct, frozen=True):
+    """An execution of a WAIT that waits for a message."""
+
+    token_id: int
+    seq: int
+    name: str
+    key: str
+
+
 class Effects(msgspec.Struct):
     """Everything that one event changes in one instance.
 
@@ -90,7 +99,8 @@ class Effects(msgspec.Struct):
     ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a
     worker (the engine may hand them off instead). ``parked`` and ``unparked`` name the tokens that are PARKED now and
     were not, and the other way round; ``opened`` and ``closed`` the user tasks that are open now and were not, and the
-    other way round. ``snapshot`` are the tokens a failure closed, for `retry`.
+    other way round; ``subscribed`` the waits that wait for a message now and did not, ``unsubscribed`` those (token,
+    seq) that do so no more. ``snapshot`` are the tokens a failure closed, for `retry`.
     """
 
     instance: Instance
@@ -115,5 +125,8 @@ class Effects(msgspec.Struct):
     chain: Chain | None = None
     calls: list[ChildStart] = []
     abandoned: list[tuple[int, int]] = []  # (token, seq): calls that wait no more, while what they started may go on
+    subscribed: list[Subscription] = []
+    unsubscribed: list[tuple[int, int]] = []
+    received: list[int] = []  # messages that are done with
     snapshot: list[Token] | None = None
     steps_run: int = 0

@@ -88,6 +88,16 @@ class ChildEnded(msgspec.Struct, frozen=True, tag=True):
     )  # a JSON object: its own, else the variables that it ended with; None where nothing is asked for
 
 
+class MessageReceived(msgspec.Struct, frozen=True, tag=True):
+    """The message that a wait waits for."""
+
+    token_id: int
+    message: int
+    name: str
+    by: str | None
+    output: bytes | None
+
+
 class StepGivenUp(msgspec.Struct, frozen=True, tag=True):
     """What the engine itself had to do with the step failed again and again."""
 
@@ -132,6 +142,7 @@ Event = (
     | TaskCompleted
     | TimerFired
     | ChildEnded
+    | MessageReceived
     | StepGivenUp
     | CancelRequested
     | RetryRequested

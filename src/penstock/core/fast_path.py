@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
+from penstock.core.expression import Expression
 
 
 class FastPlan(msgspec.Struct, frozen=True):
@@ -62,5 +63,6 @@ def needs_variables(definition: Definition) -> bool:
         or step.duration is not None
         or step.until is not None
         or step.result is not None
+        or (step.message is not None and isinstance(step.message.key, Expression))
         for step in definition.steps
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from penstock.core.effect import Effects, JobRef, TaskRef, Timer
+from penstock.core.effect import Effects, JobRef, Subscription, TaskRef, Timer
 from penstock.core.state import Token
 
 T = TypeVar("T")
@@ -38,11 +38,13 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
         out.consumed_signals += one.consumed_signals
         out.calls += one.calls
         out.abandoned += one.abandoned
+        out.received += one.received
         out.steps_run += one.steps_run
     out.inserted, out.updated = [*inserted.values()], [*updated.values()]
     out.dequeued, out.queued = _net([(one.dequeued, one.queued) for one in outcomes], _job)
     out.closed, out.opened = _net([(one.closed, one.opened) for one in outcomes], _task)
     out.unparked, out.parked = _net([(one.unparked, one.parked) for one in outcomes], int)
+    _subscriptions(out, outcomes)
     _timers(out, outcomes)
     return out
 
@@ -72,6 +74,14 @@ def _net(steps: Iterable[tuple[list[T], list[T]]], key: Callable[[T], Hashable])
         gone |= {key(row): row for row in taken if come.pop(key(row), None) is None}
         come |= {key(row): row for row in brought if gone.pop(key(row), None) is None}
     return [*gone.values()], [*come.values()]
+
+
+def _subscriptions(out: Effects, outcomes: Sequence[Effects]) -> None:
+    come: dict[tuple[int, int], Subscription] = {}
+    for one in outcomes:
+        out.unsubscribed += [key for key in one.unsubscribed if come.pop(key, None) is None]
+        come |= {(each.token_id, each.seq): each for each in one.subscribed}
+    out.subscribed = [*come.values()]
 
 
 def _timers(out: Effects, outcomes: Sequence[Effects]) -> None:

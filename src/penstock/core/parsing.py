@@ -204,6 +204,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         error_code=draft.error_code,
         result=draft.result,
         callee=draft.callee,
+        message=draft.message,
     )
 
 

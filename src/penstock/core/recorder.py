@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects, HistoryRow, JobRef, TaskRef, Timer
+from penstock.core.effect import Effects, HistoryRow, JobRef, Subscription, TaskRef, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 from penstock.core.work import Work
 
@@ -64,6 +64,8 @@ class Recorder:
         self.tokens = {token.id: token for token in tokens}
         self.parked_before = self.parked()
         self.tasks_before = self.open_tasks()
+        self.awaiting_before = self.awaiting_messages()
+        self.subscriptions: dict[tuple[int, int], Subscription] = {}  # of waits that were entered in this advance
         self.fresh: set[int] = set()
         self.changed: dict[int, Token] = {}
         self.removed: list[int] = []
@@ -232,8 +234,19 @@ class Recorder:
             if token.state is TokenState.PARKED and steps[token.step].type is StepType.USER_TASK
         }
 
+    def awaiting_messages(self) -> set[tuple[int, int]]:
+        steps = self.definition.steps
+        return {
+            (token.id, token.seq)
+            for token in self.tokens.values()
+            if token.state is TokenState.PARKED and steps[token.step].message is not None
+        }
+
     def finish(self) -> Effects:
         out = self.out
+        awaiting = self.awaiting_messages()
+        out.subscribed = [one for key, one in self.subscriptions.items() if key in awaiting]
+        out.unsubscribed = sorted(self.awaiting_before - awaiting)
         tasks = self.open_tasks()
         out.opened = [task for key, task in tasks.items() if key not in self.tasks_before]
         out.closed = [task for key, task in self.tasks_before.items() if key not in tasks]

@@ -45,6 +45,7 @@ CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAI
 CHILD_TIMER = -4  # of a call: the instance that it started has ended
 CANCEL_TIMER = -5  # of an instance (its id, and the seq of the call): the call that waited for it was closed
 REOPEN_TIMER = -7  # likewise: a `retry` of the caller came back to the call
+MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.correlation`)
 WAKE_TIMER = -16  # the time that a parked run of code waits for
 OWN_TIMERS = (
     RETRY_TIMER,
@@ -53,6 +54,7 @@ OWN_TIMERS = (
     CHILD_TIMER,
     CANCEL_TIMER,
     REOPEN_TIMER,
+    MESSAGE_TIMER,
     WAKE_TIMER,
 )
 

@@ -1,14 +1,16 @@
-"""What waits within an advance: signals that are kept for a step, and jobs whose workers wait.
+"""What waits within an advance: signals that are kept for a step, waits for messages, and jobs whose workers wait.
 
 A part of `advance`, its only user.
 """
 
 from __future__ import annotations
 
-from penstock.core.definition import Step
-from penstock.core.effect import AuditRow, Timer
-from penstock.core.evaluation import Evaluator
-from penstock.core.event import JobParked
+from penstock.core.correlation import KEY_MAX_CHARS
+from penstock.core.definition import AwaitedMessage, Step
+from penstock.core.effect import AuditRow, Subscription, Timer
+from penstock.core.evaluation import Evaluator, StepFailed
+from penstock.core.event import JobParked, MessageReceived
+from penstock.core.expression import Expression
 from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX
 from penstock.core.state import WAIT_TIMER, HistoryKind, Token, Trigger, move
 
@@ -33,6 +35,22 @@ class Waiting(Evaluator):
         self.used_signals.add(signal)
         self.out.consumed_signals.append(signal)
         self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
+
+    def subscribe(self, token: Token, step: Step, message: AwaitedMessage) -> None:
+        """Wait for a message, from now on. Raises StepFailed for a key that is none."""
+        key = self.evaluate(step, message.key, self.scope()) if isinstance(message.key, Expression) else message.key
+        if isinstance(key, int) and not isinstance(key, bool):
+            key = str(key)  # of a number as people write it
+        if not isinstance(key, str) or not 0 < len(key) <= KEY_MAX_CHARS:
+            raise StepFailed(
+                f"step '{step.id}': correlationKey must be text of 1 to {KEY_MAX_CHARS} characters, or a whole number"
+            )
+        self.subscriptions[token.id, token.seq] = Subscription(token.id, token.seq, message.name, key)
+
+    def note_received(self, event: MessageReceived) -> None:
+        self.out.received.append(event.message)
+        token = self.tokens[event.token_id]
+        self.out.audit.append(AuditRow("MESSAGE_RECEIVED", token.id, token.step, actor=event.by, detail=event.name))
 
     def park(self, token: Token, event: JobParked) -> None:
         """Its worker waits: the job comes back, as the next attempt, when the time or the signal has come."""

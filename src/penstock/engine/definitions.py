@@ -361,12 +361,16 @@ CALLS_VERSION: Final = 17
 """Those from it on know calls."""
 SEARCH_VERSION: Final = 18
 """Those from it on keep search attributes."""
+MESSAGES_VERSION: Final = 18
+"""Those from it on know waits for messages."""
 
 
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
     if definition.search_attributes is not None:
         return SEARCH_VERSION
+    if any(step.message is not None for step in definition.steps):
+        return MESSAGES_VERSION  # an older one would leave what waits behind
     if any(step.callee is not None for step in definition.steps):
         return CALLS_VERSION  # an older one would not tell the caller of an end
     if any(step.result is not None for step in definition.steps):

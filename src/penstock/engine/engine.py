@@ -37,6 +37,7 @@ from penstock.engine.lanes.starts import Starts
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.leases import Leases
 from penstock.engine.looks import Looks
+from penstock.engine.messages import Messages
 from penstock.engine.open_work import OpenWork
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
@@ -106,6 +107,7 @@ class Engine:
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
+        self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         looks, audit = Looks(database), settings.audit_log_enabled
         self.looks = looks
         self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
@@ -141,6 +143,7 @@ class Engine:
             self.polls.releases,
             self.jobs.beats,
             self.jobs.looks,
+            self.messages.lane,
             *self.journal.batchers(),
         ]
 

@@ -89,6 +89,13 @@ class Metrics:
         self.steps_executed: Family[str, Counter] = Family(
             self._counter("workflow_steps_executed", "Step executions that ended, by type", "step_type")
         )
+        self.messages_published = self._counter("penstock_messages_published", "Messages published")
+        self.messages_expired = self._counter(
+            "penstock_messages_expired", "Messages that nobody waited for until they expired"
+        )
+        self.messages_kept = self._gauge(
+            "penstock_messages_kept", "Messages that nobody has received yet, as of the last count"
+        )
         self.dead_ends = self._counter(
             "penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE"
         )

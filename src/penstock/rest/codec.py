@@ -62,6 +62,17 @@ class MessageBody(Body):
     payload: msgspec.Raw = field(default_factory=msgspec.Raw)
 
 
+class PublishBody(Body):
+    """A message to whoever waits for its name with its key."""
+
+    name: str | None = None
+    correlation_key: str | None = None
+    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
+    ttl: str | None = None
+    message_id: str | None = None
+    deliver: str | None = None
+
+
 class UserTaskBody(Body):
     """``result`` is what gRPC and old clients call ``variables``."""
 

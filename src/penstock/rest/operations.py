@@ -17,7 +17,7 @@ from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
-from penstock.rest.codec import CancelBody, MessageBody, RetryBody, UserTaskBody, WatchBody
+from penstock.rest.codec import CancelBody, MessageBody, PublishBody, RetryBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -26,6 +26,7 @@ from penstock.rest.jobs import JobRoutes
 from penstock.rest.operation import (
     BOOLEAN,
     INTEGER,
+    SLICE,
     STRING,
     VARIABLES,
     Kind,
@@ -55,11 +56,13 @@ from penstock.wire.model import (
     JobOutcome,
     JobRef,
     JournalRecord,
+    KeptMessage,
     KeptSignal,
     Lease,
     LostJob,
     Park,
     PollRequest,
+    PublishedMessage,
     RunTree,
     StartRequest,
     StartResult,
@@ -108,6 +111,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartBody": ("definitionId",),
     "StartItem": ("definitionId",),
     "MessageBody": ("name",),
+    "PublishBody": ("name", "correlationKey"),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
     "BeatOutcome": ("jobId", "outcome"),
@@ -140,7 +144,7 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, RetryBody,
-    MessageBody,
+    MessageBody, PublishBody, PublishedMessage, Page[KeptMessage],
     UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
@@ -379,6 +383,23 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
         "listSignals", "tasks", "List kept signals, oldest first (addition)",
         answer=list_in("items", KeptSignal), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/messages", TaskRoutes.publish, Permission.OPERATE,
+        "publishMessage", "tasks", "Publish a message to whoever waits for it (addition)",
+        "It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. "
+        "What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.",
+        body=struct(PublishBody), answer=struct(PublishedMessage), errors=(400, 409),
+    ),
+    Operation(
+        "GET", "/v1/messages", TaskRoutes.list_messages, Permission.VIEW,
+        "listMessages", "tasks", "List messages that nobody has received yet, oldest first (addition)",
+        parameters=(
+            Parameter("name", "query", "Exactly this."),
+            Parameter("correlationKey", "query", "Exactly this."),
+            *SLICE,
+        ),
+        answer=struct(Page[KeptMessage]), errors=(400,),
     ),
     # -- service
     Operation(

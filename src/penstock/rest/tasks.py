@@ -1,4 +1,4 @@
-"""Routes on user tasks, waits and failed jobs."""
+"""Routes on user tasks, waits, messages and failed jobs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_variables
 from penstock.offload import run_sized
-from penstock.rest.codec import UserTaskBody, given_variables, optional_decoder
+from penstock.rest.codec import PublishBody, UserTaskBody, decoder, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
-from penstock.wire.model import Signal, UserTaskCompletion
+from penstock.wire.model import Message, Signal, UserTaskCompletion
 
 KEYED_PARTS_COUNT: Final = 8
 """Of `/v1/definitions/{id}/keys/{key}/signals/{stepId}`."""
 
 _read_completion = optional_decoder(UserTaskBody)
+_read_message = decoder(PublishBody)
 _encode = msgspec.json.Encoder().encode
 
 
 class TaskRoutes:
-    """Complete a user task, signal a wait, list kept signals and failed jobs."""
+    """Complete a user task, signal a wait, publish a message, list what is kept and failed jobs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -80,6 +81,31 @@ class TaskRoutes:
     async def list_signals(self, id: str) -> Response:
         """``GET /v1/instances/{id}/signals``"""
         return respond(Reply(200, b'{"items":%b}' % _encode(await self._engine.tasks.buffered(id))))
+
+    async def publish(self) -> Response:
+        """``POST /v1/messages``"""
+        data = await body_of(request)
+        limits = self._engine.limits
+
+        def read() -> Message:
+            body = _read_message(data)
+            return Message(
+                name=body.name or "",
+                correlation_key=body.correlation_key or "",
+                variables=given_variables(body.variables, limits),
+                ttl=body.ttl,
+                message_id=body.message_id,
+                deliver=body.deliver,
+            )
+
+        published = await self._engine.messages.publish(await run_sized(len(data), read))
+        return respond(Reply(200, _encode(published)))
+
+    async def list_messages(self) -> Response:
+        """``GET /v1/messages``"""
+        cursor, limit = query_slice(request) or (None, 0)
+        name, key = query_text(request, "name"), query_text(request, "correlationKey")
+        return respond(Reply(200, _encode(await self._engine.messages.listing(name, key, cursor, limit))))
 
     async def list_jobs(self) -> Response:
         """``GET /v1/jobs``: those that failed for good, or of another status"""

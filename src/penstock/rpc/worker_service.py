@@ -16,14 +16,14 @@ from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import StartRequest, StartResult
+from penstock.wire.model import Message, MessageResult, StartRequest, StartResult
 from penstock.wire.noun import text_bytes
 
 _PREFIX: Final = "/penstock.v1.Worker/"
 
 
 class Worker:
-    """Batch start, complete, fail, release, heartbeat; and the stream."""
+    """Batch start, publish, complete, fail, release, heartbeat; and the stream."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -31,6 +31,7 @@ class Worker:
     def __mapping__(self) -> dict[str, Handler]:
         methods = {
             "StartInstances": unary(self.start, w.StartInstancesRequest, w.StartInstancesResponse),
+            "PublishMessages": unary(self.publish, w.PublishMessagesRequest, w.PublishMessagesResponse),
             "CompleteJobs": unary(self.complete, w.CompleteJobsRequest, w.CompleteJobsResponse),
             "FailJobs": unary(self.fail, w.FailJobsRequest, w.FailJobsResponse),
             "ReleaseJobs": unary(self.release, w.ReleaseJobsRequest, w.ReleaseJobsResponse),
@@ -67,6 +68,37 @@ class Worker:
             instance_key=item.instance_key or None,
             keep_instance_key=item.keep_instance_key,
             idempotency_key=item.idempotency_key or None,
+        )
+
+    async def publish(self, request: w.PublishMessagesRequest, _call: object) -> w.PublishMessagesResponse:
+        """Each message is published or has an error of its own."""
+        check_count(len(request.messages), "messages")
+        limits = self._engine.limits
+        messages: list[Message] = []
+        refused: dict[int, MessageResult] = {}
+
+        def read() -> None:
+            for index, item in enumerate(request.messages):
+                try:
+                    variables = given_variables(item.variables, limits, "variables")
+                    message_id, ttl, deliver = item.message_id or None, item.ttl or None, item.deliver or None
+                    messages.append(
+                        Message(
+                            name=required(item.name, "name"),
+                            correlation_key=required(item.correlation_key, "correlation_key"),
+                            variables=variables,
+                            ttl=ttl,
+                            message_id=message_id,
+                            deliver=deliver,
+                        )
+                    )
+                except (BadRequest, PayloadTooLarge) as error:
+                    refused[index] = MessageResult(error=error.code, reason=error.reason)
+
+        await run_sized(sum(text_bytes(item.variables) for item in request.messages), read)
+        answers = iter(await self._engine.messages.publish_many(messages))
+        return w.PublishMessagesResponse(
+            [refused.get(index) or next(answers) for index in range(len(request.messages))]
         )
 
     async def complete(self, request: w.CompleteJobsRequest, _call: object) -> w.CompleteJobsResponse:

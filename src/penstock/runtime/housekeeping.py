@@ -1,4 +1,4 @@
-"""Chores: old idempotency keys go, the depth of the queues and the lag of the loop are measured."""
+"""Chores: old idempotency keys and messages go, the depth of the queues and the lag of the loop are measured."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Housekeeping:
             for _ in range(PURGES_MAX):
                 if await idempotency.purge(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
+            await engine.messages.chores(connection)
             await engine.inbox.fill()
             await engine.failures.fill()
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth

@@ -294,6 +294,18 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     idempotency_retention_hours: Annotated[
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
+    messages_kept_max_items: Annotated[
+        int,
+        _engine(
+            "Messages that may wait for a step that waits for them, as counted every ten seconds; more are refused "
+            "with 503.",
+            1,
+            10_000_000,
+        ),
+    ] = 100_000
+    messages_kept_max_bytes: Annotated[
+        int, _engine("Variables of such messages, together.", 1_048_576, 68_719_476_736)
+    ] = 268_435_456
     retention_days: Annotated[
         _Days | None,
         _engine(

@@ -92,6 +92,23 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE t.state = 2 AND s.type = 'WAIT' AND EXISTS (
           SELECT FROM buffered_signal b WHERE b.instance_id = t.instance_id AND b.step = t.step)
         AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = -3)""",
+    "a wait for a message waits for one while it is open, and nothing else does": """
+        SELECT t.instance_id, t.id, t.seq, u.instance_id, u.token_id, u.seq FROM (
+          SELECT t.* FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+          WHERE t.state = 2 AND s.type = 'WAIT' AND jsonb_typeof(s.step -> 'message') = 'object') t
+        FULL JOIN subscription u ON (u.token_id, u.seq, u.instance_id) = (t.id, t.seq, t.instance_id)
+        WHERE t.id IS NULL OR u.token_id IS NULL""",
+    "no message is kept while a wait for it has none": """
+        SELECT m.id, u.token_id FROM message m JOIN subscription u ON (u.name, u.key) = (m.name, m.key)
+        WHERE NOT m.taken AND m.expires_at > penstock_now() AND u.message IS NULL""",
+    "a wait that has a message is about to receive it": """
+        SELECT u.token_id, u.seq, u.message FROM subscription u WHERE u.message IS NOT NULL
+          AND (NOT EXISTS (SELECT FROM message m WHERE m.id = u.message AND m.taken)
+            OR NOT EXISTS (SELECT FROM timer m WHERE m.token_id = u.token_id AND m.seq = u.seq AND m.index = -8))""",
+    "a message is for one wait, or for all that it found": """
+        SELECT m.id, m.taken, count(u.token_id) FROM message m LEFT JOIN subscription u ON u.message = m.id
+        GROUP BY m.id, m.taken, m.for_all HAVING m.taken IS DISTINCT FROM (count(u.token_id) > 0)
+          OR count(u.token_id) > 1 AND NOT m.for_all""",
     "the interrupting timers of an open step are armed": """
         SELECT t.instance_id, t.id, b.index FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step

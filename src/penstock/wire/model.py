@@ -222,6 +222,57 @@ class Signal(Request, frozen=True):
     idempotency_key: str | None = None
 
 
+class Message(Request, frozen=True):
+    """A message to whoever waits for its name with its key: `deliver` `ONE` (the one that waits longest, which is the
+    default) or `ALL`. What nobody waits for is kept for `ttl`. `message_id`, the sender's own, is remembered for as
+    long, and for a day at least: however often the message is sent, it is published once.
+    """
+
+    name: Annotated[Text, Proto(1, TEXT, "penstock.v1")] = ""
+    correlation_key: Annotated[Text, Proto(2, TEXT, "penstock.v1")] = ""
+    variables: Annotated[JsonText, Proto(3, JSON, "penstock.v1")] = None
+    ttl: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+    message_id: Annotated[str | None, Proto(5, TEXT, "penstock.v1")] = None
+    deliver: Annotated[str | None, Proto(6, TEXT, "penstock.v1")] = None
+
+
+class MessageReceiver(Answer, frozen=True):
+    """A wait that has received a message."""
+
+    instance_id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    step_id: Annotated[str, Proto(2, TEXT, "penstock.v1")] = field(default_factory=str)
+
+
+class PublishedMessage(Answer, frozen=True):
+    """What became of a message. `kept`: it is here, for a wait that is still to come or has not received it yet."""
+
+    delivered: Annotated[list[MessageReceiver], Proto(1, package="penstock.v1")] = field(
+        default_factory=list[MessageReceiver]
+    )
+    kept: Annotated[bool, Proto(2, BOOL, "penstock.v1")] = field(default_factory=bool)
+
+
+class MessageResult(Answer, frozen=True):
+    """What became of one message of a batch: that, or the error code and reason."""
+
+    message: Annotated[PublishedMessage | None, Proto(1, package="penstock.v1")] = None
+    error: Annotated[str | None, Proto(2, TEXT, "penstock.v1")] = None
+    reason: Annotated[str | None, Proto(3, TEXT, "penstock.v1")] = None
+
+
+class KeptMessage(Answer, frozen=True):
+    """A message that nobody has received yet. `taken`: it is on its way to a wait."""
+
+    id: str
+    name: str
+    correlation_key: str
+    published_at: datetime
+    expires_at: datetime
+    size_bytes: int
+    taken: bool
+    message_id: str | None = None
+
+
 class Attempt(Answer, frozen=True):
     """One hand-out of a job to a worker."""
 

@@ -19,6 +19,8 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
+    Message,
+    MessageResult,
     Park,
     StartRequest,
     StartResult,
@@ -33,6 +35,14 @@ class StartInstancesRequest(Struct):
 
 class StartInstancesResponse(Struct):
     results: Annotated[list[StartResult], Proto(1)] = field(default_factory=list[StartResult])
+
+
+class PublishMessagesRequest(Struct):
+    messages: Annotated[list[Message], Proto(1)] = field(default_factory=list[Message])
+
+
+class PublishMessagesResponse(Struct):
+    results: Annotated[list[MessageResult], Proto(1)] = field(default_factory=list[MessageResult])
 
 
 class CompleteJobsRequest(Struct):

@@ -1,4 +1,5 @@
-"""What one instance tells another: commands whose timers `store/queries/calls.sql` has inserted.
+"""What one instance tells another, and messages that are for a wait: commands whose timers another transaction has
+inserted (`store/queries/calls.sql`, `messages.sql`).
 
 Each deletes its timer first: the row is there for one of several who want to act on it (`RetryCommand` is another one).
 """
@@ -9,14 +10,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.core.event import CancelRequested, ChildEnded, Event, RetryRequested
-from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, REOPEN_TIMER, InstanceStatus, Token
+from penstock.core.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
+from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, MESSAGE_TIMER, REOPEN_TIMER, InstanceStatus, Token
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Settled, WritesOnly
 from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.errors import PenstockError
-from penstock.store import calls
+from penstock.store import calls, messages
 from penstock.store import instances as instance_store
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
@@ -120,6 +121,33 @@ class ReopenChildCommand(_Told):
         return calls.tell([], [], [self.instance], []) if self._tells else []
 
 
+class MessageCommand(_Told):
+    """There is a message for a wait. Answers whether the wait got it."""
+
+    __slots__ = ("_message", "output")
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        self._message: messages.GivenMessage | None = None
+        self.output = None
+        await super().prepare(connection, locked, loaded)
+        assert self.timer is not None
+        token_id, seq, _ = self.timer
+        if self._give_up is None and _waiting(locked, token_id, seq) is not None:
+            self._message = await messages.message_for(connection, token_id, seq)
+            self.output = None if self._message is None else self._message.body
+
+    def event(
+        self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
+    ) -> Event:
+        assert self.timer is not None
+        token, message = _waiting(locked, *self.timer[:2]), self._message
+        if token is not None and self._give_up is not None:
+            return StepGivenUp(token.id, self._give_up)
+        if token is None or message is None:
+            raise WritesOnly
+        return MessageReceived(token.id, message.id, message.name, message.sender, message.body)
+
+
 def _waiting(locked: LockedInstance, token_id: int, seq: int) -> Token | None:
     return next((token for token in locked.tokens if (token.id, token.seq) == (token_id, seq) and token.is_open), None)
 
@@ -128,6 +156,7 @@ _BY_INDEX: dict[int, type[TimerCommand]] = {
     CHILD_TIMER: ChildEndedCommand,
     CANCEL_TIMER: CancelChildCommand,
     REOPEN_TIMER: ReopenChildCommand,
+    MESSAGE_TIMER: MessageCommand,
 }
 
 

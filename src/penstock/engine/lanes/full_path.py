@@ -200,7 +200,7 @@ class FullPath(Lane[Command]):
     async def _write(self, connection: TrioConnection, transaction: Transaction, decided: list[Command]) -> None:
         """Write, fold the variable deltas that are due, and commit."""
         extra = [statement for item in decided for statement in item.statements()]
-        writes = transaction.writes(connection, decided, extra)
+        writes = await transaction.writes(connection, decided, extra)
         folds = [*transaction.long_runs(), *(item.instance for item in decided if item.folds)]
         if folds:
             fold = variable_store.fold(folds, self._variables_max_bytes)

@@ -87,7 +87,7 @@ class FullStarts:
                     answer = msgspec.json.encode(item.planned)
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
             if created:
-                await lane.commit(connection, transaction, transaction.writes(connection, created, extra))
+                await lane.commit(connection, transaction, await transaction.writes(connection, created, extra))
             elif found:
                 await connection.rollback()
                 await wait_replicated(connection)

@@ -27,6 +27,7 @@ from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import full_path as store
+from penstock.store import messages
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.full_path import Change, NewInstance
@@ -165,15 +166,16 @@ class Transaction:
             )
         )
 
-    def writes(
+    async def writes(
         self, connection: TrioConnection, items: Sequence[LongItem[Any]], extra: Sequence[Statement]
     ) -> list[Statement]:
-        """What it writes, for ``items`` together."""
+        """What it writes with its COMMIT, for ``items`` together; where waits for messages come or go, the rest is sent
+        here."""
         settings = self._parts.settings
         changes = self._merge()
         self.items = items
         self._sent = InDoubtCommit(self._xid, changes, repeatable=all(item.repeatable for item in items))
-        return store.statements(
+        writes = store.statements(
             changes,
             self.now,
             audit=settings.audit_log_enabled,
@@ -181,6 +183,10 @@ class Transaction:
             extra=list(extra),
             vault=connection.vault,
         )
+        writes, given = await messages.settle(connection, changes, writes)
+        if given:
+            self._armed.append(self.now)
+        return writes
 
     def long_runs(self) -> list[int]:
         """The instances whose variable deltas are due to be folded. Their tokens are all locked here."""

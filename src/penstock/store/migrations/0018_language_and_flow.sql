@@ -109,3 +109,38 @@ SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS defin
   m.fire_at, m.fire_at - now() AS due_in, coalesce(m.failures, 0) AS failures
 FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d ON d.key = i.definition
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
+-- Messages and who waits for them.
+CREATE TABLE message (
+  id          bigint PRIMARY KEY,
+  name        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C" NOT NULL,
+  for_all     boolean NOT NULL,
+  taken       boolean NOT NULL,
+  published_at timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  size_bytes  int NOT NULL,
+  body        jsonb NOT NULL,
+  sender      text,
+  message_id  text
+);
+CREATE INDEX message_kept ON message (name, key, id) WHERE NOT taken;
+CREATE INDEX message_expiry ON message (expires_at) WHERE NOT taken;
+CREATE TABLE subscription (
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  instance_id bigint NOT NULL,
+  name        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C" NOT NULL,
+  message     bigint,
+  PRIMARY KEY (token_id, seq)
+);
+CREATE INDEX subscription_waiting ON subscription (name, key, seq) WHERE message IS NULL;
+CREATE INDEX subscription_message ON subscription (message) WHERE message IS NOT NULL;
+CREATE TABLE message_id (
+  id          text PRIMARY KEY,
+  request_hash bytea NOT NULL,
+  message     bigint NOT NULL,
+  receivers   jsonb,
+  expires_at  timestamptz NOT NULL
+);
+CREATE INDEX message_id_expiry ON message_id (expires_at);
