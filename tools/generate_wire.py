@@ -56,7 +56,7 @@ NOUNS = {
     "HeartbeatOutcome": ("penstock.v1.HeartbeatOutcome",),
     "UserTaskCompletion": ("workflow.v1.CompleteUserTaskRequest",),
     "Signal": ("workflow.v1.SignalWaitRequest",),
-    "Message": ("penstock.v1.Message",),
+    "PublishRequest": ("penstock.v1.Message",),
     "MessageReceiver": ("penstock.v1.MessageReceiver",),
     "PublishedMessage": ("penstock.v1.PublishedMessage",),
     "MessageResult": ("penstock.v1.MessageResult",),
@@ -83,7 +83,7 @@ OTHER_NAMES = {
 }
 REQUESTS = {
     "Completion", "Failure", "Park", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion",
-    "Signal", "Message",
+    "Signal", "PublishRequest",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {

@@ -167,3 +167,17 @@ def test_an_engine_that_is_away_is_told_in_a_line() -> None:
     assert result.stderr.startswith("penstock: connection-failed:")
     assert "127.0.0.1:1" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_messages_are_published_and_listed(engine: RunningEngine, shell: Shell) -> None:
+    waits = {"id": "w", "name": "W", "type": "WAIT", "nextStep": "end", "message": {"name": "m", "correlationKey": "k"}}
+    with SyncClient(engine.url) as client:
+        client.upload_definition({"id": "told", "name": "T", "steps": [waits, CLAIM["steps"][-1]]})
+    id = shell.out("instance", "start", "told").strip()
+    assert shell.out("message", "publish", "m", "k", '{"sum": 3}') == f"{id} w\n"
+    assert shell.run("message", "publish", "m", "k", "--ttl", "PT0S").output == "nobody waits for it\n"
+    assert shell.run("message", "publish", "m", "k", "--message-id", "x").output == "kept\n"
+    assert json.loads(shell.out("message", "publish", "m", "k", "--to-all", "--json"))["kept"] is False
+    (line,) = shell.out("message", "list", "--name", "m").splitlines()[1:]
+    assert line.split()[:2] == ["m", "k"]
+    assert shell.run("message", "publish", "m", "").exit_code == 1

@@ -51,7 +51,7 @@ def test_an_upload_is_told_all_problems_of_a_message() -> None:
     assert problems(message=[]) == ["steps[0].message: must be an object, not an array"]
 
 
-def test_a_message_goes_together_with_all_else_that_ends_a_wait() -> None:
+def test_a_message_goes_with_all_else_that_ends_a_wait() -> None:
     given = awaiting(duration="PT1H", buffer=True, boundaryEvents=[timer("end", "PT1M")])
     parsed = parse_definition(definition(given, end()))
     assert json.loads(parsed.content)["steps"][0]["message"] == {"name": "paid", "correlationKey": "${order}"}

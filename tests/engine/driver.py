@@ -21,9 +21,9 @@ from penstock.wire.model import (
     Instance,
     Job,
     Lease,
-    Message,
     PollRequest,
     PublishedMessage,
+    PublishRequest,
     Signal,
     StartRequest,
     StepExecution,
@@ -110,7 +110,9 @@ class Driver:
         self, name: str, key: str, variables: dict[str, Any] | None = None, **fields: Any
     ) -> PublishedMessage:
         body = msgspec.json.encode(variables or {})
-        return await self.engine.messages.publish(Message(name=name, correlation_key=key, variables=body, **fields))
+        return await self.engine.messages.publish(
+            PublishRequest(name=name, correlation_key=key, variables=body, **fields)
+        )
 
     async def due(self, seconds: float = 0) -> int:
         """Let so much time pass in the database, then fire what is due; how many timers fired at once. Those that take

@@ -55,7 +55,7 @@ def hold_deliveries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Callable
     return monkeypatch.undo
 
 
-async def test_a_message_goes_to_the_wait_with_its_name_and_key(driver: Driver) -> None:
+async def test_a_message_goes_where_its_name_and_key_are(driver: Driver) -> None:
     instance, other = await waiting(driver, "7"), await waiting(driver, "8")
     assert driver.rows(WAITS) == [("paid", "7", False), ("paid", "8", False)]
     assert await driver.publish("paid", "7", {"sum": 3}) == to(instance)
@@ -68,7 +68,7 @@ async def test_a_message_goes_to_the_wait_with_its_name_and_key(driver: Driver) 
     assert await driver.open_steps(other) == ["w"]
 
 
-async def test_a_message_that_comes_early_waits_for_its_wait(driver: Driver) -> None:
+async def test_an_early_message_waits_for_its_wait(driver: Driver) -> None:
     assert await driver.publish("paid", "7", {"sum": 1}) == to(kept=True)
     assert await driver.publish("paid", "7", {"sum": 2}) == to(kept=True)
     assert driver.rows(MESSAGES) == [("paid", "7", False), ("paid", "7", False)]
@@ -185,9 +185,7 @@ async def test_what_its_engine_did_not_bring_comes_by_a_timer(driver: Driver, mo
     assert await driver.path(instance) == [("w", "COMPLETED"), ("after", "RUNNING")]
 
 
-async def test_a_wait_that_is_closed_leaves_its_message_to_the_next(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_closed_wait_leaves_its_message_to_the_next(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await waiting(driver), await waiting(driver)
     go_on = hold_deliveries(driver, monkeypatch)
     await driver.publish("paid", "7", {"sum": 3})

@@ -102,6 +102,7 @@ class ScriptedEngine:
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
+        self.messages = Part(self, "messages")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)
 

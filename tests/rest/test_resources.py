@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -21,7 +22,10 @@ from penstock.wire.model import (
     AuditRecord,
     DefinitionSummary,
     FailedJob,
+    KeptMessage,
     KeptSignal,
+    MessageReceiver,
+    PublishedMessage,
     Signal,
     StepExecution,
     UserTaskCompletion,
@@ -419,6 +423,35 @@ async def test_kept_signals_are_listed(rest: Rest, engine: ScriptedEngine) -> No
     engine.on("tasks.buffered", [kept])
     answer = await rest.get("/v1/instances/1f/signals")
     assert answer.json == {"items": [{"id": "7", "stepId": "paid", "receivedAt": NOON_TEXT, "variables": {"a": 1}}]}
+
+
+async def test_a_message_is_published(rest: Rest, engine: ScriptedEngine) -> None:
+    received = MessageReceiver(instance_id="1f", step_id="paid")
+    engine.on("messages.publish", PublishedMessage(delivered=[received], kept=False))
+    body = {
+        "name": "paid",
+        "correlationKey": "7",
+        "variables": {"a": 1},
+        "ttl": "PT1H",
+        "messageId": "m",
+        "deliver": "ONE",
+    }
+    answer = await rest.post("/v1/messages", json.dumps(body).encode())
+    assert (answer.status, answer.json) == (200, {"delivered": [{"instanceId": "1f", "stepId": "paid"}], "kept": False})
+    asked = engine.one("messages.publish")
+    assert (asked.name, asked.correlation_key, asked.variables) == ("paid", "7", b'{"a": 1}')
+    assert (asked.ttl, asked.message_id, asked.deliver) == ("PT1H", "m", "ONE")
+
+
+async def test_kept_messages_are_listed(rest: Rest, engine: ScriptedEngine) -> None:
+    kept = KeptMessage(
+        id="7", name="paid", correlation_key="8", published_at=NOON, expires_at=NOON, size_bytes=2, taken=False
+    )
+    engine.on("messages.listing", Page(items=[kept], next="7"))
+    answer = await rest.get("/v1/messages?name=paid&correlationKey=8&limit=1&cursor=6")
+    assert engine.one("messages.listing") == ("paid", "8", "6", 1)
+    shown = {"publishedAt": NOON_TEXT, "expiresAt": NOON_TEXT, "sizeBytes": 2, "taken": False}
+    assert answer.json == {"items": [{"id": "7", "name": "paid", "correlationKey": "8", **shown}], "next": "7"}
 
 
 async def test_failed_jobs_are_listed(rest: Rest, engine: ScriptedEngine) -> None:

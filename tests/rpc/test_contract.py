@@ -153,6 +153,12 @@ def see_batches(client: Client) -> None:
         assert client.engine.call("POST", "/v1/definitions", body)[0] == 201
     items = [p.StartItem(**ok), p.StartItem(), *(p.StartItem(definition_id=id) for id in ("fails", "gives", "errs"))]
     client.call("StartInstances", p.StartInstancesRequest(items=items))
+    waits = {"id": "w", "name": "w", "type": "WAIT", "nextStep": "end", "message": {"name": "m", "correlationKey": "k"}}
+    body = {"id": "waits", "name": "waits", "steps": [waits, {"id": "end", "name": "end", "type": "END"}]}
+    assert client.engine.call("POST", "/v1/definitions", body)[0] == 201
+    client.call("StartInstances", p.StartInstancesRequest(items=[p.StartItem(definition_id="waits")]))
+    messages = [p.Message(name="m", correlation_key=key, variables=b'{"n":1}') for key in ("k", "early", "")]
+    client.call("PublishMessages", p.PublishMessagesRequest(messages=messages))
     (job,) = client.poll(max_jobs=10)
     gone = {"job_id": "1-2-3", "attempt": 1}
     held = {"job_id": job.id, "attempt": job.attempt}

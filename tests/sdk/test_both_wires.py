@@ -396,6 +396,31 @@ def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
     run(main)
 
 
+def test_a_message_finds_who_waits_for_it(run: Run, wire: Wire) -> None:
+    name = f"message-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).wait("paid", message=(name, "${order}")).end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await rest.upload_definition(flow)
+            early = await client.publish_message(name, "8", {"sum": 1}, message_id=name)
+            assert (early.delivered, early.kept) == ([], True)
+            (kept,) = (await rest.list_messages(name=name)).items
+            assert (kept.correlation_key, kept.message_id, kept.taken) == ("8", name, False)
+            with pytest.raises(IdempotencyConflict):
+                await client.publish_message(name, "8", {"sum": 2}, message_id=name)
+            with pytest.raises(BadRequest, match="ttl"):
+                await client.publish_message(name, "9", ttl="tomorrow")
+            started = [await client.start_instance(name, {"order": 7}) for _ in range(2)]
+            paid = await client.publish_message(name, "7", {"sum": 10}, to_all=True)
+            assert [(each.instance_id, each.step_id) for each in paid.delivered] == [(s.id, "paid") for s in started]
+            ended = await client.get_instance(started[0].id)
+            assert (ended.status, ended.variables) == ("COMPLETED", {"order": 7, "sum": 10})
+            assert (await client.publish_message(name, "7", ttl="PT0S")).kept is False
+
+    run(main)
+
+
 def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 

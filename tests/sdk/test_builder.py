@@ -52,13 +52,14 @@ def test_every_kind_of_step_is_accepted_by_the_engines_parser() -> None:
     flow.join("checked")
     flow.decision("large", {"amount > limit": "pause", "true": "done"})
     flow.wait("pause", buffer=True, boundary=[timer("P7D", "done")])
-    flow.wait("cool-off", duration="PT1H", then="done")
+    flow.wait("cool-off", duration="PT1H", message=("paid", "${claim}"), then="done")
     flow.service_task("remind", "mail.send", then=None)
     flow.end("done")
     document = flow.document()
     definition = parse_definition(json.dumps(document).encode())
     assert [step.id for step in definition.steps] == [step["id"] for step in document["steps"]]
     assert [step.id for step in definition.steps if step.buffer] == ["pause"]
+    assert [(step.id, step.message.name) for step in definition.steps if step.message] == [("cool-off", "paid")]
     followers = {step["id"]: step.get("nextStep") for step in document["steps"]}
     assert followers == {
         "prepare": "checks",

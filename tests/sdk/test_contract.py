@@ -8,7 +8,7 @@ from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
-from penstock.wire.model import Park, PollRequest, Signal, UserTaskCompletion
+from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -51,6 +51,8 @@ CALLS = (
     calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),
     calls.SendSignal(signal=Signal("{id}", "{stepId}")),
     calls.SendSignal(signal=Signal(step_id="{stepId}", definition_id="{id}", instance_key="{key}", signal_id="s")),
+    calls.PublishMessage(message=PublishRequest(name="n", correlation_key="k")),
+    calls.ListMessages(name="n"),
     calls.PollJobs(request=PollRequest("w", ["t"], 1, 30)),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),

@@ -206,6 +206,8 @@ class SyncClient:
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
     signal_by_key = _blocking(Client.signal_by_key)
+    publish_message = _blocking(Client.publish_message)
+    list_messages = _blocking(Client.list_messages)
     find_instance = _blocking(Client.find_instance)
     poll_jobs = _blocking(Client.poll_jobs)
     list_failed_jobs = _blocking(Client.list_failed_jobs)

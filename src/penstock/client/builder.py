@@ -204,13 +204,15 @@ class WorkflowBuilder:
         duration: str | None = None,
         until: str | None = None,
         buffer: bool = False,
+        message: tuple[str, str] | None = None,
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
         """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``.
 
-        With ``buffer`` signals that come before it is open are kept.
+        With ``buffer`` signals that come before it is open are kept. ``message``: waits for a message, too, of this name
+        and correlation key, such as ``("payment", "${orderId}")``.
         """
         return self._add(
             _step(step_id, "WAIT", name, description)
@@ -218,6 +220,7 @@ class WorkflowBuilder:
                 duration=duration,
                 until=until,
                 buffer=buffer or None,
+                message=None if message is None else {"name": message[0], "correlationKey": message[1]},
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),

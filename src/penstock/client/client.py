@@ -5,10 +5,11 @@ from __future__ import annotations
 from penstock.client.definitions import DefinitionCalls
 from penstock.client.instances import InstanceCalls
 from penstock.client.jobs import JobCalls
+from penstock.client.messages import MessageCalls
 from penstock.client.runs import RunCalls
 
 
-class Client(DefinitionCalls, InstanceCalls, RunCalls, JobCalls):
+class Client(DefinitionCalls, InstanceCalls, RunCalls, MessageCalls, JobCalls):
     """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
 
     Args:

@@ -32,11 +32,13 @@ from penstock.client.operation import (
     ListDefinitions,
     ListFailedJobs,
     ListInstances,
+    ListMessages,
     ListSignals,
     MoveToken,
     Operation,
     ParkJob,
     PollJobs,
+    PublishMessage,
     ReleaseJobs,
     RetryInstance,
     SendMessage,
@@ -58,9 +60,11 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JournalRecord,
+    KeptMessage,
     KeptSignal,
     Lease,
     LostJob,
+    PublishedMessage,
     RunTree,
     StartRequest,
     StepExecution,
@@ -119,6 +123,8 @@ _read_history = _list_reader("items", StepExecution)
 _read_audit = _reader(Page[AuditRecord])
 _read_journal = _reader(Page[JournalRecord])
 _read_tree = _reader(RunTree)
+_read_published = _reader(PublishedMessage)
+_read_messages = _reader(Page[KeptMessage])
 _read_signals = _list_reader("items", KeptSignal)
 _read_jobs = _list_reader("jobs", Job)
 _read_lost = _list_reader("lost", LostJob)
@@ -298,6 +304,24 @@ def _send_signal(operation: SendSignal) -> Exchange:
     return Exchange("POST", path, _nothing, signal.variables, query, signal.idempotency_key)
 
 
+def _publish_message(operation: PublishMessage) -> Exchange:
+    message = operation.message
+    body = {"name": message.name, "correlationKey": message.correlation_key} | _given(
+        variables=message.variables, ttl=message.ttl, messageId=message.message_id, deliver=message.deliver
+    )
+    return Exchange("POST", "/v1/messages", _read_published, body)
+
+
+def _list_messages(operation: ListMessages) -> Exchange:
+    query = {
+        "name": operation.name,
+        "correlationKey": operation.correlation_key,
+        "cursor": operation.cursor,
+        "limit": operation.limit,
+    }
+    return Exchange("GET", "/v1/messages", _read_messages, query=query)
+
+
 def _poll_jobs(operation: PollJobs) -> Exchange:
     request = operation.request
     body: dict[str, object] = {
@@ -399,6 +423,8 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     MoveToken: _move_token,
     CompleteUserTask: _complete_user_task,
     SendSignal: _send_signal,
+    PublishMessage: _publish_message,
+    ListMessages: _list_messages,
     ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,

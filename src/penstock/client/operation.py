@@ -24,11 +24,14 @@ from penstock.wire.model import (
     JobOutcome,
     JobRef,
     JournalRecord,
+    KeptMessage,
     KeptSignal,
     Lease,
     LostJob,
     Park,
     PollRequest,
+    PublishedMessage,
+    PublishRequest,
     RunTree,
     Signal,
     StartRequest,
@@ -292,6 +295,25 @@ class SendSignal(Operation[None], frozen=True):
     def repeat(self) -> Repeat:
         keyless = self.signal.idempotency_key is None and self.signal.signal_id is None
         return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
+
+
+class PublishMessage(Operation[PublishedMessage], frozen=True):
+    """Publish a message; repeatable because of its id."""
+
+    message: PublishRequest
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED if self.message.message_id is None else Repeat.ALWAYS
+
+
+class ListMessages(Operation[Page[KeptMessage]], frozen=True):
+    """List messages that nobody has received yet, oldest first."""
+
+    name: str | None = None
+    correlation_key: str | None = None
+    cursor: str | None = None
+    limit: int | None = None
 
 
 class PollJobs(Operation[list[Job]], frozen=True):

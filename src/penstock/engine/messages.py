@@ -26,7 +26,7 @@ from penstock.settings import Settings
 from penstock.store import messages as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.wire.model import KeptMessage, Message, MessageReceiver, MessageResult, PublishedMessage
+from penstock.wire.model import KeptMessage, MessageReceiver, MessageResult, PublishedMessage, PublishRequest
 from penstock.wire.page import Page
 
 TTL_DEFAULT_S: Final = 86_400.0
@@ -57,7 +57,7 @@ class Messages:
         self._ids = id_source
         self.lane = Publications(database, settings, metrics, full_path, timers)
 
-    async def publish(self, request: Message) -> PublishedMessage:
+    async def publish(self, request: PublishRequest) -> PublishedMessage:
         """Publish a message: whoever waits for it has received it, or it is kept.
 
         Raises BadRequest, IdempotencyConflict (another message came with its ``message_id``), Conflict (too many wait
@@ -67,7 +67,7 @@ class Messages:
         self.lane.submit_nowait(item)
         return await self._answer(item)
 
-    async def publish_many(self, requests: Sequence[Message]) -> list[MessageResult]:
+    async def publish_many(self, requests: Sequence[PublishRequest]) -> list[MessageResult]:
         """One answer each; a bad one fails none of the others."""
         items: list[PublishItem | PenstockError] = []
         for request in requests:
@@ -87,7 +87,7 @@ class Messages:
                 results.append(MessageResult(error=error.code, reason=error.reason))
         return results
 
-    def _item(self, request: Message) -> PublishItem:
+    def _item(self, request: PublishRequest) -> PublishItem:
         for value, field, most in (
             (request.name, "name", NAME_MAX_CHARS),
             (request.correlation_key, "correlationKey", KEY_MAX_CHARS),

@@ -15,7 +15,7 @@ from penstock.rest.codec import PublishBody, UserTaskBody, decoder, given_variab
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
-from penstock.wire.model import Message, Signal, UserTaskCompletion
+from penstock.wire.model import PublishRequest, Signal, UserTaskCompletion
 
 KEYED_PARTS_COUNT: Final = 8
 """Of `/v1/definitions/{id}/keys/{key}/signals/{stepId}`."""
@@ -87,9 +87,9 @@ class TaskRoutes:
         data = await body_of(request)
         limits = self._engine.limits
 
-        def read() -> Message:
+        def read() -> PublishRequest:
             body = _read_message(data)
-            return Message(
+            return PublishRequest(
                 name=body.name or "",
                 correlation_key=body.correlation_key or "",
                 variables=given_variables(body.variables, limits),

@@ -16,7 +16,7 @@ from penstock.rpc.methods import both_stream, unary
 from penstock.rpc.reading import given_variables, required
 from penstock.rpc.work_stream import WorkStream
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Message, MessageResult, StartRequest, StartResult
+from penstock.wire.model import MessageResult, PublishRequest, StartRequest, StartResult
 from penstock.wire.noun import text_bytes
 
 _PREFIX: Final = "/penstock.v1.Worker/"
@@ -74,7 +74,7 @@ class Worker:
         """Each message is published or has an error of its own."""
         check_count(len(request.messages), "messages")
         limits = self._engine.limits
-        messages: list[Message] = []
+        messages: list[PublishRequest] = []
         refused: dict[int, MessageResult] = {}
 
         def read() -> None:
@@ -83,7 +83,7 @@ class Worker:
                     variables = given_variables(item.variables, limits, "variables")
                     message_id, ttl, deliver = item.message_id or None, item.ttl or None, item.deliver or None
                     messages.append(
-                        Message(
+                        PublishRequest(
                             name=required(item.name, "name"),
                             correlation_key=required(item.correlation_key, "correlation_key"),
                             variables=variables,

@@ -222,7 +222,7 @@ class Signal(Request, frozen=True):
     idempotency_key: str | None = None
 
 
-class Message(Request, frozen=True):
+class PublishRequest(Request, frozen=True):
     """A message to whoever waits for its name with its key: `deliver` `ONE` (the one that waits longest, which is the
     default) or `ALL`. What nobody waits for is kept for `ttl`. `message_id`, the sender's own, is remembered for as
     long, and for a day at least: however often the message is sent, it is published once.

@@ -19,9 +19,9 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
-    Message,
     MessageResult,
     Park,
+    PublishRequest,
     StartRequest,
     StartResult,
 )
@@ -38,7 +38,7 @@ class StartInstancesResponse(Struct):
 
 
 class PublishMessagesRequest(Struct):
-    messages: Annotated[list[Message], Proto(1)] = field(default_factory=list[Message])
+    messages: Annotated[list[PublishRequest], Proto(1)] = field(default_factory=list[PublishRequest])
 
 
 class PublishMessagesResponse(Struct):
