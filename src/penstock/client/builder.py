@@ -211,8 +211,8 @@ class WorkflowBuilder:
     ) -> Self:
         """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``.
 
-        With ``buffer`` signals that come before it is open are kept. ``message``: waits for a message, too, of this name
-        and correlation key, such as ``("payment", "${orderId}")``.
+        With ``buffer`` signals that come before it is open are kept. ``message``: waits for a message, too, of this
+        name and correlation key, such as ``("payment", "${orderId}")``.
         """
         return self._add(
             _step(step_id, "WAIT", name, description)

@@ -103,9 +103,13 @@ class TaskRoutes:
 
     async def list_messages(self) -> Response:
         """``GET /v1/messages``"""
-        cursor, limit = query_slice(request) or (None, 0)
-        name, key = query_text(request, "name"), query_text(request, "correlationKey")
-        return respond(Reply(200, _encode(await self._engine.messages.listing(name, key, cursor, limit))))
+        found = await self._engine.messages.listing(
+            query_text(request, "name"),
+            query_text(request, "correlationKey"),
+            query_text(request, "cursor"),
+            query_number(request, "limit"),
+        )
+        return respond(Reply(200, _encode(found)))
 
     async def list_jobs(self) -> Response:
         """``GET /v1/jobs``: those that failed for good, or of another status"""
