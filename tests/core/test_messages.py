@@ -28,7 +28,7 @@ from tests.shapes import gateway, joining, task, wait
 PAID = ("paid", "7")
 
 
-def awaiting(step_id: str = "w", key: object = "${order}", **fields: object) -> Json:
+def awaiting(step_id: str = "w", key: object = "${order}", **fields: Any) -> Json:
     return wait(step_id, message={"name": "paid", "correlationKey": key}, **fields)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -320,8 +321,8 @@ async def test_what_is_kept_is_bounded_in_items_and_bytes(make_driver: MakeDrive
         ({"deliver": "SOME"}, "deliver: must be ONE or ALL"),
     ],
 )
-async def test_what_is_no_message_is_refused(driver: Driver, fields: dict[str, str], reason: str) -> None:
-    given = {"name": "paid", "key": "7", **fields}
+async def test_what_is_no_message_is_refused(driver: Driver, fields: dict[str, Any], reason: str) -> None:
+    given: dict[str, Any] = {"name": "paid", "key": "7", **fields}
     with pytest.raises(BadRequest, match=reason):
         await driver.publish(given.pop("name"), given.pop("key"), **given)
     assert driver.rows(MESSAGES) == []
