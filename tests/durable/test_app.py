@@ -165,7 +165,7 @@ def test_run_is_refused_inside_of_loops_and_after_a_fork(directory: Path):
     assert code == 0, errors
     trio_s, asyncio_s, forked, forked_too, left = said.splitlines()
     assert trio_s == "run() blocks, and a Trio loop runs here: use `async with app`"
-    assert asyncio_s == "run() blocks, and an asyncio loop runs here: use `with app.in_thread()`"
+    assert asyncio_s == "run() blocks, and an asyncio loop runs here: use `async with app`"
     assert "of which this one is a fork" in forked
     assert forked_too == forked
     assert left == "this app does not serve any more"

@@ -11,13 +11,14 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 import trio
 
+from penstock.durable.app_thread import AppThread, Portal, in_its_loop, until_ended
 from penstock.durable.backend import Held
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
@@ -77,6 +78,10 @@ class App:
         self._runs: LocalRuns | None = None
         self._news = News()
         self._stack: AsyncExitStack | None = None
+        self.portal: Portal | None = None
+        """Into the app's loop, while it serves for a program of asyncio."""
+        self._thread: AppThread | None = None
+        self._ended: asyncio.Future[None] | None = None
         self.on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None
 
     # -- in a program without a loop
@@ -110,26 +115,29 @@ class App:
 
     @contextmanager
     def in_thread(self) -> Generator[BlockingApp]:
-        """Serve in a thread of its own, for programs without a loop or with asyncio: calls block."""
+        """Serve in a thread of its own, for programs without a loop: calls block."""
         from penstock.durable.blocking import serve_in_thread
 
         self.claim()
         with serve_in_thread(self) as blocking:
             yield blocking
 
-    # -- in a Trio program
+    # -- in a program of Trio or asyncio
 
     async def __aenter__(self) -> App:
         if not trio.lowlevel.in_trio_run():
-            raise RuntimeError("`async with app` needs Trio: under asyncio use `with app.in_thread()`")
+            return await self._enter_asyncio()
         stack = AsyncExitStack()
-        await stack.enter_async_context(self.opened(STOP_GRACE_S))
+        await stack.enter_async_context(self.opened())
         self._stack = stack
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        if self.portal is not None:
+            await self._exit_asyncio()
+            return None
         stack, self._stack = self._stack, None
         assert stack is not None
         try:
@@ -140,6 +148,42 @@ class App:
                 return False
             raise only from None
 
+    async def _enter_asyncio(self) -> App:
+        """In a thread; steps that await run in this loop. What ends the app early cancels the block, as in Trio."""
+        self.claim()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def on_end(failed: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                if failed is not None and task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(ended.set_result, None)
+
+        at_work = AppThread(lambda: self.opened(loop=loop), on_end)
+        opened = asyncio.wrap_future(at_work.opened)
+        try:
+            token = await until_ended(opened, at_work.leave)
+        except asyncio.CancelledError:
+            at_work.leave()
+            await until_ended(ended, lambda: None)
+            raise
+        self.portal, self._thread, self._ended = Portal(token, self.claim), at_work, ended
+        return self
+
+    async def _exit_asyncio(self) -> None:
+        assert self._thread is not None
+        assert self._ended is not None
+        at_work, ended = self._thread, self._ended
+        at_work.leave()
+        try:
+            await until_ended(ended, lambda: None)
+        finally:
+            self.portal = self._thread = self._ended = None
+            if at_work.failed is not None:
+                raise at_work.failed
+
+    @in_its_loop
     async def start(
         self,
         workflow: Workflow[P, R],
@@ -154,7 +198,9 @@ class App:
         runs = self._open_runs()
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
         instance_id = await runs.start(workflow, arguments, id)
-        return Run(id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None)
+        return Run(
+            id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None, portal=self.portal
+        )  # fmt: skip
 
     @overload
     async def get(self, id: str) -> Run[Any]: ...
@@ -162,21 +208,33 @@ class App:
     async def get(self, id: str, workflow: Workflow[P, R]) -> Run[R]: ...
     async def get(self, id: str, workflow: Any = None) -> Run[Any]:
         """The run that was started with this id, or that has this instance id. Raises NotFound."""
-        names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
-        return Run(id, await self._open_runs().find(id, names), self._open_runs, self._news, workflow)
+        return await self._get(id, workflow)
 
+    @in_its_loop
+    async def _get(self, id: str, workflow: Workflow[..., Any] | None) -> Run[Any]:
+        names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
+        found = await self._open_runs().find(id, names)
+        return Run(id, found, self._open_runs, self._news, workflow, portal=self.portal)
+
+    @in_its_loop
     async def find(self, workflow: Workflow[P, R], *, status: str | None = None, limit: int = 100) -> list[Run[R]]:
         """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
         if not 0 < limit <= FIND_MAX:
             raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
         found = await self._open_runs().latest(workflow.name, status, limit)
-        return [Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow) for each in found]
+        return [
+            Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow, portal=self.portal)
+            for each in found
+        ]
 
     # -- inside
 
     @asynccontextmanager
-    async def opened(self, grace_s: float) -> AsyncGenerator[None]:
-        """The app at work for the block; steps may take ``grace_s`` to end after it."""
+    async def opened(
+        self, grace_s: float = STOP_GRACE_S, loop: asyncio.AbstractEventLoop | None = None
+    ) -> AsyncGenerator[None]:
+        """The app at work for the block; steps may take ``grace_s`` to end after it. ``loop``: where those run that
+        await."""
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
@@ -201,7 +259,7 @@ class App:
                     payload_max_bytes=runs.payload_max_bytes,
                     strict_args=self._strict_args,
                 )
-                executor = Executor(backend, self._workflows, limits, self._note, self._note_result)
+                executor = Executor(backend, self._workflows, limits, self._note, self._note_result, loop)
                 await nursery.start(executor.run)
                 try:
                     yield
@@ -249,7 +307,7 @@ class App:
             asyncio.get_running_loop()
         except RuntimeError:
             return
-        raise RuntimeError(f"{verb}() blocks, and an asyncio loop runs here: use `with app.in_thread()`")
+        raise RuntimeError(f"{verb}() blocks, and an asyncio loop runs here: use `async with app`")
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:

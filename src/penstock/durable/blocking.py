@@ -1,15 +1,9 @@
-"""An `App` in a thread of its own, with a Trio loop there: for programs without a loop, and for those with asyncio.
-
-Calls block the thread that makes them. Under asyncio make them where blocking is allowed (`asyncio.to_thread`, a plain
-``def`` endpoint of FastAPI).
-"""
+"""An `App` in a thread of its own for programs without a loop: its calls block the thread that makes them."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -17,6 +11,7 @@ import trio
 import trio.from_thread
 import trio.lowlevel
 
+from penstock.durable.app_thread import NOT_SERVING, AppThread
 from penstock.durable.duration import Duration
 from penstock.durable.run import Run
 from penstock.durable.workflow import Workflow
@@ -113,41 +108,17 @@ class BlockingApp:
         try:
             return trio.from_thread.run(function, trio_token=self._token)
         except trio.RunFinishedError:
-            raise RuntimeError("this app does not serve any more") from None
+            raise RuntimeError(NOT_SERVING) from None
 
 
 @contextmanager
 def serve_in_thread(app: App) -> Generator[BlockingApp]:
     """The app at work in a thread for the block. What ends it early is raised at the block's end."""
-    opened: Future[BlockingApp] = Future()
-    leaving: Future[Callable[[], None]] = Future()
-
-    async def serve() -> None:
-        left = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-        leaving.set_result(lambda: token.run_sync_soon(left.set))
-        async with app:
-            opened.set_result(BlockingApp(app, token))
-            await left.wait()
-
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            trio.run(serve, strict_exception_groups=True)
-        except BaseException as error:
-            if opened.done():
-                failed.append(error)
-            else:
-                opened.set_exception(error)
-
-    thread = threading.Thread(target=run, name="penstock app", daemon=True)
-    thread.start()
+    at_work = AppThread(app.opened)
     try:
-        yield opened.result()
+        yield BlockingApp(app, at_work.opened.result())
     finally:
-        with suppress(trio.RunFinishedError):
-            leaving.result()()
-        thread.join()
-    if failed:
-        raise failed[0]
+        at_work.leave()
+        at_work.thread.join()
+    if at_work.failed is not None:
+        raise at_work.failed

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import trio
 
-from penstock.durable.app import STOP_GRACE_S, App, until_signalled
+from penstock.durable.app import App, until_signalled
 from penstock.durable.backend import Held
 from penstock.durable.duration import Duration
 from penstock.durable.run import Run
@@ -88,7 +88,7 @@ async def serve_one(
 async def serve(app: App) -> None:
     """`App.main`."""
     with trio.CancelScope() as scope:
-        async with until_signalled(scope, []), app.opened(STOP_GRACE_S):
+        async with until_signalled(scope, []), app.opened():
             _tell_url(app)
             _tell(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
             await trio.sleep_forever()

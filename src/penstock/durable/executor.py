@@ -6,6 +6,7 @@ for all deadlines, heartbeats of the leases, news of mail, and the end.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import time
@@ -56,10 +57,12 @@ class Executor:
         limits: ExecutorLimits | None = None,
         on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None,
         on_result: Callable[[Held, str], None] = lambda held, result: None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """``loop``: see `StepHost`."""
         self.backend, self._workflows = backend, workflows
         self.limits = limits or ExecutorLimits()
-        self.steps = StepHost(self.limits.step_threads, self.limits.step_tasks)
+        self.steps = StepHost(self.limits.step_threads, self.limits.step_tasks, loop)
         self.nursery: trio.Nursery
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, HeldRun] = {}

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from penstock.client.errors import TimedOut, Unavailable
+from penstock.durable.app_thread import Portal, in_its_loop
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
 from penstock.durable.news import News
@@ -40,7 +41,9 @@ class Run(Generic[R]):
         workflow: Workflow[..., R] | None = None,
         *,
         is_new: bool = False,
+        portal: Portal | None = None,
     ) -> None:
+        self.portal = portal
         self._is_new = is_new  # so there is no sense in looking for its end at once
         self.id, self.instance_id = id, instance_id
         self._runs, self._news, self._workflow = runs, news, workflow
@@ -49,6 +52,7 @@ class Run(Generic[R]):
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
+    @in_its_loop
     async def result(self, timeout_s: float | None = None) -> R:
         """What the body gave, when it has ended. Raises `RunFailed`, `RunCancelled`, TimedOut, and Unavailable when the
         database is away for longer than ``outage_wait_seconds``.
@@ -98,24 +102,29 @@ class Run(Generic[R]):
         value: R = decode(text, type_)
         return value
 
+    @in_its_loop
     async def status(self) -> str:
         """ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
         return (await self._runs().look(self.instance_id)).status
 
+    @in_its_loop
     async def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
         """A message, kept until the body receives it. With ``dedup`` a second one is the same one."""
         runs = self._runs()
         text = encode(value, f"message {name!r}", runs.payload_max_bytes)
         await runs.send(self.instance_id, name, text, dedup, id=self.id)
 
+    @in_its_loop
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
         """Cancel the body, which cleans up; or, with ``force``, end it without."""
         await self._runs().cancel(self.instance_id, reason, force=force, id=self.id)
 
+    @in_its_loop
     async def view(self) -> Any:
         """What the body showed last with `set_view`, also when it has ended; None before."""
         return (await self._runs().tree(self.instance_id)).get("view")
 
+    @in_its_loop
     async def tree(self) -> dict[str, Any]:
         """The run and its branches, as ``GET /v1/instances/{id}/tree`` shows them."""
         return await self._runs().tree(self.instance_id)
@@ -130,6 +139,7 @@ class Run(Generic[R]):
             if cursor is None:
                 return
 
+    @in_its_loop
     async def read_history(self, cursor: str | None = None) -> tuple[list[dict[str, Any]], str | None]:
         """A slice of it, and the cursor of the next one; None with the last."""
         return await self._runs().journal(self.instance_id, cursor)

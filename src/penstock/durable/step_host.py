@@ -6,21 +6,27 @@ Threads of steps have a limiter of their own, so that they never wait for what e
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 import trio
 
 from penstock.durable.errors import NonRetryable
-from penstock.durable.step import StepCall, StepInfo, current_step
+from penstock.durable.step import StepCall, StepInfo, current_step, sending
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
 
 class StepHost:
-    """Runs attempts. ``max_tasks`` of them may await at a time and ``max_threads`` be plain functions; others wait."""
+    """Runs attempts. ``max_tasks`` of them may await at a time and ``max_threads`` be plain functions; others wait.
+    Those that await do so in ``loop``, another thread's, where there is one."""
 
-    def __init__(self, max_threads: int, max_tasks: int) -> None:
+    def __init__(self, max_threads: int, max_tasks: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
         self._threads = trio.CapacityLimiter(max_threads)
         self._tasks = trio.CapacityLimiter(max_tasks)
 
@@ -62,6 +68,8 @@ class StepHost:
         except ValueError as error:
             return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
         try:
+            if call.step.is_async and self._loop is not None and call.step is not sending:
+                return Outcome(await in_asyncio(self._loop, partial(call.step.function, *args, **kwargs)))
             if call.step.is_async:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)
@@ -73,6 +81,38 @@ class StepHost:
             if has_cancelled(error):
                 raise
             return Outcome(error=error)
+
+
+async def in_asyncio(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Awaits in a loop of another thread. Cancelled, it is cancelled there, too, and waited for: what it gives all the
+    same counts."""
+    token, context, ended = trio.lowlevel.current_trio_token(), copy_context(), trio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+
+    def begin() -> None:
+        tasks.append(loop.create_task(function(), context=context))
+        tasks[0].add_done_callback(tell)
+
+    def tell(task: asyncio.Task[Any]) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(ended.set)
+
+    def cancel() -> None:
+        tasks[0].cancel()  # it has begun: calls are made in order
+
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # closed: the program ends, and another one begins the step again
+        await trio.sleep_forever()
+    try:
+        await ended.wait()
+    except trio.Cancelled:
+        loop.call_soon_threadsafe(cancel)
+        with trio.CancelScope(shield=True):
+            await ended.wait()
+        if tasks[0].cancelled():
+            raise
+    return tasks[0].result()
 
 
 def has_cancelled(error: BaseException) -> bool:

@@ -1,0 +1,149 @@
+"""An `App` at work in a thread of its own, with a Trio loop there: for programs without a loop, and those of asyncio.
+
+`blocking` has calls that block for the first. Under asyncio calls of the `App` and its runs are awaited: a `Portal`
+makes each in the app's loop, and the caller's loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import trio
+import trio.lowlevel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+NOT_SERVING = "this app does not serve any more"
+
+
+class AppThread:
+    """The thread. ``failed`` is what ended it early; ``on_end`` is called in it, last."""
+
+    def __init__(
+        self,
+        opened: Callable[[], AbstractAsyncContextManager[None]],
+        on_end: Callable[[BaseException | None], None] = lambda failed: None,
+    ) -> None:
+        """``opened``: the app at work for the block."""
+        self._opened, self._on_end = opened, on_end
+        self.opened: Future[trio.lowlevel.TrioToken] = Future()
+        self._leave: Future[Callable[[], None]] = Future()
+        self.failed: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="penstock app", daemon=True)
+        self.thread.start()
+
+    def leave(self) -> None:
+        """Steps may end, then the app is closed. Idempotent."""
+        with suppress(trio.RunFinishedError):
+            self._leave.result()()
+
+    async def _serve(self) -> None:
+        left = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        self._leave.set_result(lambda: token.run_sync_soon(left.set))
+        async with self._opened():
+            self.opened.set_result(token)
+            await left.wait()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve, strict_exception_groups=True)
+        except BaseException as error:
+            if self.opened.done():
+                self.failed = error
+            else:
+                self.opened.set_exception(error)
+        self._on_end(self.failed)
+
+
+class Portal:
+    """From an asyncio loop into the app's."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken, claim: Callable[[], None]) -> None:
+        """``claim`` raises after a fork, where nobody would answer."""
+        self._token, self._claim = token, claim
+
+    async def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Awaited there. Cancelled, it is cancelled there, too, and its end is waited for."""
+        self._claim()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
+        scope = trio.CancelScope()
+
+        def settle(value: list[T], error: BaseException | None) -> None:
+            if error is None:
+                ended.set_result(value[0])
+            else:
+                ended.set_exception(error)
+
+        async def run() -> None:
+            value: list[T] = []
+            error: BaseException | None = None
+            try:
+                with scope:
+                    value.append(await function())
+                if scope.cancelled_caught:
+                    error = asyncio.CancelledError()
+            except trio.Cancelled:
+                error = RuntimeError(NOT_SERVING)
+                raise
+            except BaseException as raised:
+                error = raised
+            finally:
+                with suppress(RuntimeError):  # the caller's loop is closed
+                    loop.call_soon_threadsafe(settle, value, error)
+
+        try:
+            self._token.run_sync_soon(trio.lowlevel.spawn_system_task, run)
+        except trio.RunFinishedError:
+            raise RuntimeError(NOT_SERVING) from None
+        return await until_ended(ended, lambda: self._token.run_sync_soon(scope.cancel))
+
+
+async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T:
+    """What a future of this loop gives. Cancelled, it calls ``cancel`` and waits for the end all the same."""
+    cancelled: asyncio.CancelledError | None = None
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            with suppress(trio.RunFinishedError):
+                cancel()
+    if cancelled is not None:
+        ended.exception() if not ended.cancelled() else None  # what it gave is nobody's any more
+        raise cancelled
+    return ended.result()
+
+
+class HasPortal(Protocol):
+    """An object whose coroutine methods are for the app's loop."""
+
+    @property
+    def portal(self) -> Portal | None:
+        """None: the caller is there already."""
+        ...
+
+
+S = TypeVar("S", bound=HasPortal)
+
+
+def in_its_loop(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """A method that can be awaited under asyncio, too."""
+
+    @wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        portal = self.portal
+        if portal is None or trio.lowlevel.in_trio_run():
+            return await method(self, *args, **kwargs)
+        return await portal.call(lambda: method(self, *args, **kwargs))
+
+    return call
