@@ -59,6 +59,58 @@ def shell(engine: RunningEngine) -> Shell:
     return Shell(engine)
 
 
+def test_versions_are_compared_with_each_other_and_with_files(shell: Shell, tmp_path: Path) -> None:
+    first = {**CLAIM, "id": "diff"}
+    second = {**first, "name": "Other"}
+    files = [tmp_path / name for name in ("first.json", "second.json")]
+    for file, body in zip(files, (first, second), strict=True):
+        file.write_text(json.dumps(body))
+    shell.out("definition", "upload", files[0])
+    assert shell.out("definition", "diff", "diff", files[0]) == ""
+    told = shell.run("definition", "diff", "diff", files[1])
+    assert told.exit_code == 1
+    assert [line for line in told.stdout.splitlines() if line[:1] in "+-"] == [
+        "--- version 1", f"+++ {files[1]}", '-  "name": "Claim",', '+  "name": "Other",',
+    ]  # fmt: skip
+    shell.out("definition", "upload", files[1])
+    assert shell.run("definition", "diff", "diff", "--from", 1, "--to", 2).stdout.splitlines()[1] == "+++ version 2"
+    assert shell.run("definition", "diff", "diff").exit_code == 2
+    assert shell.run("definition", "diff", "nothing", files[0]).exit_code == 1
+
+
+def test_exported_definitions_come_back_as_they_were(shell: Shell, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        file = tmp_path / "moved.json"
+        file.write_text(json.dumps({**CLAIM, "id": "a:moved", "name": name}))
+        shell.out("definition", "upload", file)
+    there = tmp_path / "exported"
+    shell.out("definition", "export", there, "--all-versions")
+    assert {path.name for path in there.glob("a*")} == {"a%3Amoved@1.json", "a%3Amoved@2.json"}
+    latest = tmp_path / "latest"
+    shell.out("definition", "export", latest)
+    assert [path.name for path in latest.glob("a*")] == ["a%3Amoved@2.json"]
+    made = json.loads(shell.out("definition", "import", there, "--json"))
+    assert {(each["id"], each["version"]) for each in made} >= {("a:moved", 1), ("a:moved", 2), ("claim", 1)}
+    (there / "a%3Amoved@2.json").rename(there / "moved@x.json")
+    assert shell.run("definition", "import", there).exit_code == 2
+
+
+def test_instances_are_listed_by_search_attributes(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps({**CLAIM, "id": "found", "searchAttributes": {"customer": "STRING"}}))
+    shell.out("definition", "upload", file)
+    id = shell.out("instance", "start", "found", '{"customer": "4711"}').strip()
+    listed = json.loads(shell.out("instance", "list", "--attribute", "customer=4711", "--json"))
+    assert [each["id"] for each in listed] == [id]
+    assert shell.run("instance", "list", "--attribute", "customer").exit_code == 2
+
+
+def test_shells_complete_commands(shell: Shell) -> None:
+    environment = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock inst", "COMP_CWORD": "1"}
+    told = CliRunner().invoke(app, [], prog_name="penstock", env=environment)
+    assert told.stdout.split() == ["instance"]
+
+
 def check(engine: RunningEngine, instance: str, *, fails: str | None = None) -> None:
     """Do the job of the first step of the instance, or fail it; jobs of other instances come back by themselves."""
     with SyncClient(engine.url) as client:

@@ -21,7 +21,6 @@ app = typer.Typer(
     "`penstock demo` shows it, `penstock serve` runs it: on the PostgreSQL named by WE_POSTGRES_DSN, or on an embedded "
     "one when there is none. All settings: docs/configuration.md.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, secrets included
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, shown_time
+from penstock.cli.engine import DEFAULT_URL, JSON_MAX_BYTES, TokenFileOption, UrlOption, connected
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, read_bytes, shown_time
 
-app = typer.Typer(name="definition", help="Definitions of a running engine: upload, list, show.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from penstock.client import SyncClient
+
+app = typer.Typer(
+    name="definition",
+    help="Definitions of a running engine: upload, list, show, compare, export, import.",
+    no_args_is_help=True,
+)
+
+DIFFERENT = 1
+LIST_MAX = 200
 
 
 @app.command()
@@ -64,3 +75,113 @@ def show(
     """Print a definition as JSON, as it was uploaded; `penstock draw -` draws it."""
     with connected(url, token_file) as client:
         print_json(client.get_definition(id, version))
+
+
+@app.command()
+def diff(
+    id: Annotated[str, typer.Argument(help="The definition's id.")],
+    file: Annotated[Path | None, typer.Argument(help="What it is compared with: a definition as JSON.")] = None,
+    old: Annotated[int | None, typer.Option("--from", help="A version. [default: the latest]", min=1)] = None,
+    new: Annotated[int | None, typer.Option("--to", help="A version, in place of a file.", min=1)] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Compare two versions of a definition, or one with a file, line by line.
+
+    Exit code 0 when they say the same, 1 when they differ. White space and the order of fields are no difference.
+    """
+    import difflib
+
+    from penstock.core.parsing import parse_definition
+
+    if (file is None) == (new is None):
+        raise typer.BadParameter("give a file or --to, one of them")
+    with connected(url, token_file) as client:
+        before = client.get_definition(id, old)
+        if file is not None:
+            after: Any = parse_definition(read_bytes(file, JSON_MAX_BYTES)).content.encode()
+            name = str(file)
+        else:
+            after, name = client.get_definition(id, new), f"version {new}"
+    told = list(difflib.unified_diff(_lines(before), _lines(after), f"version {before['version']}", name, lineterm=""))
+    for line in told:
+        typer.echo(line)
+    if told:
+        raise typer.Exit(DIFFERENT)
+
+
+def _lines(document: Any) -> list[str]:
+    """The canonical form, a line for each field: what an upload would compare."""
+    import msgspec
+
+    from penstock.core.parsing import STORED_LIMITS, parse_definition
+
+    body = document if isinstance(document, bytes) else msgspec.json.encode(document)
+    content = parse_definition(body, limits=STORED_LIMITS).content
+    return msgspec.json.format(content.encode(), indent=2).decode().splitlines()
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="Where the files are to be; made when it is not there.")],
+    all_versions: Annotated[bool, typer.Option("--all-versions", help="Not only the latest of each.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Write all definitions into files ID@VERSION.json, for `penstock definition import` at another engine.
+
+    Workflows written as code are left out: their programs upload them.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with connected(url, token_file) as client:
+        for id, latest in _all(client):
+            for version in range(1 if all_versions else latest, latest + 1):
+                document = client.get_definition(id, version)
+                if "code" in (document.get("metadata") or {}):
+                    continue
+                path = directory / f"{id.replace(':', '%3A')}@{version}.json"
+                path.write_bytes(_bytes(document))
+                count += 1
+    typer.echo(f"{count} definitions exported to {directory}")
+
+
+def _all(client: SyncClient) -> Iterator[tuple[str, int]]:
+    cursor = None
+    while True:
+        page = client.list_definitions(limit=LIST_MAX, cursor=cursor)
+        yield from ((each.id, each.version) for each in page.items)
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def _bytes(document: dict[str, Any]) -> bytes:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+@app.command(name="import")
+def import_(
+    directory: Annotated[Path, typer.Argument(help="With files that `export` wrote.", exists=True, file_okay=False)],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload the definitions of a directory, those of one id in the order of their versions.
+
+    The first that is refused ends it; what the engine has already is left as it is, so it can be repeated. Versions are
+    numbered anew where not all of them are there.
+    """
+    found = sorted((each.stem.rpartition("@")[::2], each) for each in directory.glob("*@*.json"))
+    if bad := next((path for (_, version), path in found if not version.isdecimal()), None):
+        raise typer.BadParameter(f"{bad.name}: is not ID@VERSION.json")
+    with connected(url, token_file) as client:
+        made = [
+            client.upload_definition(path) for _, path in sorted(found, key=lambda each: (each[0][0], int(each[0][1])))
+        ]
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"{len(made)} definitions are there")
