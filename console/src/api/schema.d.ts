@@ -599,6 +599,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List messages that nobody has received yet, oldest first (addition) */
+        get: operations["listMessages"];
+        put?: never;
+        /**
+         * Publish a message to whoever waits for it (addition)
+         * @description It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.
+         */
+        post: operations["publishMessage"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -2003,6 +2024,39 @@ export interface components {
             next?: string;
         };
         /**
+         * KeptMessage
+         * @description A message that nobody has received yet. `taken`: it is on its way to a wait.
+         */
+        KeptMessage: {
+            id: string;
+            name: string;
+            correlationKey: string;
+            /** Format: date-time */
+            publishedAt: string;
+            /** Format: date-time */
+            expiresAt: string;
+            sizeBytes: number;
+            taken: boolean;
+            messageId?: string;
+        };
+        /**
+         * KeptMessagePage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        KeptMessagePage: {
+            items: components["schemas"]["KeptMessage"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
          * KeptSignal
          * @description A signal that came before its wait was open and is kept for it.
          */
@@ -2053,6 +2107,14 @@ export interface components {
         MessageBody: {
             name: string;
             payload?: unknown;
+        };
+        /**
+         * MessageReceiver
+         * @description A wait that has received a message.
+         */
+        MessageReceiver: {
+            instanceId?: string;
+            stepId?: string;
         };
         /**
          * OpenCount
@@ -2182,6 +2244,28 @@ export interface components {
         Problem: {
             path: string;
             reason: string;
+        };
+        /**
+         * PublishBody
+         * @description A message to whoever waits for its name with its key.
+         */
+        PublishBody: {
+            name: string;
+            correlationKey: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            ttl?: string;
+            messageId?: string;
+            deliver?: string;
+        };
+        /**
+         * PublishedMessage
+         * @description What became of a message. `kept`: it is here, for a wait that is still to come or has not received it yet.
+         */
+        PublishedMessage: {
+            delivered?: components["schemas"]["MessageReceiver"][];
+            kept?: boolean;
         };
         /**
          * QueueRow
@@ -5406,6 +5490,140 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listMessages: {
+        parameters: {
+            query?: {
+                /** @description Exactly this. */
+                name?: string;
+                /** @description Exactly this. */
+                correlationKey?: string;
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptMessagePage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    publishMessage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PublishBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublishedMessage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
