@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import ChildStart, Effects, HistoryRow, Timer
+from penstock.core.effect import ChildStart, Effects, HistoryRow, MapState, Timer
 from penstock.core.event import (
     CancelRequested,
     ChildEnded,
@@ -28,6 +28,7 @@ from penstock.core.event import (
     TimerFired,
 )
 from penstock.core.fast_path import needs_variables
+from penstock.core.for_each import ItemsNeeded, ResultsNeeded
 from penstock.core.parsing import parse_definition
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.state import (
@@ -71,6 +72,9 @@ class Machine:
         self.signals: dict[int, list[tuple[int, bytes]]] = {}
         self.calls: dict[tuple[int, int], ChildStart] = {}  # what is waited for, by (token, seq)
         self.failed_calls: list[ChildStart] = []
+        self.maps: dict[int, MapState] = {}  # of forEach steps, by token
+        self.items: dict[tuple[int, int], bytes] = {}  # variables of their items
+        self.results: dict[tuple[int, int], bytes] = {}
         self.now = START
         self.inputs = inputs
         self.max_work = max_work
@@ -101,6 +105,8 @@ class Machine:
         block = 3  # too small, to be asked for more
         work: Work = inputs.pop("work", None) or Work(self.max_work)
         mark = work.mark()
+        items: dict[tuple[int, int], bytes] = {}
+        results: dict[int, dict[int, bytes]] = {}
         while True:
             try:
                 return advance(
@@ -115,12 +121,19 @@ class Machine:
                         positions=deque(next(self.positions) for _ in range(block)),
                         buffered=self.signals,
                         work=work,
+                        maps=self.maps,
+                        items=items,
+                        results=results,
                         **inputs,
                     ),
                 )
             except PositionsExhausted:
                 block *= 8
-                work.rewind(mark)
+            except ItemsNeeded as needed:
+                items[needed.token, needed.first] = self.items[needed.token, needed.first]
+            except ResultsNeeded as needed:
+                results[needed.token] = {i: value for (id, i), value in self.results.items() if id == needed.token}
+            work.rewind(mark)
 
     def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Effects:
         token = self.held(step, worker)
@@ -323,10 +336,45 @@ class Machine:
         assert len(used) == len(out.consumed_signals)
         for index, kept in self.signals.items():
             self.signals[index] = [signal for signal in kept if signal[0] not in used]
+        self._take_maps(out)
         if out.snapshot is not None:
             self.snapshot = out.snapshot
         if out.chain is not None:
             self.chained = out.chain.definition_id
+
+    def _take_maps(self, out: Effects) -> None:
+        if out.ended and out.instance.status is not InstanceStatus.FAILED:
+            self.maps, self.items, self.results = {}, {}, {}
+        elif out.maps is not None:
+            for id in out.maps.ended:
+                del self.maps[id]
+                self.items = {key: value for key, value in self.items.items() if key[0] != id}
+                self.results = {key: value for key, value in self.results.items() if key[0] != id}
+            self.maps |= out.maps.states
+            self.items |= {(id, i): row for id, rows in out.maps.begun.items() for i, row in enumerate(rows)}
+            self.items |= out.maps.variables
+            assert self.results.keys().isdisjoint(out.maps.results), "an item was collected twice"
+            self.results |= out.maps.results
+
+    def _check_maps(self) -> None:
+        """Items under way are different ones, none is lost, and what is collected is of items that were done."""
+        steps = self.definition.steps
+        open_maps = {t.id: t for t in self.tokens.values() if t.state is TokenState.FORKED and steps[t.step].for_each}
+        if self.status is InstanceStatus.ACTIVE:
+            assert open_maps.keys() == self.maps.keys()
+        for id, token in open_maps.items():
+            state, each = self.maps[id], steps[token.step].for_each
+            assert each is not None
+            items = [t.item for t in self.tokens.values() if t.parent_id == id]
+            assert len(items) == len(set(items)) == token.pending - token.arrived <= each.parallel
+            assert all(item is not None and item < state.next for item in items)
+            assert state.next <= state.total
+            collected = {item for map_id, item in self.results if map_id == id}
+            assert collected.isdisjoint(items)
+            done = set(range(state.next)) - set(items)
+            assert collected == (done if each.collect or (each.into and each.collects_errors) else set())
+            assert state.failed <= len(done)
+            assert ((id, token.seq, -3) in self.timers) is (token.arrived == 1)
 
     def check(self) -> None:
         """What must be true of the rows after each event; the names are those of testing/invariants.py."""
@@ -335,12 +383,14 @@ class Machine:
         assert self.ready == {(t.id, t.place) for t in tokens if t.state is TokenState.READY}
         assert (INSTANCE in self.tokens) is active
         assert active or not (self.tokens or self.timers or self.ready)
-        open_now = {(t.id, t.seq): t for t in tokens if t.is_open}
+        self._check_maps()
+        open_now = {(t.id, t.seq): t for t in tokens if t.is_open or t.id in self.maps}
         assert {key[:2] for key in self.timers} <= open_now.keys()
         for (id, seq), token in open_now.items():
             step = self.definition.steps[token.step]
             armed = {index for timer_id, timer_seq, index in self.timers if (timer_id, timer_seq) == (id, seq)}
-            assert {n for n, boundary in step.timers if boundary.interrupting} <= armed
+            timers = [] if token.item is not None else step.timers
+            assert {n for n, boundary in timers if boundary.interrupting} <= armed
             assert (-1 in armed) is (token.state is TokenState.BACKOFF)
             if step.type is StepType.WAIT:
                 assert (-2 in armed) is ((step.duration or step.until) is not None)
@@ -357,7 +407,8 @@ class Machine:
         late = {key for key in waiting if (*key, -3) in self.timers}
         assert self.calls.keys() == waiting - late
         for token in tokens:
-            assert token.pending == sum(other.parent_id == token.id for other in tokens)
+            arrived = token.arrived if token.id in self.maps else 0
+            assert token.pending == arrived + sum(other.parent_id == token.id for other in tokens)
             assert (token.state is TokenState.FORKED) is (token.pending > 0)
             assert token.state is not TokenState.ENDED or token.is_root
         assert all(h.kind is not HistoryKind.COMPLETED or h.reason is None for h in self.history)

@@ -52,7 +52,10 @@ def edges(step: Step) -> Iterator[Edge]:
 
 
 def _shape(step: Step) -> str:
-    name = _label(step.name if step.name == step.id else f"{step.name}\n{step.id}")
+    name = step.name if step.name == step.id else f"{step.name}\n{step.id}"
+    if step.for_each is not None:
+        name += f"\nfor each of {step.for_each.items.source.removeprefix('${').removesuffix('}')}"
+    name = _label(name)
     match step.type:
         case StepType.SERVICE_TASK:
             return f'["{name}"]'

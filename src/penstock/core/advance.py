@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, assert_never
 
+from penstock.core.branches import Branches
 from penstock.core.calls import Calls, why_failed
 from penstock.core.definition import Boundary, Callee, Definition, Step, StepType
 from penstock.core.effect import AuditRow, Effects, Timer
-from penstock.core.ending import Ending
 from penstock.core.evaluation import StepFailed
 from penstock.core.event import (
     CancelRequested,
@@ -94,7 +94,7 @@ def advance(
     return _Run(definition, instance, tokens, variables, inputs).apply(event)
 
 
-class _Run(Calls, Ending, Waiting, Mending):
+class _Run(Branches, Calls, Mending, Waiting):
     # -- events
 
     def apply(self, event: Event) -> Effects:
@@ -175,7 +175,10 @@ class _Run(Calls, Ending, Waiting, Mending):
             self.take_signal(token, kept)
         elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
             self.out.fired.append(fired)
-            if step.callee is not None:
+            if self.is_map(token):
+                token.pending, token.arrived = token.pending - 1, 0
+                self.begin_items(token)
+            elif step.callee is not None:
                 self.go_on_calling(token, step, step.callee)
         elif index == RETRY_TIMER:
             self.out.fired.append(fired)
@@ -192,6 +195,8 @@ class _Run(Calls, Ending, Waiting, Mending):
             assert isinstance(boundary, Boundary)
             self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step, detail=boundary.duration))
             if boundary.interrupting:
+                if self.is_map(token):
+                    self.close_map(token, INTERRUPTED_REASON)
                 self.close(token, HistoryKind.INTERRUPTED, reason=INTERRUPTED_REASON)
                 self.entering.append((token, boundary.target))
             else:
@@ -212,6 +217,9 @@ class _Run(Calls, Ending, Waiting, Mending):
         self.returned = token.id
         if event.status is not InstanceStatus.COMPLETED:
             self.fail(token, *why_failed(event))
+            return
+        if token.item is not None:
+            self.finish_step(token, output=event.result)
             return
         try:
             output = self.result_of(step, step.callee, event.result)
@@ -238,21 +246,14 @@ class _Run(Calls, Ending, Waiting, Mending):
 
     def enter(self, token: Token, index: int) -> None:
         step = self.definition.steps[index]
-        parent = None if token.parent_id is None else self.tokens[token.parent_id]
-        if parent is not None:
-            join = self.definition.steps[parent.step].join
-            if index == join:
-                self.remove(token)
-                self.branch_gone(parent, arrived=1)
-                return
-            if not self.definition.is_inside(parent.step, index) and step.type is not StepType.END:
-                token.parent_id = None
-                self.branch_gone(parent, arrived=0)
-        if step.type is StepType.JOIN_GATEWAY and token.side:
-            self.end_token(token)
+        if token.item is None and not self.goes_onto(token, step):
             return
         self.begin_execution(token, step)
         self.work.spend(STEP_WORK)
+        if step.for_each is not None and token.item is None:
+            move(token, Trigger.FORK)
+            self.begin_map(token, step, step.for_each)
+            return
         kind = step.type
         match kind:
             case StepType.SERVICE_TASK:
@@ -277,11 +278,7 @@ class _Run(Calls, Ending, Waiting, Mending):
                 assert_never(kind)
 
     def automatic(self, token: Token, step: Step, kind: Automatic) -> None:
-        self.out.steps_run += 1
-        if self.out.steps_run > self.steps_max:
-            raise StepFailed(
-                f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
-            )
+        self.count_automatic(step)
         match kind:
             case StepType.DECISION:
                 target = self.decide(step)
@@ -337,7 +334,10 @@ class _Run(Calls, Ending, Waiting, Mending):
         self.finish_step(token, output=output)
 
     def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
-        """A task is done. Its delta is merged before its conditions are read."""
+        """A task is done. Its delta is merged before its conditions are read; of an item that is no delta."""
+        if token.item is not None:
+            self.finish_item(token, HistoryKind.COMPLETED, worker=worker, output=output)
+            return
         output = self.merge(token, output)
         self.close(token, HistoryKind.COMPLETED, worker=worker, output=output)
         self.leave(token)
@@ -359,34 +359,3 @@ class _Run(Calls, Ending, Waiting, Mending):
             self.end_token(token)
         else:
             self.entering.append((token, target))
-
-    def branch_gone(self, gateway: Token, *, arrived: int) -> None:
-        """A branch of ``gateway`` arrived at the join (1) or left the block (0)."""
-        gateway.pending -= 1
-        gateway.arrived += arrived
-        assert gateway.pending >= 0, "a branch was counted twice"
-        self.mark_changed(gateway)
-        if gateway.pending:
-            return
-        if not gateway.arrived:
-            self.end_token(gateway)
-            return
-        join = self.definition.steps[self.definition.steps[gateway.step].join or 0]
-        self.begin_execution(gateway, join)
-        self.record(gateway, HistoryKind.COMPLETED)
-        self.out.steps_run += 1
-        assert join.next is not None
-        gateway.pending = gateway.arrived = 0
-        self.entering.append((gateway, join.next))
-
-    def end_token(self, token: Token) -> None:
-        """The token has nowhere to go. The root is kept as the instance's lock, others vanish."""
-        parent_id = token.parent_id
-        if token.is_root:
-            token.parent_id = None
-            move(token, Trigger.END)
-            self.mark_changed(token)
-        else:
-            self.remove(token)
-        if parent_id is not None:
-            self.branch_gone(self.tokens[parent_id], arrived=0)

@@ -12,11 +12,12 @@ import msgspec
 
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS, Callee, Step
 from penstock.core.effect import ChildStart
-from penstock.core.evaluation import Evaluator, StepFailed
+from penstock.core.evaluation import StepFailed
 from penstock.core.event import ChildEnded
 from penstock.core.expression import Expression
+from penstock.core.for_each import Items
 from penstock.core.state import CONTINUE_TIMER, InstanceStatus, Token, Trigger, move
-from penstock.core.work import BYTES_PER_STEP, STEP_WORK, TooMuchWork
+from penstock.core.work import BYTES_PER_STEP, STEP_WORK
 from penstock.wire.error_code import CHILD_CANCELLED, CHILD_FAILED, DEFINITION_NOT_FOUND, OWN_PREFIX
 
 DEPTH_MAX = 16
@@ -25,7 +26,7 @@ CHILD_REASON_MAX_CHARS = 1000
 """Of the reason why a child failed, in that of its caller: it may have one of its own child in it."""
 
 
-class Calls(Evaluator):
+class Calls(Items):
     """Enters calls and leaves them."""
 
     def enter_call(self, token: Token, step: Step, callee: Callee) -> None:
@@ -53,25 +54,20 @@ class Calls(Evaluator):
         if self.instance.depth >= DEPTH_MAX:
             raise StepFailed(f"CallTooDeep: step '{step.id}' would be call {DEPTH_MAX + 1} in a row")
         self.spend_on(step, STEP_WORK)
+        scope = self.scope_of(token)
         if callee.input is None:
-            variables: bytes = self.work.keep(partial(msgspec.json.encode, self.scope()))
+            variables: bytes = self.work.keep(partial(msgspec.json.encode, scope))
             self.spend_on(step, len(variables) // BYTES_PER_STEP)
             self.written_bytes += len(variables)
         else:
-            variables = self.assign(step, callee.input, dict(self.scope()))
+            variables = self.assign(step, callee.input, dict(scope))
         if self.written_bytes > self.inputs.max_written_bytes and self.out.calls:
             return None
-        key = self.business_key(step, callee.business_key)
+        key = self.business_key(step, callee.business_key, scope)
         return ChildStart(token.id, token.seq, callee.definition_id, callee.version, variables, key, token.entry)
 
-    def spend_on(self, step: Step, work: int) -> None:
-        try:
-            self.work.spend(work)
-        except TooMuchWork as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
-
-    def business_key(self, step: Step, key: Expression | str | None) -> str | None:
-        value = self.evaluate(step, key, self.scope()) if isinstance(key, Expression) else key
+    def business_key(self, step: Step, key: Expression | str | None, scope: dict[str, object]) -> str | None:
+        value = self.evaluate(step, key, scope) if isinstance(key, Expression) else key
         if value is None or value == "":
             return None
         if not isinstance(value, str) or len(value) > BUSINESS_KEY_MAX_CHARS:

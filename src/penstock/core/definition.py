@@ -93,6 +93,27 @@ class AwaitedMessage(msgspec.Struct, frozen=True):
     key: Expression | str
 
 
+class ForEach(msgspec.Struct, frozen=True):
+    """What makes a step be done once for each item of a list."""
+
+    items: Expression
+    """It gives the list."""
+    name: str
+    """`as`: the variable that is the item."""
+    index: str | None
+    """The variable that is its place in the list."""
+    parallel: int
+    """So many items are under way at once."""
+    collect: Expression | None
+    """Its value is kept of each item that is done."""
+    into: str | None
+    """The variable that becomes the list of them."""
+    until: Expression | None
+    """The step is done once this is true after an item."""
+    collects_errors: bool
+    """`onError` is COLLECT: an item that fails is kept as one, and the others go on."""
+
+
 class Step(msgspec.Struct, frozen=True):
     """One step. Fields that its type does not use are None or empty, whatever the upload said there."""
 
@@ -134,6 +155,8 @@ class Step(msgspec.Struct, frozen=True):
     """CALL_ACTIVITY."""
     message: AwaitedMessage | None = None
     """WAIT."""
+    for_each: ForEach | None = None
+    """SERVICE_TASK, USER_TASK and CALL_ACTIVITY."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:
@@ -173,13 +196,18 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     search_attributes: SearchAttributes | None
     """Variables by which its instances are found; None when it declares none."""
     single_token: bool
-    """No parallel gateway and no non-interrupting boundary event: an instance never has two open steps."""
+    """No parallel gateway, no forEach and no non-interrupting boundary event: an instance never has two open steps."""
     memory_bytes: int
     """What it takes in memory, estimated from above."""
 
     def step(self, step_id: str) -> Step | None:
         """The step with this id, or None."""
         return self._steps_by_id.get(step_id)
+
+    @cached_property
+    def maps(self) -> bool:
+        """Whether a step has a forEach."""
+        return any(step.for_each is not None for step in self.steps)
 
     def is_inside(self, gateway: int, step: int) -> bool:
         """Whether the step is inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch
@@ -242,6 +270,8 @@ class DefinitionLimits(msgspec.Struct, frozen=True, kw_only=True):
     error_codes_max_count: int = 100
     """Of one list of codes."""
     search_attributes_max_count: int = 20
+    parallel_max_count: int = 1_000
+    """Items of a forEach that are under way at once."""
     metadata_max_bytes: int = 256 * 1024
     """Of its JSON text without white space."""
     retry_max_count: int = 2_147_483_647

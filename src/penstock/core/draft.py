@@ -20,10 +20,12 @@ from penstock.core.definition import (
     Backoff,
     Callee,
     DefinitionLimits,
+    ForEach,
     StepType,
 )
 from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
+from penstock.core.draft_for_each import ForEachReader
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
@@ -43,11 +45,11 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
     match kind:
         case StepType.SERVICE_TASK:
             more = {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout", "retryOn", "noRetryOn"}
-            return _TASK | more, frozenset({"jobType"})
+            return _TASK | {*more, "forEach"}, frozenset({"jobType"})
         case StepType.USER_TASK:
-            return _TASK | {"jobType"}, frozenset()
+            return _TASK | {"jobType", "forEach"}, frozenset()
         case StepType.CALL_ACTIVITY:
-            more = {"definitionId", "definitionVersion", "input", "output", "businessKey"}
+            more = {"definitionId", "definitionVersion", "input", "output", "businessKey", "forEach"}
             return _TASK | more, frozenset({"definitionId"})
         case StepType.DECISION:
             return frozenset({"conditionalNextSteps"}), frozenset({"conditionalNextSteps"})
@@ -102,6 +104,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     result: Assignments | None = None
     callee: Callee | None = None
     message: AwaitedMessage | None = None
+    for_each: ForEach | None = None
 
     @property
     def path(self) -> str:
@@ -116,6 +119,7 @@ class StepReader:
         self._problems = problems
         self.compiler = Compiler(limits, problems)
         self._boundaries = BoundaryReader(limits, problems)
+        self._for_each = ForEachReader(limits, problems, self.compiler)
 
     def read(self, value: object, index: int) -> StepDraft:
         """The draft of ``steps[index]``."""
@@ -135,6 +139,9 @@ class StepReader:
         self._read_wait_fields(reader, draft)
         self._read_message(reader, draft)
         self._read_call_fields(reader, draft)
+        draft.for_each = self._for_each.read(reader, used=_checks(draft, "forEach"))
+        if draft.for_each is not None and draft.callee is not None and draft.callee.output:
+            reader.refuse("output", "with forEach nothing comes back but what forEach.collect says")
         self._read_flow_fields(reader, draft)
         checked = _checks(draft, "boundaryEvents")
         boundaries = self._boundaries.read(reader, checked=checked, may_fail=draft.type is not StepType.WAIT)

@@ -25,6 +25,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
     reason: str | None = None
     output: bytes | None = None  # the variable delta, a JSON object
     code: str | None = None  # of the error with which it ended
+    item: int | None = None  # of a forEach
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -92,6 +93,43 @@ class Subscription(msgspec.Struct, frozen=True):
     key: str
 
 
+class MapState(msgspec.Struct):
+    """How far the forEach of a token is."""
+
+    total: int
+    next: int = 0  # the first item that has not begun
+    failed: int = 0
+    kept_bytes: int = 0  # of what is collected
+
+
+class MapEffects(msgspec.Struct):
+    """What becomes of the forEach steps of an instance, by their tokens. What ``ended`` was there before; what has
+    begun since is in ``begun``, with the variables of its items, JSON objects."""
+
+    ended: list[int] = []
+    begun: dict[int, list[bytes]] = {}
+    states: dict[int, MapState] = {}
+    results: dict[tuple[int, int], bytes] = {}  # by token and item: what is collected, JSON
+    variables: dict[tuple[int, int], bytes] = {}  # of items that were told something
+
+    def end(self, token: int) -> None:
+        """It is done with, and all that is kept of it."""
+        if self.begun.pop(token, None) is None:
+            self.ended.append(token)
+        self.states.pop(token, None)
+        self.results = {key: value for key, value in self.results.items() if key[0] != token}
+        self.variables = {key: value for key, value in self.variables.items() if key[0] != token}
+
+    def follow(self, later: MapEffects) -> None:
+        """Take in what came after this."""
+        for token in later.ended:
+            self.end(token)
+        self.begun |= later.begun
+        self.states |= later.states
+        self.results |= later.results
+        self.variables |= later.variables
+
+
 class Effects(msgspec.Struct):
     """Everything that one event changes in one instance.
 
@@ -128,5 +166,6 @@ class Effects(msgspec.Struct):
     subscribed: list[Subscription] = []
     unsubscribed: list[tuple[int, int]] = []
     received: list[int] = []  # messages that are done with
+    maps: MapEffects | None = None
     snapshot: list[Token] | None = None
     steps_run: int = 0

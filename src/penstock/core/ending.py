@@ -10,12 +10,13 @@ from msgspec import structs
 
 from penstock.core.definition import Catch, Step
 from penstock.core.effect import Chain
-from penstock.core.evaluation import Evaluator
+from penstock.core.evaluation import StepFailed
+from penstock.core.for_each import Items
 from penstock.core.state import HistoryKind, InstanceStatus, Token, TokenState, change_status
 
 
-class Ending(Evaluator):
-    """An `Evaluator` that knows how steps fail and instances end."""
+class Ending(Items):
+    """One that knows how steps fail and instances end."""
 
     def complete(self, token: Token, result: bytes | None) -> None:
         definition = self.definition
@@ -39,17 +40,53 @@ class Ending(Evaluator):
         worker: str | None = None,
         data: bytes | None = None,
     ) -> None:
-        """The step of ``token`` failed for good, and the instance with it unless an error boundary takes the code."""
+        """The step of ``token`` failed for good, and the instance with it unless an error boundary takes the code. Of
+        an item the boundary is the whole step's; without one its forEach may keep the error."""
+        whole = self.whole(token)
         step = self.definition.steps[token.step]
         caught = None if code is None else step.catch(code)
         if caught is not None and code is not None and self.out.steps_run < self.steps_max:
             self.out.steps_run += 1  # a call that can't be made may fail and be caught again and again in one advance
-            output = self.merge(token, _error(step, caught, code, reason, data))
-            self.close(token, HistoryKind.CAUGHT, worker=worker, reason=reason, output=output, code=code)
-            self.entering.append((token, caught.target))
+            output = self.merge(whole, _error(step, caught, code, reason, data))
+            if whole is not token:
+                self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
+            if self.is_map(whole):
+                self.close_map(whole, reason, token)
+            by = worker if whole is token else None
+            self.close(whole, HistoryKind.CAUGHT, worker=by, reason=reason, output=output, code=code)
+            self.entering.append((whole, caught.target))
             return
+        if whole is not token and code is not None and step.for_each is not None and step.for_each.collects_errors:
+            try:
+                kept = self.error_of_item(token, code, reason)
+            except StepFailed as failed:
+                reason, code = failed.reason, failed.code
+            else:
+                self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
+                self.item_over(token, kept, failed=True)
+                return
+        if whole is not token:
+            self.close(whole, HistoryKind.FAILED, reason=reason, code=code)
         self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
         self.end_instance(InstanceStatus.FAILED, reason, culprit=token, code=code)
+
+    def finish_item(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        """An item is done, or skipped with a result."""
+        try:
+            kept, enough = self.judge_item(token, output)
+        except StepFailed as failed:
+            self.fail(token, failed.reason, failed.code, worker=worker)
+            return
+        self.close(token, kind, worker=worker, reason=reason)
+        self.item_over(token, kept, enough=enough)
 
     def end_instance(
         self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None
@@ -62,8 +99,10 @@ class Ending(Evaluator):
             self.out.snapshot = [
                 self.keep_for_retry(token, token is culprit, entering.get(token.id)) for token in self.tokens.values()
             ]
-        for token in sorted(self.tokens.values(), key=lambda token: token.seq):
-            if token is not culprit and token.is_open and token.id not in entering:
+        closed = () if culprit is None else (culprit, self.whole(culprit))
+        for token in sorted(self.tokens.values(), key=lambda token: (token.item is None, token.seq)):
+            is_open = (token.is_open or self.is_map(token)) and token.id not in entering
+            if is_open and not any(token is other for other in closed):
                 self.close(token, HistoryKind.SKIPPED, reason=reason)
             self.remove(token)
         change_status(self.instance, status, reason, code)
@@ -73,8 +112,8 @@ class Ending(Evaluator):
         self.out.armed.clear()
 
     def keep_for_retry(self, token: Token, culprit: bool, entering: int | None) -> Token:
-        """The token as `retry` finds it: open steps READY (entered anew, as the entry they were), gateways with their
-        counts."""
+        """The token as `retry` finds it: open steps READY (entered anew, as the entry they were), gateways and
+        forEach steps with their counts."""
         kept = structs.replace(
             token,
             attempt=0,
@@ -90,9 +129,9 @@ class Ending(Evaluator):
             kept.entry = self.reentering.get(token.id)
         elif token.leaving:
             kept.entry = None
-        elif culprit or token.is_open:
+        elif culprit or token.is_open or self.is_map(token):
             kept.entry = token.entry_id
-        if culprit or entering is not None or token.is_open:
+        if entering is not None or token.is_open or (culprit and not (token.pending and self.is_map(token))):
             kept.state = TokenState.READY
         return kept
 

@@ -33,7 +33,7 @@ class Evaluator(Recorder):
             result = self.evaluate(step, condition, scope)
             if not isinstance(result, bool):
                 raise StepFailed(
-                    f"step '{step.id}': condition `{condition.source}` gave {_shown(result)}, not true or false"
+                    f"step '{step.id}': condition `{condition.source}` gave {shown(result)}, not true or false"
                 )
             if result:
                 return target
@@ -61,10 +61,19 @@ class Evaluator(Recorder):
         except (ExpressionError, TooMuchWork) as error:
             raise StepFailed(f"step '{step.id}': {error}") from None
 
+    def count_automatic(self, step: Step) -> None:
+        """It needs nobody. Raises StepFailed."""
+        self.out.steps_run += 1
+        if self.out.steps_run > self.steps_max:
+            raise StepFailed(
+                f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
+            )
+
     def scope(self) -> dict[str, object]:
         assert self.variables is not None, "the definition needs variables that were not read"
         return self.variables
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value within a reason."""
     return msgspec.json.encode(value)[:100].decode(errors="replace")

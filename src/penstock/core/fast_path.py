@@ -31,8 +31,14 @@ def fast_start(definition: Definition) -> bool:
 
 
 def _is_plain(step: Step) -> bool:
-    """Entering and leaving the step arms and disarms nothing."""
-    return not step.boundaries and step.timeout_s is None and step.duration is None and step.until is None
+    """Entering and leaving the step arms and disarms nothing, and is one token's affair."""
+    return (
+        not step.boundaries
+        and step.timeout_s is None
+        and step.duration is None
+        and step.until is None
+        and step.for_each is None
+    )
 
 
 def _plan(definition: Definition, step: Step) -> FastPlan | None:
@@ -64,5 +70,6 @@ def needs_variables(definition: Definition) -> bool:
         or step.until is not None
         or step.result is not None
         or (step.message is not None and isinstance(step.message.key, Expression))
+        or step.for_each is not None
         for step in definition.steps
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.evaluation import Evaluator
+from penstock.core.ending import Ending
 from penstock.core.event import RetryRequested, StepSkipped, TokenMoved
 from penstock.core.state import HistoryKind, InstanceStatus, Token, change_status
 from penstock.errors import Conflict
@@ -19,7 +19,7 @@ SKIPPABLE = frozenset(
 """What does something, and leads somewhere whatever that gives."""
 
 
-class Mending(Evaluator):
+class Mending(Ending):
     """Reopens, skips and moves. Of a FAILED instance the tokens are those that its failure closed."""
 
     def mend(self, event: RetryRequested | StepSkipped | TokenMoved) -> None:
@@ -40,15 +40,30 @@ class Mending(Evaluator):
         for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
             self.fresh.add(token.id)
             self.mark_changed(token)
-            if token.is_open and token.id not in but:
+            if token.id in but:
+                continue
+            if token.is_open:
                 self.entering.append((token, token.step))
                 self.reentering[token.id] = token.entry
+            elif self.is_map(token):
+                self.resume_map(token)
 
     def skip(self, event: StepSkipped) -> None:
-        """The step counts as done, with what is given as its result; where it leads is decided as ever."""
+        """The step counts as done, with what is given as its result; where it leads is decided as ever. One item of a
+        forEach is skipped by itself, the whole step with all of them."""
         token = self.tokens[event.token_id]
-        if self.instance.status is InstanceStatus.FAILED:
-            self.reopen({token.id})
+        failed = self.instance.status is InstanceStatus.FAILED
+        items = self.items_of(token)
+        if failed:
+            self.reopen({token.id, *(item.id for item in items)})
+        if token.item is not None:
+            if failed:
+                self.begin_execution(token, self.definition.steps[token.step])
+            self.finish_item(token, HistoryKind.SKIPPED, reason=event.reason, output=event.output)
+            return
+        if self.is_map(token):
+            self.close_map(token, event.reason, closed=failed)
+        if failed:
             self.begin_execution(token, self.definition.steps[token.step])
             self.record(token, HistoryKind.SKIPPED, reason=event.reason, output=self.merge(token, event.output))
         else:
@@ -65,8 +80,11 @@ class Mending(Evaluator):
             self.reopen({token.id, *(branch.id for branch in below)})
         else:
             for each in sorted((token, *below), key=lambda each: each.seq):
-                if each.is_open:
+                if each.is_open or self.is_map(each):
                     self.close(each, HistoryKind.SKIPPED, reason=event.reason)
+        for each in (token, *below):
+            if self.is_map(each):
+                self.forget_map(each)
         for branch in below:
             self.remove(branch)
         token.pending = token.arrived = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from penstock.core.effect import Effects, JobRef, Subscription, TaskRef, Timer
+from penstock.core.effect import Effects, JobRef, MapEffects, Subscription, TaskRef, Timer
 from penstock.core.state import Token
 
 T = TypeVar("T")
@@ -40,6 +40,9 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
         out.abandoned += one.abandoned
         out.received += one.received
         out.steps_run += one.steps_run
+        if one.maps is not None:
+            out.maps = out.maps or MapEffects()
+            out.maps.follow(one.maps)
     out.inserted, out.updated = [*inserted.values()], [*updated.values()]
     out.dequeued, out.queued = _net([(one.dequeued, one.queued) for one in outcomes], _job)
     out.closed, out.opened = _net([(one.closed, one.opened) for one in outcomes], _task)

@@ -164,7 +164,9 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
 
 def _has_single_token(steps: Sequence[Step]) -> bool:
     return not any(
-        step.type is StepType.PARALLEL_GATEWAY or any(not boundary.interrupting for _, boundary in step.timers)
+        step.type is StepType.PARALLEL_GATEWAY
+        or step.for_each is not None
+        or any(not boundary.interrupting for _, boundary in step.timers)
         for step in steps
     )
 
@@ -205,6 +207,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         result=draft.result,
         callee=draft.callee,
         message=draft.message,
+        for_each=draft.for_each,
     )
 
 

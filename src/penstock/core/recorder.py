@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects, HistoryRow, JobRef, Subscription, TaskRef, Timer
+from penstock.core.effect import Effects, HistoryRow, JobRef, MapState, Subscription, TaskRef, Timer
 from penstock.core.state import HistoryKind, Instance, Token, TokenState
 from penstock.core.work import Work
 
@@ -25,6 +26,10 @@ SIGNALS_PER_ADVANCE_MAX = 500
 """Kept signals that one advance takes, however few steps each of them leads to."""
 MAX_WORK_STEPS = 1_000_000
 """Of one advance, chained starts included: 75 to 260 ms (`core.work`)."""
+
+
+LARGE_BYTES = 65_536
+"""A delta with more is decoded once, where the advance takes long enough for a thread."""
 
 
 class PositionsExhausted(Exception):
@@ -46,6 +51,9 @@ class Inputs(msgspec.Struct):
     max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
     work: Work = msgspec.field(default_factory=lambda: Work(MAX_WORK_STEPS))
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}  # of each WAIT all, or more than SIGNALS_PER_ADVANCE_MAX
+    maps: Mapping[int, MapState] = {}  # of each token of a forEach
+    items: Mapping[tuple[int, int], bytes] = {}  # by that token and index: variables of items that were read
+    results: Mapping[int, Mapping[int, bytes]] = {}  # by that token: what was collected, where it was asked for
 
 
 class Recorder:
@@ -144,8 +152,11 @@ class Recorder:
 
     def merge(self, token: Token, output: bytes | None) -> bytes | None:
         """Take a delta into the variables; None when it changes nothing."""
-        delta = None if output is None else msgspec.json.decode(output, type=dict[str, object])
-        if output is None or not delta:
+        if output is None:
+            return None
+        decode = partial(msgspec.json.decode, output, type=dict[str, object])
+        delta = self.work.keep(decode) if len(output) > LARGE_BYTES else decode()
+        if not delta:
             return None
         self.count_delta(token, output)
         if self.variables is not None:
@@ -159,13 +170,17 @@ class Recorder:
     def has_timers(self, token: Token) -> bool:
         step = self.definition.steps[token.step]
         return (
-            bool(step.timers)
-            or token.state in (TokenState.BACKOFF, TokenState.CALLED)
+            (bool(step.timers) and token.item is None)
+            or token.state in (TokenState.BACKOFF, TokenState.CALLED, TokenState.FORKED)
             or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a job, or a run of code
             or step.duration is not None
             or step.until is not None
             or step.type is StepType.WAIT  # it may have to go on with kept signals
         )
+
+    def is_map(self, token: Token) -> bool:
+        """Whether a forEach is under way on it. Its execution is open, though it is its items that people see."""
+        return token.state is TokenState.FORKED and self.definition.steps[token.step].for_each is not None
 
     def record(
         self,
@@ -191,6 +206,7 @@ class Recorder:
             reason=reason,
             output=output,
             code=code,
+            item=token.item,
         )
         self.out.history.append(row)
 
@@ -211,6 +227,9 @@ class Recorder:
                 self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority, token.place))
 
     def arm_boundaries(self, token: Token, step: Step) -> None:
+        """Those of a forEach are the whole step's."""
+        if token.item is not None:
+            return
         for index, boundary in step.timers:
             self.arm(token, index, boundary.seconds)
 

@@ -25,7 +25,7 @@ class TokenState(enum.IntEnum):
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
     PARKED = 2  # a user task, a wait, a job whose worker waits, or a run of code that waits
-    FORKED = 3  # a gateway's token, waiting for its branches
+    FORKED = 3  # the token of a gateway or a forEach, waiting for its branches or items
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
     ENDED = 6  # the root token after its last step; kept as the instance's lock until the instance ends
@@ -141,7 +141,7 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
     Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
     Trigger.CALL: _row(_LEFT, _C, "a call is entered; the instance that it starts comes to be in the same transaction"),
-    Trigger.FORK: _row(_LEFT, _F, "a parallel gateway is entered"),
+    Trigger.FORK: _row(_LEFT, _F, "a parallel gateway or a step with forEach is entered"),
     Trigger.CLAIM: _row(_R, _L, "a poll takes the job"),
     Trigger.HEARTBEAT: _row(_HELD, _L, "the holder goes on, the last one comes back, a dispatched job gets one"),
     Trigger.RELEASE: _row(_L, _R, "the holder gives the job back"),
@@ -187,13 +187,13 @@ class Token(msgspec.Struct):
     step: int
     state: TokenState
     entered_at: datetime
-    parent_id: int | None = None  # the gateway's token, while inside its block
+    parent_id: int | None = None  # the gateway's token, while inside its block; of an item that of its forEach
     side: bool = False  # started by a non-interrupting timer: outside every gateway's count
     attempt: int = 0  # grows by one with each claim, direct dispatch or dispatch; the fence
     failures: int = 0
     expiries: int = 0
-    pending: int = 0  # FORKED: branches that neither arrived nor left
-    arrived: int = 0  # FORKED: branches that arrived
+    pending: int = 0  # FORKED: branches that neither arrived nor left; of a forEach items under way, and `arrived`
+    arrived: int = 0  # FORKED: branches that arrived; of a forEach 1 while further items wait for its CONTINUE_TIMER
     unfolded: int = 0  # variable deltas this token wrote since the last fold; a large one counts for several
     claimed_by: str | None = None
     claimed_at: datetime | None = None
@@ -205,6 +205,7 @@ class Token(msgspec.Struct):
     waits_for: str | None = None  # of a parked job: the signal that wakes it
 
     entry: int | None = None  # which entry of the step this is, when a `retry` came back to it; see `entry_id`
+    item: int | None = None  # the index of the item of a forEach that it is for
 
     @property
     def entry_id(self) -> int:

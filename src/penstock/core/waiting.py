@@ -8,15 +8,16 @@ from __future__ import annotations
 from penstock.core.correlation import KEY_MAX_CHARS
 from penstock.core.definition import AwaitedMessage, Step
 from penstock.core.effect import AuditRow, Subscription, Timer
-from penstock.core.evaluation import Evaluator, StepFailed
+from penstock.core.evaluation import StepFailed
 from penstock.core.event import JobParked, MessageReceived
 from penstock.core.expression import Expression
+from penstock.core.for_each import Items
 from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX
 from penstock.core.state import WAIT_TIMER, HistoryKind, Token, Trigger, move
 
 
-class Waiting(Evaluator):
-    """An `Evaluator` that knows what to do with tokens that wait."""
+class Waiting(Items):
+    """One that knows what to do with tokens that wait."""
 
     def kept_signal(self, step: Step) -> tuple[int, bytes] | None:
         """The oldest one that is kept for the step."""
@@ -69,7 +70,11 @@ class Waiting(Evaluator):
             self.signalled(token, kept[1])
 
     def signalled(self, token: Token, output: bytes | None) -> None:
-        output = self.merge(token, output)
+        if token.item is None:
+            output = self.merge(token, output)
+        else:
+            self.tell_item(token, output)
+            output = None
         self.record(token, HistoryKind.JOB_SIGNALLED, output=output)
         self.wake(token)
 

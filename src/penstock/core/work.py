@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
-from penstock.core.expression import Expression, ExpressionError, OutOfSteps
+from penstock.core.expression import Expression, ExpressionError, Limits, OutOfSteps
 
 T = TypeVar("T")
 
@@ -70,7 +70,13 @@ class Work:
         """What follows has a whole budget."""
         self._set_bound(self.spent + self.limit)
 
-    def evaluate(self, expression: Expression, variables: Mapping[str, object], now: datetime) -> object:
+    def evaluate(
+        self,
+        expression: Expression,
+        variables: Mapping[str, object],
+        now: datetime,
+        limits: Limits | None = None,
+    ) -> object:
         """The expression's result. Raises ExpressionError, TooMuchWork or LongWork."""
         if self._replay or self._replay_only:
             result, error, steps = self._recall()
@@ -78,7 +84,7 @@ class Work:
             error = None
             steps_max = self._free - self.spent
             try:
-                result, steps = expression.measure(variables, now, None, steps_max)
+                result, steps = expression.measure(variables, now, limits, steps_max)
             except OutOfSteps:
                 result, steps = None, steps_max + 1
             except ExpressionError as found:

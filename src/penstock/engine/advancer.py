@@ -23,6 +23,7 @@ import trio
 from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.effect import ChildStart, Effects
 from penstock.core.event import Event, Started
+from penstock.core.for_each import NO_ITEMS, ItemsNeeded, KeptItems, ResultsNeeded
 from penstock.core.state import Instance, Token
 from penstock.core.work import LongWork, Record, Work
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -32,12 +33,13 @@ from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long
 from penstock.settings import Settings
-from penstock.store import calls
+from penstock.store import calls, for_each
 from penstock.store import full_path as store
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.full_path import Change, NewInstance
+from penstock.store.vault import KeyMissing
 
 STARTS_MAX: Final = 100
 """Instances that one advance may start, chained or called, and those that they start. The last one of a chain fails;
@@ -64,6 +66,8 @@ class Case(NamedTuple):
     signals: dict[int, list[tuple[int, bytes]]]
     root: int
     """The first instance of the tree of calls that it is in."""
+    kept: KeptItems = NO_ITEMS
+    """Of its forEach steps."""
 
     def same(self, other: Case) -> bool:
         """Whether it would evaluate the same on the same. `now` is that of the first."""
@@ -73,6 +77,7 @@ class Case(NamedTuple):
             and self.instance.status == other.instance.status
             and [_place(token) for token in self.tokens] == [_place(token) for token in other.tokens]
             and self.signals == other.signals
+            and self.kept.states == other.kept.states
             and self.variables == other.variables
         )
 
@@ -90,6 +95,7 @@ def _place(token: Token) -> tuple[object, ...]:
         token.pending,
         token.arrived,
         token.leaving,
+        token.item,
     )
 
 
@@ -141,6 +147,10 @@ class _Supply(NamedTuple):
     """A version of a definition, 0 for the latest."""
     find_failed: Callable[[ChildStart], Awaitable[int | None]]
     """The instance that failed, of those that an entry of a call started."""
+    items: Callable[[int, int, int], Awaitable[dict[tuple[int, int], bytes]]]
+    """The variables of the next items of a forEach: of which instance, token, from which on."""
+    results: Callable[[int, int], Awaitable[dict[int, bytes]]]
+    """What is collected of a forEach: of which instance and token."""
 
 
 class _Following(NamedTuple):
@@ -231,6 +241,8 @@ class Advancer:
                 partial(store.more_positions, connection),
                 find,
                 find_failed,
+                partial(for_each.next_items, connection),
+                partial(for_each.results, connection),
             )
             changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
         except LongWork:
@@ -267,7 +279,16 @@ class Advancer:
             looked_up.append(found)
             return found
 
-        supply = _Supply(itertools.count(-2, -1).__next__, await more(1_000), more, find, find_failed)
+        async def items(*which: int) -> dict[tuple[int, int], bytes]:
+            async with self._one(connection) as one:
+                return await for_each.next_items(one, *which)
+
+        async def results(*which: int) -> dict[int, bytes]:
+            async with self._one(connection) as one:
+                return await for_each.results(one, *which)
+
+        ids = itertools.count(-2, -1)
+        supply = _Supply(ids.__next__, await more(1_000), more, find, find_failed, items, results)
         changes = await self._run(case, work, supply, run_long, None)
         return Ahead(case, work.record, looked_up, sum(len(change.effects.history) for change, _ in changes))
 
@@ -365,6 +386,8 @@ class Advancer:
         next_known = True
         found: dict[tuple[str, int], LoadedDefinition | None] = {}
         needed = len(supply.positions)
+        items = dict(case.kept.items)
+        results: dict[int, dict[int, bytes]] = {}
         mark = work.mark()
         while True:
             inputs = Inputs(
@@ -380,6 +403,9 @@ class Advancer:
                 max_written_bytes=self._settings.instance_variables_max_bytes,
                 work=work,
                 buffered=case.signals,
+                maps=case.kept.states,
+                items=items,
+                results=results,
             )
             copies = [msgspec.structs.replace(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
@@ -392,16 +418,17 @@ class Advancer:
                 supply.positions.extend(await supply.more(needed))
                 work.rewind(mark)
                 continue
+            except (ItemsNeeded, ResultsNeeded) as needed_rows:
+                await _read_kept(needed_rows, case, supply, items, results)
+                work.rewind(mark)
+                continue
             except LongWork:
                 raise
             except Exception as error:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
                 raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
-            for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
-                if about not in found:
-                    loaded = await supply.find(*about)
-                    found[about] = None if loaded is None or loaded.code else loaded
+            await _find_called(effects, supply, found)
             if any(found[made.definition_id, made.version] is None for made in effects.calls):
                 work.rewind(mark)
                 continue
@@ -413,6 +440,35 @@ class Advancer:
                 return _Advanced(effects, following, called)
             next_known = False
             work.rewind(mark)
+
+
+async def _find_called(
+    effects: Effects, supply: _Supply, found: dict[tuple[str, int], LoadedDefinition | None]
+) -> None:
+    """Look up the definitions that calls name, each once; None for those that can't be called."""
+    for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
+        if about not in found:
+            loaded = await supply.find(*about)
+            found[about] = None if loaded is None or loaded.code else loaded
+
+
+async def _read_kept(
+    needed: ItemsNeeded | ResultsNeeded,
+    case: Case,
+    supply: _Supply,
+    items: dict[tuple[int, int], bytes],
+    results: dict[int, dict[int, bytes]],
+) -> None:
+    """Read what an advance needs of a forEach into ``items`` or ``results``. Raises KeyMissing."""
+    if isinstance(needed, ItemsNeeded):
+        found = await supply.items(case.instance.id, needed.token, needed.first)
+        if (needed.token, needed.first) not in found:
+            raise KeyMissing("the variables of an item can't be read: this engine lacks a key (encryption_keys)")
+        items |= found
+        return
+    written = await supply.results(case.instance.id, needed.token)
+    decided = {item: value for (token, item), value in case.kept.collected.items() if token == needed.token}
+    results[needed.token] = written | decided
 
 
 async def _call(compute: Callable[..., Any], *args: Any) -> Any:

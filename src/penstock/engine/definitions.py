@@ -49,6 +49,7 @@ class LoadedDefinition:
         "fast_start",
         "job_types",
         "key",
+        "maps",
         "needs_variables",
         "plans",
         "search_attributes",
@@ -75,6 +76,7 @@ class LoadedDefinition:
         self.plans: tuple[FastPlan | None, ...] = fast_plans(definition)
         self.fast_start = fast_start(definition)
         self.search_attributes = definition.search_attributes
+        self.maps = definition.maps
         self.calls = any(step.callee is not None for step in definition.steps)
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)
@@ -363,6 +365,8 @@ SEARCH_VERSION: Final = 18
 """Those from it on keep search attributes."""
 MESSAGES_VERSION: Final = 18
 """Those from it on know waits for messages."""
+FLOW_VERSION: Final = 18
+"""Those from it on know forEach."""
 
 
 def _needed_version(definition: Definition) -> int:
@@ -371,6 +375,8 @@ def _needed_version(definition: Definition) -> int:
         return SEARCH_VERSION
     if any(step.message is not None for step in definition.steps):
         return MESSAGES_VERSION  # an older one would leave what waits behind
+    if definition.maps:
+        return FLOW_VERSION  # an older one would take an item for a branch
     if any(step.callee is not None for step in definition.steps):
         return CALLS_VERSION  # an older one would not tell the caller of an end
     if any(step.result is not None for step in definition.steps):

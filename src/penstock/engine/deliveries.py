@@ -18,9 +18,10 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.releases import Releases
 from penstock.engine.lease_book import GrantedLease, LeaseBook
-from penstock.engine.variables import VariablesCache
+from penstock.engine.variables import VariablesCache, merged
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
+from penstock.store import for_each
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
@@ -47,6 +48,11 @@ class Delivery(NamedTuple):
     claimed_at: datetime
     lease_until: datetime
     business_key: str | None
+
+    @property
+    def is_item(self) -> bool:
+        """Whether it is for an item of a forEach, which has variables of its own."""
+        return self.loaded.maps and self.loaded.definition.steps[self.step].for_each is not None
 
     def job(self, variables: bytes, checkpoint: str | None) -> Job:
         """As workers see it."""
@@ -136,6 +142,8 @@ class Deliveries:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
+            items = [delivery.token for delivery in deliveries if delivery.is_item]
+            own = await for_each.of_tokens(connection, items) if items else {}
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
@@ -148,6 +156,12 @@ class Deliveries:
             variables = known.get(delivery.token)
             if variables is None and (text := read.get(delivery.instance)) is not None:
                 variables = text.encode()
+                copied_bytes += len(variables)
+            if variables is not None and delivery.is_item:
+                if delivery.token not in own:  # it is no item any more, or can't be read
+                    self._return_later(delivery)
+                    continue
+                variables = merged(variables, own[delivery.token])
                 copied_bytes += len(variables)
             size_bytes = left_out.get(delivery.instance, 0) if variables is None else len(variables)
             if variables is None and not left_out:

@@ -16,9 +16,10 @@ import msgspec
 from psycopg import errors as pg_errors
 
 from penstock.core.effect import Effects
+from penstock.core.for_each import NO_ITEMS, KeptItems
 from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, calls, search_attributes, signals
+from penstock.store import arrays, calls, for_each, search_attributes, signals
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
@@ -47,6 +48,8 @@ class LockedInstance(NamedTuple):
     unreadable: KeyMissing | None = None
     """Why kept signals can't be read."""
     ended_at: datetime | None = None
+    kept: KeptItems = NO_ITEMS
+    """Of its forEach steps."""
     called_seq: int | None = None
     """Of the call of another instance that waits for its end, or has waited last."""
     failed_step: str | None = None
@@ -121,8 +124,8 @@ async def lock_and_load(
             kept[id].bytes,
             kept[id].unreadable,
             ended_at,
-            called_seq,
-            snapshots.get(id, (None, None))[1],
+            called_seq=called_seq,
+            failed_step=snapshots.get(id, (None, None))[1],
         )
         for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq in found
     }
@@ -156,7 +159,8 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for,
+     item) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -180,6 +184,7 @@ def _token(row: Sequence[Any]) -> Token:
         queued=queued,
         entry=entry,
         waits_for=waits_for,
+        item=item,
     )
 
 
@@ -203,6 +208,8 @@ class StoredDefinition(Protocol):
     key: int
     code: bool
     search_attributes: SearchAttributes | None
+    maps: bool
+    """Whether it has steps with forEach."""
 
     def job_type_of(self, step: int) -> int | None:
         """The id of a step's job type; None for steps that make no job."""
@@ -260,6 +267,7 @@ def statements(
     _queue_and_timers(changes, add, to_outbox=to_outbox)
     _history(changes, now, add, audit=audit, vault=vault)
     _instances(changes, now, add, vault)
+    for_each.write([(change.effects, change.definition.maps) for change in changes], add, vault)
     return [*writes, *_search_attributes(changes), *_calls(changes), *extra]
 
 
@@ -302,19 +310,19 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for)
+         t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for, t.item)
         for change in changes for t in change.effects.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, arrays.floats, ints, ints, texts)  # fmt: skip
+        texts, times, times, arrays.floats, ints, ints, texts, ints)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0)
+         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0, t.item)
         for change in changes for t in change.effects.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
-        ints, texts, times, times, arrays.floats, ints, arrays.bools)  # fmt: skip
+        ints, texts, times, times, arrays.floats, ints, arrays.bools, ints)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 
@@ -373,11 +381,11 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool,
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
         (change.effects.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
-         h.step, h.kind, h.worker, h.reason, h.output, h.code)
+         h.step, h.kind, h.worker, h.reason, h.output, h.code, h.item)
         for change in changes for h in change.effects.history
     ]  # fmt: skip
     add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
-        partial(arrays.sealed, vault=vault), texts)  # fmt: skip
+        partial(arrays.sealed, vault=vault), texts, ints)  # fmt: skip
     if audit:
         records = [
             (now, change.effects.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)

@@ -32,6 +32,7 @@ _REMOVALS: Final = (
     "remove_edits",
     "remove_called",
     "remove_search_attributes",
+    "remove_maps",
 )
 
 

@@ -39,6 +39,7 @@ CHECKPOINT: Final = "$checkpoint"
 PROGRESS: Final = "$progress"
 ANSWER: Final = "$answer"
 PAYLOAD: Final = "$payload"
+ITEM: Final = "$item"
 """What values are called that are no variables."""
 
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")

@@ -54,6 +54,7 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT t.instance_id, t.id, t.state, s.type FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step
         WHERE t.state <> 6
+          AND NOT (t.state = 3 AND s.step ? 'forEach' AND t.item IS NULL)
           AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT,SERVICE_TASK}'::text[]
           WHEN 3 THEN '{PARALLEL_GATEWAY}' WHEN 7 THEN '{CALL_ACTIVITY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
@@ -69,7 +70,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "timers belong to open step executions": """
         SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
         LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
-          AND t.state IN (0, 1, 2, 4, 5, 7)
+          AND t.state IN (0, 1, 2, 3, 4, 5, 7)
         WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7)""",
     "a retry timer is armed if, and only if, its job is in back-off": """
         SELECT t.instance_id, t.id, t.state FROM token t
@@ -115,15 +116,48 @@ INVARIANTS: Final[dict[str, str]] = {
         CROSS JOIN LATERAL (SELECT ordinality - 1 AS index, e FROM jsonb_array_elements(
           CASE jsonb_typeof(s.step -> 'boundaryEvents') WHEN 'array' THEN s.step -> 'boundaryEvents' ELSE '[]' END)
           WITH ORDINALITY AS x(e, ordinality)) b
-        WHERE t.state IN (0, 1, 2, 4, 5, 7) AND b.e -> 'interrupting' = 'true'
+        WHERE t.state IN (0, 1, 2, 3, 4, 5, 7) AND b.e -> 'interrupting' = 'true' AND t.item IS NULL
           AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index = b.index)""",
     "a boundary timer is one of its step's": """
         SELECT m.instance_id, m.token_id, m.index FROM timer m JOIN token t ON t.id = m.token_id
         JOIN steps s ON s.key = t.definition AND s.index = t.step
         WHERE m.index >= 0 AND s.step -> 'boundaryEvents' -> m.index IS NULL""",
-    "a gateway waits for exactly the branches that are under way": """
+    "a gateway waits for exactly the branches that are under way, a forEach for its items and those still to begin": """
         SELECT t.instance_id, t.id, t.pending, count(b.id) FROM token t LEFT JOIN token b ON b.parent_id = t.id
-        GROUP BY t.instance_id, t.id, t.pending HAVING t.pending <> count(b.id)""",
+        JOIN steps s ON s.key = t.definition AND s.index = t.step
+        GROUP BY t.instance_id, t.id, t.pending, t.arrived, t.state, s.step
+        HAVING t.pending <> count(b.id) + CASE WHEN t.state = 3 AND s.step ? 'forEach' THEN t.arrived ELSE 0 END""",
+    "of a forEach that is under way, and of no other, is kept how far it is": """
+        SELECT t.instance_id, t.id, m.token_id FROM (
+          SELECT t.* FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+          WHERE t.state = 3 AND s.step ? 'forEach') t
+        FULL JOIN map_state m ON m.instance_id = t.instance_id AND m.token_id = t.id
+        WHERE (t.id IS NULL OR m.token_id IS NULL) AND NOT EXISTS (
+          SELECT FROM instance i WHERE i.id = m.instance_id AND i.status = 2)""",
+    "a token is for an item if, and only if, its parent is a forEach's; its item has begun and is no other one's": """
+        SELECT t.instance_id, t.id, t.item, m.next FROM token t
+        LEFT JOIN map_state m ON m.instance_id = t.instance_id AND m.token_id = t.parent_id
+        WHERE (t.item IS NULL) IS DISTINCT FROM (m.token_id IS NULL) OR t.item >= m.next OR EXISTS (
+          SELECT FROM token o WHERE o.parent_id = t.parent_id AND o.item = t.item AND o.id <> t.id)""",
+    "the items of a forEach have variables, each once": """
+        SELECT m.instance_id, m.token_id, m.total, count(v.item) FROM map_state m
+        LEFT JOIN item_vars v ON v.instance_id = m.instance_id AND v.token_id = m.token_id AND v.item < m.total
+        GROUP BY m.instance_id, m.token_id HAVING count(v.item) <> m.total
+        UNION ALL
+        SELECT v.instance_id, v.token_id, NULL, v.item FROM item_vars v
+        WHERE NOT EXISTS (SELECT FROM map_state m WHERE m.instance_id = v.instance_id AND m.token_id = v.token_id)""",
+    "what is collected is of items that are done, and of all of them": """
+        SELECT m.instance_id, m.token_id, m.next, r.count, open.count FROM map_state m
+        JOIN instance i ON i.id = m.instance_id AND i.status = 0 JOIN token t ON t.id = m.token_id
+        JOIN steps s ON s.key = i.definition AND s.index = t.step
+        CROSS JOIN LATERAL (SELECT count(*) FROM token o WHERE o.parent_id = m.token_id) open
+        CROSS JOIN LATERAL (SELECT count(*) FROM map_result r
+          WHERE r.instance_id = m.instance_id AND r.token_id = m.token_id AND r.item < m.next
+            AND NOT EXISTS (SELECT FROM token o WHERE o.parent_id = m.token_id AND o.item = r.item)) r
+        WHERE s.step -> 'forEach' ? 'collect' AND r.count <> m.next - open.count
+        UNION ALL
+        SELECT r.instance_id, r.token_id, r.item, NULL, NULL FROM map_result r
+        WHERE NOT EXISTS (SELECT FROM map_state m WHERE m.instance_id = r.instance_id AND m.token_id = r.token_id)""",
     "a branch and its gateway are in one instance": """
         SELECT b.instance_id, b.id, b.parent_id FROM token b LEFT JOIN token g ON g.id = b.parent_id
         WHERE b.parent_id IS NOT NULL
@@ -144,7 +178,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "a completed job had an attempt and a worker": """
         SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
         JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
-        WHERE h.kind = 1 AND s.type = 'SERVICE_TASK' AND (h.attempt < 1 OR h.worker IS NULL)""",
+        WHERE h.kind = 1 AND s.type = 'SERVICE_TASK' AND (NOT s.step ? 'forEach' OR h.item IS NOT NULL)
+          AND (h.attempt < 1 OR h.worker IS NULL)""",
     "time does not run backwards within a step execution": """
         SELECT instance_id, token_id, seq, started_at, ended_at FROM history WHERE ended_at < started_at""",
     "no two step executions have the same place in the order": """
@@ -251,6 +286,7 @@ CREATE TEMP VIEW definitions AS
   SELECT key, code, content::jsonb AS content,
     coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
     NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
+    AND NOT content::jsonb @? '$.steps[*] ? (exists (@.forEach) && @.type != "WAIT")'
     AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (@.type == "TIMER" && !(@.interrupting == true))'
       AS single_token
   FROM definition;

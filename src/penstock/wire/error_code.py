@@ -16,7 +16,11 @@ CHILD_FAILED: Final = "Penstock.ChildFailed"
 CHILD_CANCELLED: Final = "Penstock.ChildCancelled"
 DEFINITION_NOT_FOUND: Final = "Penstock.DefinitionNotFound"
 """A call names a definition that is not there."""
-OWN_CODES: Final = frozenset({RETRIES_EXHAUSTED, LEASE_EXPIRED, CHILD_FAILED, CHILD_CANCELLED, DEFINITION_NOT_FOUND})
+BAD_ITEMS: Final = "Penstock.BadItems"
+"""What a forEach is to go over is no list, or too long a one."""
+OWN_CODES: Final = frozenset(
+    {RETRIES_EXHAUSTED, LEASE_EXPIRED, CHILD_FAILED, CHILD_CANCELLED, DEFINITION_NOT_FOUND, BAD_ITEMS}
+)
 
 _CODE: Final = re.compile(rf"[A-Za-z0-9_.\-]{{1,{CODE_MAX_CHARS}}}")
 

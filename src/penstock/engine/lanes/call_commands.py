@@ -59,8 +59,8 @@ class ChildEndedCommand(_Told):
         done = self._child is not None and self._child.status is InstanceStatus.COMPLETED
         if self._child is None or token is None or not done or self._give_up is not None:
             return  # nothing is read where it is given up: that may be what failed
-        callee = loaded.definition.steps[token.step].callee
-        if callee is not None and callee.output:
+        step = loaded.definition.steps[token.step]
+        if step.for_each is not None or (step.callee is not None and step.callee.output):
             [row] = await instance_store.view(connection, [self._child.id])
             self._result = (row.result or row.variables or "{}").encode()
 

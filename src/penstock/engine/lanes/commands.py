@@ -281,7 +281,9 @@ class TimerCommand(Command):
             raise Settled(False)
         token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
         self._void = (
-            token is None or not token.is_open or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
+            token is None
+            or not (token.is_open or token.state is TokenState.FORKED)  # a forEach
+            or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
         )
         if self._void:
             self.planned = False

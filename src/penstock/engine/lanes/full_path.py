@@ -22,7 +22,7 @@ from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import calls
+from penstock.store import calls, for_each
 from penstock.store import full_path as store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
@@ -74,6 +74,7 @@ class FullPath(Lane[Command]):
         if not items:
             return
         variables = await self._read(connection, loaded)
+        await self._read_items(connection, items, locked, loaded)
         transaction = self._transactions.begin(locked.now, locked.xid, locked.positions)
         decided: list[Command] = []
         undecided: list[tuple[Command, Settled | PenstockError | LongWork]] = []
@@ -187,7 +188,7 @@ class FullPath(Lane[Command]):
         root = locked.instance.id
         if about.calls and locked.instance.depth:
             root = await calls.root_of(connection, root)
-        case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals, root)
+        case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals, root, locked.kept)
         change = await transaction.advance(connection, item, case, business_key=locked.business_key)
         item.planned = item.after(change.effects, about)
         return change.effects
@@ -196,6 +197,27 @@ class FullPath(Lane[Command]):
         """The variables of the instances whose definitions need them."""
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
         return await variable_store.read(connection, needing) if needing else {}
+
+    async def _read_items(
+        self,
+        connection: TrioConnection,
+        items: list[Command],
+        batch: store.LockedBatch,
+        loaded: dict[int, LoadedDefinition],
+    ) -> None:
+        """What is kept of the forEach steps of instances, and the variables of the items that the batch is about."""
+        mapping = [instance for instance, definition in loaded.items() if definition.maps]
+        if not mapping:
+            return
+        about = {item.token for item in items}
+        wanted = [
+            (instance, token.parent_id, token.item)
+            for instance in mapping
+            for token in batch.instances[instance].tokens
+            if token.id in about and token.item is not None and token.parent_id is not None
+        ]
+        for instance, kept in (await for_each.read(connection, mapping, wanted)).items():
+            batch.instances[instance] = batch.instances[instance]._replace(kept=kept)
 
     async def _write(self, connection: TrioConnection, transaction: Transaction, decided: list[Command]) -> None:
         """Write, fold the variable deltas that are due, and commit."""

@@ -49,8 +49,8 @@ class _MendCommand(Command):
         await take_up(connection, locked)
 
     def find(self, locked: LockedInstance, loaded: LoadedDefinition, *, gateways: bool = False) -> tuple[Token, Step]:
-        """The token and its step; ``gateways``: also those of gateways, which wait for their branches. What a failure
-        closed is put into ``locked``."""
+        """The token and its step; ``gateways``: also those of gateways, which wait for their branches. Of a forEach the
+        whole step, unless an item's execution is named. What a failure closed is put into ``locked``."""
         status = locked.instance.status
         if loaded.code:
             raise Conflict("it is a run of code, which has no steps to choose from: its code decides where it goes on")
@@ -66,7 +66,7 @@ class _MendCommand(Command):
             token
             for token in locked.tokens
             if token.step == step.index
-            and (token.is_open or (gateways and token.state is TokenState.FORKED))
+            and (token.is_open or (token.state is TokenState.FORKED and (gateways or step.for_each is not None)))
             and self.execution in (None, (token.id, token.seq))
         ]
         if not found:

@@ -48,7 +48,10 @@ class Together:
         used = set(effects.consumed_signals)
         signals = {step: [signal for signal in kept if signal[0] not in used] for step, kept in locked.signals.items()}
         tokens = token_states(locked.tokens, effects)
-        self._instances[instance] = locked._replace(instance=effects.instance, tokens=tokens, signals=signals)
+        kept = locked.kept if effects.maps is None else locked.kept.after(effects.maps)
+        self._instances[instance] = locked._replace(
+            instance=effects.instance, tokens=tokens, signals=signals, kept=kept
+        )
         touched = self._touched.setdefault(instance, set())
         touched |= {token.id for token in (*effects.inserted, *effects.updated)}
         touched.update(effects.deleted)

@@ -1,7 +1,8 @@
 -- What the language and the flow of jobs got next.
 
--- forEach: which item an execution was for.
+-- forEach: which item an execution was for, and which a token is for.
 ALTER TABLE history ADD COLUMN item int;
+ALTER TABLE token ADD COLUMN item int;
 
 -- Search attributes: variables by which the instances of definitions that declare them are found. No row for others.
 CREATE TABLE search_attribute (
@@ -68,11 +69,11 @@ WHERE e.status = 2 /* FAILED */;
 -- Branches of open instances, by numbers. In two arms, each with its instance: then either index of `token` serves a number.
 CREATE VIEW penstock_branches AS
 SELECT i.id AS number, i.definition, i.business_key, t.id AS token, t.step, t.seq, t.state, t.job_type, t.priority, t.flow_key,
-  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for
+  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for, t.item
 FROM token t JOIN instance i ON i.id = t.id WHERE t.id = t.instance_id
 UNION ALL
 SELECT i.id, i.definition, i.business_key, t.id, t.step, t.seq, t.state, t.job_type, t.priority, t.flow_key,
-  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for
+  t.attempt, t.failures, t.entered_at, t.claimed_at, t.claimed_by, t.lease_until, t.waits_for, t.item
 FROM token t JOIN instance i ON i.id = t.instance_id WHERE t.id <> t.instance_id;
 
 CREATE VIEW penstock_jobs AS           -- that are open
@@ -90,7 +91,7 @@ WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */, 7 /* CALLED */);
 CREATE VIEW penstock_steps AS          -- entries of steps: those that are open, then what history has of the others
 SELECT to_hex(b.number) AS instance, b.number, d.id AS definition, d.version, penstock_step_id(d.content, b.step) AS step,
   penstock_state(b.state) AS status, true AS open, b.attempt, b.claimed_by AS worker, b.entered_at AS started_at,
-  NULL::timestamptz AS ended_at, now() - b.entered_at AS age, NULL::text AS reason, NULL::text AS error_code, NULL::int AS item,
+  NULL::timestamptz AS ended_at, now() - b.entered_at AS age, NULL::text AS reason, NULL::text AS error_code, b.item,
   NULL::jsonb AS output, b.seq, 9223372036854775807 AS pos
 FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */)
 UNION ALL
@@ -144,3 +145,30 @@ CREATE TABLE message_id (
   expires_at  timestamptz NOT NULL
 );
 CREATE INDEX message_id_expiry ON message_id (expires_at);
+
+-- forEach: what is kept of its items.
+CREATE TABLE map_state (               -- how far a forEach is, by the token of its step
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  total       int NOT NULL,            -- items
+  next        int NOT NULL,            -- the first that has not begun
+  failed      int NOT NULL,
+  kept_bytes  int NOT NULL,            -- of what is collected
+  PRIMARY KEY (instance_id, token_id)
+) WITH (fillfactor = 50);
+
+CREATE TABLE item_vars (               -- the variables of each item of a forEach, from its beginning to its end
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,         -- of the forEach; that of an item has it as parent_id
+  item        int NOT NULL,
+  vars        jsonb NOT NULL,
+  PRIMARY KEY (instance_id, token_id, item)
+);
+
+CREATE TABLE map_result (              -- what is collected of the items of a forEach: gathered once, at its end
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  item        int NOT NULL,
+  value       jsonb NOT NULL,
+  PRIMARY KEY (instance_id, token_id, item)
+);

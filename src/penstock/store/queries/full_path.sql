@@ -39,12 +39,12 @@ FROM instance i WHERE i.id = ANY($1::bigint[])
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for
+  t.entry, t.waits_for, t.item
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for
+  t.entry, t.waits_for, t.item
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -81,22 +81,22 @@ DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
 
 -- name: insert_tokens
 INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, parent_id, side, attempt, pending, arrived,
-  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched)
+  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched, item)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::int[],
   $7::timestamptz[], $8::bigint[], $9::boolean[], $10::int[], $11::smallint[], $12::smallint[], $13::smallint[],
-  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[])
+  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[], $20::int[])
 
 -- name: update_tokens
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
   parent_id = u.parent_id, attempt = u.attempt, failures = u.failures, expiries = u.expiries, pending = u.pending,
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
   lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry,
-  waits_for = u.waits_for
+  waits_for = u.waits_for, item = u.item
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
-  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[])
+  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[], $21::int[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
-       claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for)
+       claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for, item)
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 
@@ -122,6 +122,6 @@ WHERE p.instance_id = d.instance_id AND p.token_id = d.token_id
 
 -- name: insert_history
 INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
-  reason, output, error_code)
+  reason, output, error_code, item)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[], $6::timestamptz[],
-  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[], $14::text[])
+  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[], $14::text[], $15::int[])

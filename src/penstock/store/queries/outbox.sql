@@ -41,12 +41,14 @@ taken AS (
     lease_until = penstock_now() + $4::float8 * interval '1 s'
   FROM live l WHERE t.ctid = l.token_row AND t.seq = l.seq AND t.xmin = l.version
   RETURNING l.job_type, l.id, t.instance_id, t.id AS token_id, t.seq, coalesce(t.entry, t.seq) AS entry, t.attempt, t.step,
-    t.failures, t.entered_at, extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
+    t.failures, t.entered_at, t.parent_id, t.item, extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
 SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.entry, t.attempt, t.step, t.failures, t.entered_at,
   t.age_s, i.definition, i.business_key,
   (i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') || CASE WHEN t.item IS NULL THEN '{}'
+  ELSE coalesce((SELECT v.vars FROM item_vars v
+    WHERE v.instance_id = t.instance_id AND v.token_id = t.parent_id AND v.item = t.item), '{}') END)::text
 FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
 UNION ALL
 SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
