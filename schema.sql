@@ -50,7 +50,8 @@ CREATE TABLE engine (                  -- one row per number that engines put in
   dispatch_mode text NOT NULL,
   description text NOT NULL,           -- host and process id, for people
   schema_version int NOT NULL,         -- the newest that this engine knows
-  process     text                     -- what tells its process from all others, also of other machines
+  process     text,                    -- what tells its process from all others, also of other machines
+  facts       jsonb                    -- what it says of itself every few seconds, for people; of engines from version 18 on
 );
 
 CREATE TABLE job_type (
@@ -412,6 +413,7 @@ CREATE TABLE sample (                  -- what an engine counted in a span of ti
   engine      int NOT NULL,
   counts      jsonb NOT NULL,          -- {"started": 12, "completed": 11, …}
   workers     jsonb NOT NULL,          -- how many poll for each job type; kept in those of 10 s only
+  queues      jsonb,                   -- by job type: jobs under lease, jobs done, seconds since the last poll; in those of 10 s only
   PRIMARY KEY (span_s, at, engine)
 );
 
@@ -420,6 +422,9 @@ CREATE TABLE worker_seen (             -- workers by their own names, for a day
   engine      int NOT NULL,            -- that saw them
   job_types   jsonb NOT NULL,
   polled_at   timestamptz NOT NULL,
+  leased      int NOT NULL DEFAULT 0,  -- jobs that it had
+  done        int NOT NULL DEFAULT 0,  -- jobs that it did within the 15 minutes before
+  failed      int NOT NULL DEFAULT 0,  -- … that it reported as failed
   PRIMARY KEY (worker, engine)
 );
 

@@ -157,6 +157,7 @@ PAGES: Final[dict[str, Page]] = {
     "jobs, under lease": Page(lambda engine: engine.open_work.jobs("LOCKED", None, None, LIMIT), OPEN_BUFFERS),
     "timers": Page(lambda engine: engine.open_work.timers(None, None, LIMIT), 4_000),
     "definition, versions": Page(lambda engine: engine.definition_use.versions("orders", None, LIMIT), 100),
+    "definition, variables": Page(lambda engine: engine.definition_use.variables("orders"), 3_000),
     "definition, what stands where": Page(lambda engine: engine.definition_use.tokens("orders", 0), JOINED_BUFFERS),
     "failed jobs": Page(lambda engine: engine.jobs.failed_slice(None, LIMIT), 4_000),
     "engines": Page(lambda engine: engine.overview.engines(), 100),

@@ -1,13 +1,13 @@
 """What the console's overview, open in three tabs, costs an engine at work: jobs per second and CPU per job.
 
-    PYTHONPATH=src python -m benchmarks.console_tabs [--blocks 8] [--jobs 12000] [--chromium]
+    PYTHONPATH=src python -m benchmarks.console_tabs [--blocks 16] [--slice-seconds 3] [--chromium]
 
-One engine, windows of `single-3` without and with tabs in turn (ABBA, BAAB), so that what the machine does meanwhile
-meets both; a block of four gives one ratio, and their middle and interval are those of `benchmarks.pair`. A tab is a
-process that asks what the page asks: the parked `GET /v1/watch` with the overview, and `GET /readyz` every two seconds.
-Each of the three asks for itself, as three browsers would; tabs of one browser ask once for all. `--chromium` opens the
-page in one browser instead, whose own work shares the machine's processors. Exit code 1 when throughput is more than
-2 % lower for sure.
+One engine under a steady load (32 instances in flight, 32 workers with one call per job), in slices of some seconds
+without and with tabs in turn (ABBA, BAAB), so that what the machine does meanwhile meets both; a block of four gives
+one ratio, and their middle and interval are those of `benchmarks.pair`. A tab is a process that asks what the page
+asks: the parked `GET /v1/watch` with the overview, and `GET /readyz` every two seconds. Each of the three asks for
+itself, as three browsers would; tabs of one browser ask once for all. `--chromium` opens the page in one browser
+instead, whose own work shares the machine's processors. Exit code 1 when throughput is more than 2 % lower for sure.
 """
 
 from __future__ import annotations
@@ -22,19 +22,28 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from typing import Final
 from urllib.parse import urlencode
 
 from rich.console import Console
 
-from benchmarks.bench import Bench, Options
+from benchmarks.bench import Bench, Options, single_workers
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
+from benchmarks.load.counts import Count
+from benchmarks.load.generator import Generators
+from benchmarks.load.scripts import StartPlan
+from benchmarks.meter import per_item
 from benchmarks.pair import ORDERS, Estimate, estimate
 from benchmarks.result import median
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.workflows import START_VARIABLES_BYTES, linear, variables_of
 
 TABS: Final = 3
+JOBS_PER_INSTANCE: Final = 3
+IN_FLIGHT: Final = 32
+ENDLESS: Final = 100_000_000
+WARM_JOBS: Final = 20_000
 LOWER_MAX: Final = 0.02
 READY_EVERY_S: Final = 2.0
 OPENED_TIMEOUT_S: Final = 60.0
@@ -46,8 +55,8 @@ FIGURES: Final = {
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    arguments.add_argument("--blocks", type=int, default=8)
-    arguments.add_argument("--jobs", type=int, default=12_000)
+    arguments.add_argument("--blocks", type=int, default=16)
+    arguments.add_argument("--slice-seconds", type=float, default=3.0)
     arguments.add_argument("--chromium", action="store_true")
     arguments.add_argument("--tabs-of", type=int, help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
@@ -56,30 +65,47 @@ def main() -> int:
     console = Console(stderr=True)
     ratios: dict[str, list[float]] = {title: [] for title in FIGURES}
     with ExitStack() as stack:
-        options = Options(items=chosen.jobs)
+        options = Options()
         deployment = stack.enter_context(engine(stack.enter_context(work_directory(options.work_dir)), {}))
         assert deployment.dsn is not None
         database = Database(deployment.dsn)
         stack.callback(database.close)
         bench = Bench(deployment, database, options, lambda share, text: None)
-        SCENARIOS["single-3"].run(bench)  # caches, plans, the first pages of the tables
+        load = stack.enter_context(_steady(bench))
         for number in range(chosen.blocks):
-            for title, ratio in _block(bench, deployment.port, ORDERS[number % 2], chromium=chosen.chromium).items():
+            block = _block(bench, load, ORDERS[number % 2], chosen.slice_seconds, chromium=chosen.chromium)
+            for title, ratio in block.items():
                 ratios[title].append(ratio)
             console.print(f"block {number + 1}: {'; '.join(_told(*row) for row in ratios.items())}", highlight=False)
+        assert not load.counts()[Count.ERRORS], bench.problems
     found = estimate(ratios["jobs per second"])
     return 1 if found is not None and found.high < 1 - LOWER_MAX else 0
 
 
-def _block(bench: Bench, port: int, order: str, *, chromium: bool) -> dict[str, float]:
+@contextmanager
+def _steady(bench: Bench) -> Generator[Generators]:
+    """Instances that start and complete until the block is left, once a few thousand have."""
+    workflow = linear(bench.new_tag(), JOBS_PER_INSTANCE)
+    bench.upload(workflow)
+    body = workflow.start_body(variables_of(START_VARIABLES_BYTES))
+    starts = StartPlan(connections=4, instances=ENDLESS, body=body, in_flight=IN_FLIGHT)
+    with bench.load(starts, single_workers(workflow), processes=1) as load:
+        load.begin()
+        bench.wait_count(load, Count.COMPLETED, WARM_JOBS)
+        yield load
+
+
+def _block(bench: Bench, load: Generators, order: str, slice_s: float, *, chromium: bool) -> dict[str, float]:
     """With tabs against without, by figure."""
-    windows: dict[str, list[dict[str, float]]] = {"A": [], "B": []}
-    for which in order:
-        with _tabs(port, chromium=chromium) if which == "B" else ExitStack():
-            run = SCENARIOS["single-3"].run(bench)
-        assert not run.figures.get("errors"), run.problems
-        windows[which].append(run.figures)
-    return {title: _sum(windows["B"], names) / _sum(windows["A"], names) for title, names in FIGURES.items()}
+    slices: dict[str, list[dict[str, float]]] = {"A": [], "B": []}
+    for which, alike in groupby(order):
+        with _tabs(bench.deployment.port, chromium=chromium) if which == "B" else ExitStack():
+            for _ in alike:
+                before = bench.meter.snapshot(load)
+                time.sleep(slice_s)
+                slices[which].append(per_item(before, bench.meter.snapshot(load), Count.COMPLETED, "narrow"))
+                load.check()
+    return {title: _sum(slices["B"], names) / _sum(slices["A"], names) for title, names in FIGURES.items()}
 
 
 def _sum(windows: Sequence[dict[str, float]], names: Sequence[str]) -> float:

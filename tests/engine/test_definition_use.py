@@ -77,6 +77,46 @@ async def test_what_stands_on_each_step_is_counted(driver: Driver) -> None:
         await driver.engine.definition_use.tokens("forked", 9)
 
 
+async def test_versions_tell_their_open_instances_once_counted(driver: Driver) -> None:
+    await driver.upload(FIRST)
+    for _ in range(2):
+        await driver.start("order")
+    await driver.upload(SECOND)
+    await driver.start("order")
+    use = driver.engine.definition_use
+    assert [one.open for one in (await use.versions("order", None, 10)).items] == [None, None]
+    await use.tokens("order", 0)
+    assert [(one.version, one.open) for one in (await use.versions("order", None, 10)).items] == [(2, 1), (1, 2)]
+
+
+async def test_a_step_tells_how_many_failed_there(driver: Driver) -> None:
+    await driver.upload(FIRST)
+    for _ in range(3):
+        await driver.start("order")
+    await driver.complete(await driver.one("pay"))
+    for job in [await driver.one("ship"), await driver.one("pay")]:
+        await driver.fail(job, retryable=False)
+    steps = (await driver.engine.definition_use.tokens("order", 1)).steps
+    assert [(step.step_id, step.open, step.failed) for step in steps] == [("pay", 1, 1), ("ship", 0, 1)]
+
+
+async def test_variables_in_use_have_types_and_counts(driver: Driver) -> None:
+    await driver.upload(FIRST)
+    use = driver.engine.definition_use
+    assert (await use.variables("order")).items == []
+    given: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"a": "1"}, {"a": None, "c": {"d": []}}, {"a": True, "e": [1]}]
+    for variables in given:
+        await driver.start("order", variables)
+    found = await use.variables("order")
+    assert found.of == 4
+    assert [(one.name, one.types, one.found_in) for one in found.items] == [
+        ("a", ["boolean", "null", "number", "string"], 4),
+        ("b", ["string"], 1), ("c", ["object"], 1), ("e", ["array"], 1),
+    ]  # fmt: skip
+    with pytest.raises(NotFound):
+        await use.variables("nothing")
+
+
 async def test_of_very_many_a_sample_is_counted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SAMPLED_ABOVE", -1)
     await driver.run(FORKED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import BadRequest, Conflict, NotFound
@@ -38,10 +39,13 @@ async def test_jobs_are_listed_where_they_stand(driver: Driver) -> None:
     assert [job.instance_id for job in (*page.items, *rest.items)] == started
     assert (rest.next, page.items[0].job_type, page.items[0].step_id) == (None, "one", "one")
     held, failing = await driver.one("one"), await driver.one("one", worker="w2")
+    await driver.heartbeat(held, progress=b'"half of it"')
     await driver.fail(failing)
     (leased,) = (await listed(driver, "LOCKED", "one")).items
     assert (leased.id, leased.worker_id, leased.attempt) == (held.id, "w1", 1)
-    assert leased.lease_until == held.lock_expires_at
+    assert leased.lease_until is not None
+    assert leased.lease_until >= held.lock_expires_at
+    assert leased.progress == msgspec.Raw(b'"half of it"')
     (backing,) = (await listed(driver, "BACKOFF", "one")).items
     assert (backing.id, backing.failures) == (failing.id, 1)
     assert backing.retry_at is not None

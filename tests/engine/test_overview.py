@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 import psycopg
 import pytest
 
-from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity
+from penstock.engine import attention
+from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Held
 from penstock.engine.answers import AnswerMemory
+from penstock.engine.attention import Attention
 from penstock.engine.causes import cause_of
-from penstock.engine.overview import Attention, OverviewView
-from penstock.engine.waiters import Waiters
+from penstock.engine.overview import OverviewView
+from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import BadRequest
 from penstock.metrics import Metrics
 from penstock.runtime.housekeeping import Housekeeping
+from penstock.runtime.retention import Retention
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -48,6 +53,127 @@ async def test_all_engines_counts_are_added_up(make_driver: MakeDriver) -> None:
     assert (view.open.count, view.open.exact) == (2, True)
     (queue,) = view.queues
     assert (queue.job_type, queue.waiting, queue.workers, queue.series) == ("work", 2, 1, [2])
+
+
+async def test_a_queue_tells_its_leases_polls_and_rate(make_driver: MakeDriver) -> None:
+    one, other = make_driver(), make_driver()
+    await one.upload(linear(1, job_type="work"))
+    for _ in range(4):
+        await one.start("linear")
+    await one.complete(await one.one("work"))
+    await one.one("work", worker="w-2")
+    await other.one("work", worker="w-3")
+    await Housekeeping(other.engine).run_once()
+    (queue,) = (await look(one, Housekeeping(one.engine))).queues
+    assert (queue.job_type, queue.waiting, queue.waiting_exact, queue.locked) == ("work", 1, True, 2)
+    assert queue.done_per_second == round(1 / 60, 2)
+    polled_at = queue.last_poll_at
+    assert polled_at is not None
+    one.clock.advance(300)  # the workers are gone: when they were there is told for a day
+    one.engine.polls.activity._seen.clear()
+    view = await look(one, Housekeeping(one.engine))
+    (queue,) = await one.engine.overview.job_types()
+    assert queue.last_poll_at is not None
+    assert abs((queue.last_poll_at - polled_at).total_seconds()) < 30
+    assert kinds(view)["no-worker"].detail == "1 job waits, the oldest for 5 min; the last poll was 5 min ago"
+
+
+async def test_durations_are_of_those_that_completed(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    none = (await look(driver, chores)).durations
+    assert (none.p50, none.p99) == (None, None)
+    for seconds in (*[0.3] * 98, 50.0, 90_000.0):
+        driver.engine.metrics.note_end("shop", "COMPLETED", seconds)
+    driver.engine.metrics.note_end("shop", "FAILED", 1e6)
+    found = (await look(driver, chores)).durations
+    assert found.p50 is not None
+    assert found.p99 is not None
+    assert 0.2 < found.p50 <= 0.5
+    assert 30 < found.p99 <= 60
+    driver.clock.advance(2 * HOUR)
+    for _ in range(6):
+        await chores.run_once()
+    assert (await look(driver, chores, "24h")).durations == found, "samples that were summed up have them, too"
+
+
+async def test_a_worker_tells_what_it_did_within_a_quarter(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    await driver.upload(linear(1, job_type="work"))
+    for _ in range(4):
+        await driver.start("linear")
+    for _ in range(2):
+        await driver.complete(await driver.one("work", worker="busy"))
+    await driver.fail(await driver.one("work", worker="busy"), retryable=False)
+    await driver.one("work", worker="busy")
+    await chores.run_once()
+    (worker,) = (await driver.engine.overview.workers(None, 10)).items
+    assert (worker.id, worker.leased, worker.done_last_15m, worker.failed_last_15m) == ("busy", 1, 2, 1)
+    assert b'"doneLast15m":2' in msgspec.json.encode(worker)
+
+
+def test_a_stream_is_seen_while_it_waits_and_works() -> None:
+    clock = [0.0]
+    waiters = Waiters(AnswerMemory(1_000_000), 1_000_000)
+    activity = Activity(Metrics("test"), waiters, lambda: clock[0])
+    slots = [Waiter("stream", (name,), 1, 30.0) for name in ("pack", "ship")]
+    for slot in slots:
+        waiters.park(slot)
+    clock[0] = 10.0
+    (note,) = activity.take_workers({"stream": 3})
+    assert (note.worker, list(note.job_types), note.ago_s, note.leased) == ("stream", ["pack", "ship"], 0.0, 3)
+    for slot in slots:
+        waiters.unpark(slot)
+    activity.note_report("stream", "pack", failed=False)
+    clock[0] = 20.0
+    assert activity.workers() == {"pack": 1, "ship": 1}
+    (note,) = activity.take_workers({})
+    assert (note.ago_s, note.done, note.failed) == (0.0, 1, 0)
+    assert activity.take_queues({"pack": 2})["pack"].done == 1
+    clock[0] = 30.0
+    assert activity.take_workers({}) == [], "nothing was heard of it"
+    for minute in range(1, 16):
+        clock[0] = 60.0 * minute
+        activity.note_report("stream", "pack", failed=minute % 2 == 0)
+        activity.note_poll("stream", ("pack",))
+        (note,) = activity.take_workers({})
+    assert (note.done, note.failed) == (8, 7), "that of the first minute is over"
+
+
+def test_old_history_that_is_held_needs_somebody() -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    held = Held(3, 31, now - timedelta(days=61))
+    (told,) = attention.of_retention(held, 30, now)
+    assert (told.kind, told.text) == ("retention", "3 instances keep old history")
+    assert told.detail.endswith("The oldest is 1f.")
+    assert told.query == {"startedBefore": "2025-12-30T00:00:00+00:00"}
+    assert attention.of_retention(held, 31, now) == [], "they may have ended within the retention"
+    assert attention.of_retention(held, None, now) == attention.of_retention(None, 30, now) == []
+
+
+async def test_engines_tell_of_themselves_and_of_the_database(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1, job_type="work"))
+    instance = (await driver.start("linear")).id
+    await driver.one("work")
+    report = driver.engine.polls.activity.report("1.2", 4, len(driver.engine.polls.leases))
+    with psycopg.connect(driver.dsn) as connection:
+        for number, version in ((7, 18), (8, 17)):
+            connection.execute(
+                """INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version, facts)
+                VALUES (%s, gen_random_uuid(), penstock_now() + interval '1 min', 'polling', 'host', %s, %s)""",
+                (number, version, msgspec.json.encode(report).decode()),
+            )
+    await Retention(driver.engine).run_once()
+    found = await driver.engine.overview.engines()
+    assert found.items[0].report == report
+    assert (report.version, report.leased_jobs, report.parked_polls) == ("1.2", 1, 0)
+    assert report.items_per_batch >= 1
+    assert found.items[1].report is None, "an older engine says nothing; it may have another's facts"
+    assert found.database.oldest_instance == instance
+    assert found.database.partitions >= 1
+    assert found.database.bytes > 1_000_000
 
 
 async def test_an_engine_without_work_writes_nothing(make_driver: MakeDriver) -> None:
@@ -158,7 +284,7 @@ async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) ->
     view = await driver.engine.overview.read("15m")
     assert [one.text for one in view.attention] == ["Engine 7 went away without a word"]
     assert view.engines == 1
-    engines = await driver.engine.overview.engines()
+    engines = (await driver.engine.overview.engines()).items
     assert [(one.number, one.alive) for one in engines] == [(7, False), (9, True)]
 
 
@@ -185,7 +311,7 @@ async def test_workers_that_make_up_names_are_bounded(make_driver: MakeDriver) -
     for number in range(WORKERS_MAX + 10):
         activity.note_poll(f"w-{number}", ("t",))
     assert activity.workers() == {"t": WORKERS_MAX}
-    assert len(activity.take_workers()) == WORKERS_MAX
+    assert len(activity.take_workers({})) == WORKERS_MAX
 
 
 def test_a_worker_is_there_for_three_of_its_pauses() -> None:

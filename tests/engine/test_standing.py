@@ -49,6 +49,10 @@ async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) ->
     assert await why(driver, instance) == ("waits-for-worker", "Charge the card waits for a worker", "charge")
     job = await driver.one("pay")
     assert (await why(driver, instance))[:2] == ("runs", "Charge the card runs at w1")
+    assert (await driver.engine.standing.state(instance)).tokens[0].progress is None
+    await driver.heartbeat(job, progress=b'{"percent": 40}')
+    told = (await driver.engine.standing.state(instance)).tokens[0].progress
+    assert msgspec.json.decode(told or b"") == {"percent": 40}
     await driver.fail(job, "503 from the bank")
     said = await driver.engine.standing.state(instance)
     if said.why.code == "retries":

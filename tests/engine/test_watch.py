@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -86,8 +87,16 @@ async def test_newer_instances_are_told(driver: Driver) -> None:
     second = (await driver.start("linear")).id
     news = await told(watch, tag, newer_than=first)
     assert news is not None
-    assert news.newer
+    assert news.newer == 1
     assert await told(watch, news.tag, newer_than=second) is None
+    third = [(await driver.start("linear")).id for _ in range(3)][-1]
+    news = await told(watch, news.tag, newer_than=first)
+    assert news is not None
+    assert news.newer == 4
+    begun = await watch.wait(None, [], second, 0)
+    assert begun is not None
+    assert begun.newer == 3
+    assert (await watch.wait(None, [], third, 0)) == msgspec.structs.replace(begun, newer=0)
 
 
 async def test_one_call_tells_changes_and_the_overview(driver: Driver) -> None:

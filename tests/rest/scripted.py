@@ -19,6 +19,7 @@ from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.parsing import parse_definition
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
+from penstock.engine.hiding import Hiding
 from penstock.engine.payload import PayloadLimits
 from penstock.metrics import Metrics
 from penstock.rest.app import make_app
@@ -94,6 +95,7 @@ class ScriptedEngine:
         self.limits = PayloadLimits.of(self.settings)
         self.metrics = Metrics("test")
         self.aside = Aside(self.metrics)
+        self.hiding = Hiding(())
         self.answer_memory = AnswerMemory(self.settings.answer_max_memory_bytes)
         self.answers: dict[str, Any] = defaultdict(lambda: None)
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)

@@ -189,6 +189,18 @@ async def test_steps_executed(driver: Driver) -> None:
         assert growth.of("workflow_steps_executed_total", step_type=kind) == times, kind
 
 
+@drives("penstock_instance_duration_seconds", "From the start of an instance to its completion")
+async def test_durations(driver: Driver) -> None:
+    growth = Growth(driver)
+    await driver.run(linear(1, job_type="a"))
+    await driver.complete(await driver.one("a"))
+    failing = await driver.start("linear")
+    await driver.fail(await driver.one("a"), retryable=False)
+    assert await driver.status(failing.id) == "FAILED"
+    assert growth.of("penstock_instance_duration_seconds_count") == 1, "of those that completed"
+    assert 0 < growth.of("penstock_instance_duration_seconds_sum") < 600
+
+
 @drives("penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE")
 async def test_dead_ends(driver: Driver) -> None:
     growth = Growth(driver)

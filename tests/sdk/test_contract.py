@@ -18,7 +18,7 @@ FOR_PEOPLE = {
     ("GET", "/v1/tasks"), ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
     ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
-    ("GET", "/v1/definitions/{id}/counts"),
+    ("GET", "/v1/definitions/{id}/counts"), ("GET", "/v1/definitions/{id}/variables"),
     ("POST", "/v1/definitions/{id}/impact"), ("POST", "/v1/definitions/validate"), ("POST", "/v1/expressions/check"),
     ("GET", "/v1/instances/{id}/state"), ("GET", "/v1/instances/count"), ("GET", "/v1/failures"),
     ("GET", "/v1/watch"), ("GET", "/v1/instances/{id}/variables"),

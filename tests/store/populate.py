@@ -130,6 +130,14 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
         "INSERT INTO session VALUES (decode(repeat('cd', 32), 'hex'), '3c4d', 'ada', 'oidc:ada', '{view}', NULL,"
         " penstock_now(), penstock_now() + interval '8 hours') RETURNING 1"
     )
+    driver.rows(
+        "INSERT INTO worker_seen (worker, engine, job_types, polled_at, leased, done, failed) VALUES"
+        " ('packer', 0, '[\"pack\"]', penstock_now(), 1, 2, 3) RETURNING 1"
+    )
+    driver.rows(
+        "INSERT INTO sample (span_s, at, engine, counts, workers, queues) VALUES"
+        " (10, penstock_now(), 0, '{\"took 0.5\": 1}', '{\"pack\": 1}', '{\"pack\": {\"locked\": 1}}') RETURNING 1"
+    )
     edit = VariablesEdit(set=msgspec.Raw(b'{"edited": true}'), remove=["from"], note="by hand")
     await driver.engine.repair.edit_variables(waiting, edit)
     held = (await runs.begin(driver, id="held-run")).held

@@ -1051,7 +1051,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List engines, those gone within a day, too (addition) */
+        /**
+         * List engines, those gone within a day, too (addition)
+         * @description With what they say of themselves, and what of the database is of interest.
+         */
         get: operations["listEngines"];
         put?: never;
         post?: never;
@@ -1110,6 +1113,26 @@ export interface paths {
          * @description As of the last minute; with more than 500,000 open branches estimated.
          */
         get: operations["listTokens"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/definitions/{id}/variables": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List variables that instances of a definition have (addition)
+         * @description By name, with their JSON types, of the newest 100 instances of any version.
+         */
+        get: operations["listVariables"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1485,13 +1508,13 @@ export interface components {
         };
         /**
          * Changes
-         * @description What has changed. `tag` is the `since` of the next call; `newer`: instances were started. `overview` is
-         *         there when it was asked for and is another one than before.
+         * @description What has changed. `tag` is the `since` of the next call; `newer`: so many instances were started,
+         *         counted to 100. `overview` is there when it was asked for and is another one than before.
          */
         Changes: {
             tag: string;
             changed: string[];
-            newer?: boolean;
+            newer?: number;
             overview?: components["schemas"]["OverviewView"];
         };
         /**
@@ -1524,6 +1547,18 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * DatabaseView
+         * @description The database. `history_since`: where its oldest partition of history begins; `oldest_instance` is what keeps
+         *         the partition of its time.
+         */
+        DatabaseView: {
+            version: string;
+            bytes: number;
+            partitions: number;
+            historySince?: string;
+            oldestInstance?: string;
         };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
         Definition: {
@@ -1604,6 +1639,14 @@ export interface components {
             stepId?: string;
         };
         /**
+         * Durations
+         * @description Seconds from start to completion, of those that completed; estimated within steps of about the double.
+         */
+        Durations: {
+            p50?: number;
+            p99?: number;
+        };
+        /**
          * Edge
          * @description A way from one step to another, and how often it was taken.
          */
@@ -1613,8 +1656,32 @@ export interface components {
             times: number;
         };
         /**
+         * EngineList
+         * @description All engines by number, and what they share.
+         */
+        EngineList: {
+            items: components["schemas"]["EngineView"][];
+            database: components["schemas"]["DatabaseView"];
+        };
+        /**
+         * EngineReport
+         * @description What an engine says of itself: connections to the database, of clients, parked polls, jobs under its leases;
+         *         transactions and their items since it said so before; how late its loop was within a minute.
+         */
+        EngineReport: {
+            version: string;
+            since: string;
+            databaseConnections: number;
+            clientConnections: number;
+            parkedPolls: number;
+            leasedJobs: number;
+            batchesPerSecond: number;
+            itemsPerBatch: number;
+            loopLagSeconds: number;
+        };
+        /**
          * EngineView
-         * @description An engine that lives, or did within a day.
+         * @description An engine that lives, or did within a day. `report`: what it said of itself within five seconds.
          */
         EngineView: {
             number: number;
@@ -1622,6 +1689,7 @@ export interface components {
             mode: string;
             schemaVersion: number;
             alive: boolean;
+            report?: components["schemas"]["EngineReport"];
         };
         /**
          * ErrorObject
@@ -2126,7 +2194,7 @@ export interface components {
         };
         /**
          * OpenJobView
-         * @description An open job: `since` when it waits, is under way, or backs off.
+         * @description An open job: `since` when it waits, is under way, or backs off. `progress`: what its worker told last.
          */
         OpenJobView: {
             id: string;
@@ -2143,6 +2211,8 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
         };
         /**
          * OpenJobViewPage
@@ -2163,7 +2233,7 @@ export interface components {
         };
         /**
          * OpenStep
-         * @description An open execution, with the name of the token's state.
+         * @description An open execution, with the name of the token's state. `progress`: what its worker told last.
          */
         OpenStep: {
             id: string;
@@ -2178,6 +2248,8 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
         };
         /**
          * OpenTimer
@@ -2201,6 +2273,7 @@ export interface components {
             completed: components["schemas"]["Rate"];
             failed: components["schemas"]["Rate"];
             cancelled: components["schemas"]["Rate"];
+            durations: components["schemas"]["Durations"];
             open: components["schemas"]["OpenCount"];
             series: components["schemas"]["Series"];
             queues: components["schemas"]["QueueRow"][];
@@ -2269,14 +2342,20 @@ export interface components {
         };
         /**
          * QueueRow
-         * @description A job type with jobs that wait (exact to 100,000), or with workers. `series`: 15 minutes of what waited.
+         * @description A job type with jobs that wait (exact to 100,000), with workers, or with jobs under lease (as engines know of
+         *         theirs). `series`: 15 minutes of what waited; `done_per_second`: of the last minute.
          */
         QueueRow: {
             jobType: string;
             waiting: number;
+            waitingExact: boolean;
             oldestSeconds: number;
+            locked: number;
             workers: number;
+            donePerSecond: number;
             series: number[];
+            /** Format: date-time */
+            lastPollAt?: string;
         };
         /**
          * Rate
@@ -2560,13 +2639,14 @@ export interface components {
         };
         /**
          * StepTokens
-         * @description What stands on a step now.
+         * @description What stands on a step now, and how many instances failed there, of 10,000 of the version that did.
          */
         StepTokens: {
             stepId: string;
             open: number;
-            oldest: string;
+            oldest?: string;
             backingOff?: number;
+            failed?: number;
         };
         /**
          * TimerView
@@ -2684,6 +2764,15 @@ export interface components {
             next?: string;
         };
         /**
+         * VariableUse
+         * @description A variable of instances: the JSON types that it has, and `in` how many it is.
+         */
+        VariableUse: {
+            name: string;
+            types: string[];
+            in: number;
+        };
+        /**
          * VariablesAsOf
          * @description An instance's variables after one of its executions; `changed` are those that it wrote, `by` is its step.
          */
@@ -2703,6 +2792,14 @@ export interface components {
             remove?: string[];
             ifVersion?: string;
             note?: string;
+        };
+        /**
+         * VariablesInUse
+         * @description Variables of the newest instances, `of` so many; those first that most of them have.
+         */
+        VariablesInUse: {
+            of: number;
+            items: components["schemas"]["VariableUse"][];
         };
         /**
          * VersionCounts
@@ -2748,13 +2845,14 @@ export interface components {
         };
         /**
          * VersionView
-         * @description A version of a definition.
+         * @description A version of a definition. `open`: its open instances, where they were counted within the last minute.
          */
         VersionView: {
             version: number;
             name: string;
             /** Format: date-time */
             uploadedAt: string;
+            open?: number;
         };
         /**
          * VersionViewPage
@@ -2801,13 +2899,17 @@ export interface components {
         };
         /**
          * WorkerView
-         * @description A worker that an engine has seen within a day.
+         * @description A worker that an engine has seen within a day. `leased`: the jobs that it had then; what it did and reported as
+         *         failed within the 15 minutes before.
          */
         WorkerView: {
             id: string;
             jobTypes: string[];
             /** Format: date-time */
             lastPollAt: string;
+            leased: number;
+            doneLast15m: number;
+            failedLast15m: number;
             engine: number;
         };
         /**
@@ -7010,9 +7112,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        items: components["schemas"]["EngineView"][];
-                    };
+                    "application/json": components["schemas"]["EngineList"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -7212,6 +7312,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokensView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listVariables: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VariablesInUse"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */

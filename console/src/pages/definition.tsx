@@ -1,5 +1,5 @@
 // One definition: its picture with what stands on each step, its versions, the differences of two of them.
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Fragment, useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
@@ -13,6 +13,8 @@ import { useCan } from "../session";
 import { StartDialog } from "./start";
 
 const TOKENS_REFRESH_MS = 60_000;
+/** Failures of a step are counted so far. */
+const FAILED_MAX = 10_000;
 const TABS = { open: "Open now", versions: "Versions", differences: "Differences", json: "JSON" } as const;
 type Tab = keyof typeof TABS;
 type Tokens = Awaited<ReturnType<typeof engine.tokens>>;
@@ -85,7 +87,7 @@ export function DefinitionPage({ id }: { id: string }) {
           </div>
           <div id="tab" role="tabpanel" aria-label={TABS[tab]} className="panel" tabIndex={0}>
             {tab === "open" && <Open tokens={tokens} definition={definition} selected={selected} select={select} />}
-            {tab === "versions" && <Versions id={id} shown={version} choose={(one) => change({ version: String(one), step: undefined })} />}
+            {tab === "versions" && <Versions id={id} shown={version} counted={tokens.data?.at} choose={(one) => change({ version: String(one), step: undefined })} />}
             {tab === "differences" && (
               <Differences definition={{ ...definition, version }} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
             )}
@@ -99,7 +101,7 @@ export function DefinitionPage({ id }: { id: string }) {
 }
 
 function notesOfTokens(tokens: Tokens | undefined): Map<string, Note> | undefined {
-  return tokens && new Map(tokens.steps.map((step) => [step.stepId, { count: step.open.toLocaleString(), word: `${step.open} open` }]));
+  return tokens && new Map(tokens.steps.filter((step) => step.open > 0).map((step) => [step.stepId, { count: step.open.toLocaleString(), word: `${step.open} open` }]));
 }
 
 function notesOfChanges(changes: StepChange[]): Map<string, Note> {
@@ -143,6 +145,7 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
             <th>Step</th>
             <th className="r">Open</th>
             <th className="r">Back-off</th>
+            <th className="r">Failed</th>
             <th className="r">Oldest</th>
           </tr>
         </thead>
@@ -156,9 +159,17 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
               </td>
               <td className="r">{step.open.toLocaleString()}</td>
               <td className="r">{step.backingOff ?? 0}</td>
-              <td className="r mute">
-                <Ago at={step.oldest} />
+              <td className="r">
+                {step.failed ? (
+                  <Link href={`/instances?${new URLSearchParams({ status: "FAILED", definitionId: definition.id, stepId: step.stepId, ...(definition.version && { definitionVersion: String(definition.version) }) })}`}>
+                    {step.failed >= FAILED_MAX ? "> " : ""}
+                    {step.failed.toLocaleString("en")}
+                  </Link>
+                ) : (
+                  0
+                )}
               </td>
+              <td className="r mute">{step.oldest === undefined ? "–" : <Ago at={step.oldest} />}</td>
             </tr>
           ))}
         </tbody>
@@ -167,8 +178,9 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
   );
 }
 
-function Versions({ id, shown, choose }: { id: string; shown: number; choose: (version: number) => void }) {
-  const found = useQuery({ queryKey: ["versions", id], queryFn: ({ signal }) => engine.versions(id, "", signal) });
+/** `counted`: when what is open was, with which the versions come again. */
+function Versions({ id, shown, counted, choose }: { id: string; shown: number; counted: string | undefined; choose: (version: number) => void }) {
+  const found = useQuery({ queryKey: ["versions", id, counted], placeholderData: keepPreviousData, queryFn: ({ signal }) => engine.versions(id, "", signal) });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={3} />;
   return (
@@ -177,6 +189,7 @@ function Versions({ id, shown, choose }: { id: string; shown: number; choose: (v
         <tr>
           <th>Version</th>
           <th>Name</th>
+          <th className="r">Open</th>
           <th className="r">Uploaded</th>
         </tr>
       </thead>
@@ -190,6 +203,7 @@ function Versions({ id, shown, choose }: { id: string; shown: number; choose: (v
               {one.version === shown && <span className="mute"> shown</span>}
             </td>
             <td className="el">{one.name}</td>
+            <td className="r">{one.open?.toLocaleString("en") ?? "–"}</td>
             <td className="r mute">
               <Ago at={one.uploadedAt} />
             </td>

@@ -8,7 +8,7 @@ interface Asked {
   overview?: boolean;
   range?: string;
 }
-type Answer = { tag: string; changed: string[]; newer?: boolean; overview?: unknown } | undefined;
+type Answer = { tag: string; changed: string[]; newer?: number; overview?: unknown } | undefined;
 const calls: { asked: Asked; answer: (answer: Answer) => void; aborted: () => boolean }[] = [];
 const overview = vi.fn(async (range: string) => ({ range }));
 
@@ -45,11 +45,11 @@ test("instances that come to those watched are begun without losing what changes
   expect(calls.map(({ asked }) => asked)).toEqual([{ since: undefined, instances: "a", newerThan: undefined }]);
   calls[0]!.answer({ tag: "t1", changed: ["a"] });
   await turns();
-  expect(news).toHaveBeenLastCalledWith({ changed: ["a"], newer: false, began: true });
+  expect(news).toHaveBeenLastCalledWith({ changed: ["a"], newer: 0, began: true });
   expect(calls[1]!.asked).toEqual({ since: "t1", instances: "a", newerThan: undefined });
 
   leader.heard("two", { instances: ["a", "b"], topics: [] });
-  expect(news).toHaveBeenLastCalledWith({ changed: ["a"], newer: false, began: true }, "two");
+  expect(news).toHaveBeenLastCalledWith({ changed: ["a"], newer: 0, began: true }, "two");
   await turns();
   expect(calls[1]!.aborted()).toBe(true);
   expect(calls[2]!.asked).toEqual({ since: undefined, instances: "b", newerThan: undefined });
@@ -59,7 +59,7 @@ test("instances that come to those watched are begun without losing what changes
   expect(calls[3]!.asked).toEqual({ since: "t1", instances: "a", newerThan: undefined, waitSeconds: 0 });
   calls[3]!.answer({ tag: "t6", changed: ["a"] });
   await turns();
-  expect(news.mock.calls.slice(-2)).toEqual([[{ changed: ["a"], newer: false, began: false }], [{ changed: ["b"], newer: false, began: true }]]);
+  expect(news.mock.calls.slice(-2)).toEqual([[{ changed: ["a"], newer: 0, began: false }], [{ changed: ["b"], newer: 0, began: true }]]);
   expect(calls[4]!.asked).toEqual({ since: "t5", instances: "a,b", newerThan: undefined });
 });
 

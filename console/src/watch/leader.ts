@@ -43,7 +43,7 @@ export class Leader {
     else this.#wants.delete(tab);
     // What is watched for another tab already has begun for this one, too.
     const known = want.instances.filter((id) => this.#asked.has(id) && !before.instances.includes(id));
-    if (known.length) this.#audience.news({ changed: known, newer: false, began: true }, tab);
+    if (known.length) this.#audience.news({ changed: known, newer: 0, began: true }, tab);
     for (const topic of want.topics) {
       const reading = before.topics.includes(topic) ? undefined : this.#readings.get(topic);
       if (reading) this.#audience.reading(reading);
@@ -96,9 +96,9 @@ export class Leader {
     this.#asked = new Set(instances);
   }
 
-  #tell(found: { tag: string; changed: string[]; newer?: boolean }, began: boolean): void {
+  #tell(found: { tag: string; changed: string[]; newer?: number }, began: boolean): void {
     this.#since = found.tag;
-    if (found.changed.length > 0 || found.newer) this.#audience.news({ changed: found.changed, newer: found.newer ?? false, began });
+    if (found.changed.length > 0 || found.newer) this.#audience.news({ changed: found.changed, newer: found.newer ?? 0, began });
   }
 
   async #read(gone: AbortSignal): Promise<void> {

@@ -18,11 +18,11 @@ test("above the engine's bound each tab keeps its first rows", () => {
 
 test("the first word about an instance is told as such, once to each who watches it", () => {
   const begun = new Set<string>();
-  const news: News = { changed: ["a", "b", "elsewhere"], newer: false, began: true };
-  expect(tellingOf(news, ["a", "b"], undefined, begun)).toEqual([{ changed: ["a", "b"], newer: false, first: true }]);
+  const news: News = { changed: ["a", "b", "elsewhere"], newer: 0, began: true };
+  expect(tellingOf(news, ["a", "b"], undefined, begun)).toEqual([{ changed: ["a", "b"], newer: 0, first: true }]);
   // Another tab leads now, and begins again: what happened in between is not known, so both may have changed.
-  expect(tellingOf(news, ["a", "b"], undefined, begun)).toEqual([{ changed: ["a", "b"], newer: false, first: false }]);
-  expect(tellingOf({ changed: ["b"], newer: true, began: false }, ["a", "b"], undefined, begun)).toEqual([{ changed: ["b"], newer: false, first: false }]);
-  expect(tellingOf({ changed: ["c"], newer: true, began: false }, ["a"], "a", begun)).toEqual([{ changed: [], newer: true, first: false }]);
-  expect(tellingOf({ changed: ["c"], newer: false, began: false }, ["a"], "a", begun)).toEqual([]);
+  expect(tellingOf(news, ["a", "b"], undefined, begun)).toEqual([{ changed: ["a", "b"], newer: 0, first: false }]);
+  expect(tellingOf({ changed: ["b"], newer: 1, began: false }, ["a", "b"], undefined, begun)).toEqual([{ changed: ["b"], newer: 0, first: false }]);
+  expect(tellingOf({ changed: ["c"], newer: 1, began: false }, ["a"], "a", begun)).toEqual([{ changed: [], newer: 1, first: false }]);
+  expect(tellingOf({ changed: ["c"], newer: 0, began: false }, ["a"], "a", begun)).toEqual([]);
 });

@@ -41,14 +41,15 @@ function byAge(a: string, b: string): number {
 /** An answer of the engine. `began`: the first about these instances, so that it says nothing of what changed. */
 export interface News {
   changed: readonly string[];
-  newer: boolean;
+  /** So many instances were started, counted to 100. */
+  newer: number;
   began: boolean;
 }
 
 export interface Told {
   changed: string[];
-  /** Instances were started that are newer than `newerThan`. */
-  newer: boolean;
+  /** So many instances were started that are newer than `newerThan`. */
+  newer: number;
   /** The first word about these: whoever has just read them need not do so again. */
   first: boolean;
 }
@@ -59,6 +60,6 @@ export function tellingOf(news: News, instances: readonly string[], newerThan: s
   const first = news.began ? mine.filter((id) => !begun.has(id)) : [];
   const changed = mine.filter((id) => !first.includes(id));
   for (const id of mine) begun.add(id);
-  const newer = news.newer && newerThan !== undefined;
-  return [...(first.length ? [{ changed: first, newer: false, first: true }] : []), ...(changed.length || newer ? [{ changed, newer, first: false }] : [])];
+  const newer = newerThan === undefined ? 0 : news.newer;
+  return [...(first.length ? [{ changed: first, newer: 0, first: true }] : []), ...(changed.length || newer ? [{ changed, newer, first: false }] : [])];
 }

@@ -6,15 +6,18 @@ Running instances stay on their version: impact says what a change is about, it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import trio
 
 from penstock.core.definition import Definition
 from penstock.engine.definitions import Definitions
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances import Instances
 from penstock.engine.looks import Looks
 from penstock.engine.paging import read_numbers, slice_limit
 from penstock.errors import BadRequest, NotFound
@@ -28,16 +31,24 @@ KEPT_S: Final = 60.0
 """So old a count may be: it costs a walk over all tokens."""
 COUNTED_VERSIONS_MAX: Final = 20
 """Versions of one answer with counts: of each up to 10,000 instances are looked at."""
+VARIABLES_OF: Final = 100
+"""Instances whose variables are looked at, the newest ones."""
+VARIABLE_NAMES_MAX: Final = 1_000
+_TYPES: Final[Mapping[bytes, str]] = {
+    b"{": "object", b"[": "array", b'"': "string", b"t": "boolean", b"f": "boolean", b"n": "null",
+}  # fmt: skip
+"""By the first character of a value's text; others are numbers."""
 VERSIONS_MAX: Final = 200
 """Versions that one answer on impact looks at, newest first; older ones with open instances are counted together."""
 
 
-class VersionView(msgspec.Struct, frozen=True, rename="camel"):
-    """A version of a definition."""
+class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A version of a definition. ``open``: its open instances, where they were counted within the last minute."""
 
     version: int
     name: str
     uploaded_at: datetime
+    open: int | None = None
 
 
 class VersionCounts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -55,12 +66,28 @@ class VersionCounts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class StepTokens(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What stands on a step now."""
+    """What stands on a step now, and how many instances failed there, of 10,000 of the version that did."""
 
     step_id: str
     open: int
-    oldest: datetime
+    oldest: datetime | None = None
     backing_off: int = 0
+    failed: int = 0
+
+
+class VariableUse(msgspec.Struct, frozen=True):
+    """A variable of instances: the JSON types that it has, and ``in`` how many it is."""
+
+    name: str
+    types: list[str]
+    found_in: int = msgspec.field(name="in")
+
+
+class VariablesInUse(msgspec.Struct, frozen=True):
+    """Variables of the newest instances, ``of`` so many; those first that most of them have."""
+
+    of: int
+    items: list[VariableUse]
 
 
 class TokensView(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,8 +135,9 @@ class _Counted(NamedTuple):
 class DefinitionUse:
     """Looks for people."""
 
-    def __init__(self, looks: Looks, definitions: Definitions) -> None:
+    def __init__(self, looks: Looks, definitions: Definitions, instances: Instances) -> None:
         self._looks = looks
+        self._instances = instances
         self._definitions = definitions
         self._counted: _Counted | None = None
         self._counting = trio.Lock()
@@ -120,9 +148,11 @@ class DefinitionUse:
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
         async with self._looks.connection() as connection:
             rows = await store.versions(connection, id, below, limit + 1)
+            counted = self._counted if self._is_counted() else None
+            keys = await store.keys(connection, id) if counted is not None else {}
         if not rows and not cursor:
             raise NotFound(f"definition '{id[:256]}' is unknown")
-        items = [VersionView(*row) for row in rows[:limit]]
+        items = [VersionView(*row, _open(counted, keys.get(row.version))) for row in rows[:limit]]
         return Page(items=items, next=str(items[-1].version) if len(rows) > limit else None)
 
     async def counts(self, id: str, cursor: str | None, limit: int) -> Page[VersionCounts]:
@@ -154,17 +184,37 @@ class DefinitionUse:
             if loaded is None:
                 raise Definitions.unknown(id, version)
             counted = await self._count(connection)
-        found = counted.by_definition.get(loaded.key, [])
-        steps = loaded.definition.steps
-        return TokensView(
-            at=counted.at,
-            sampled=counted.sampled,
-            instances=sum(row.roots for row in found),
-            steps=[
-                StepTokens(steps[row.step].id, row.open, row.oldest, row.backing_off)
-                for row in sorted(found, key=lambda row: row.step)
-            ],
-        )
+            failed = await store.failed_by_step(connection, loaded.key)
+        found = {row.step: row for row in counted.by_definition.get(loaded.key, [])}
+        steps: list[StepTokens] = []
+        for step in loaded.definition.steps:
+            row, ends = found.get(step.index), failed.get(step.id, 0)
+            if row is not None:
+                steps.append(StepTokens(step.id, row.open, row.oldest, row.backing_off, ends))
+            elif ends:
+                steps.append(StepTokens(step.id, 0, failed=ends))
+        instances = sum(row.roots for row in found.values())
+        return TokensView(at=counted.at, sampled=counted.sampled, instances=instances, steps=steps)
+
+    async def variables(self, id: str) -> VariablesInUse:
+        """Which variables the newest instances have, of any version, and of what types. Raises NotFound, Overloaded,
+        Unavailable."""
+        found = await self._instances.find_slice(InstanceFilter(definition_id=id), None, VARIABLES_OF)
+        if not found.items:
+            async with self._looks.connection() as connection:
+                if await self._definitions.find(connection, id, 0) is None:
+                    raise Definitions.unknown(id, 0)
+        seen: defaultdict[str, list[str]] = defaultdict(list)
+        of = 0
+        async with aclosing(self._instances.read(found.items)) as pieces:
+            async for piece in pieces:
+                of += len(piece)
+                for types in await _types_of_each([bytes(cast(msgspec.Raw, one.variables)) for one in piece]):
+                    for name, kind in types.items():
+                        if name in seen or len(seen) < VARIABLE_NAMES_MAX:
+                            seen[name].append(kind)
+        items = [VariableUse(name, sorted(set(kinds)), len(kinds)) for name, kinds in seen.items()]
+        return VariablesInUse(of, sorted(items, key=lambda item: (-item.found_in, item.name)))
 
     async def impact(self, id: str, definition: Definition) -> ImpactView:
         """What the definition would change as the next version of an id. Raises NotFound, BadRequest, Unavailable."""
@@ -219,16 +269,32 @@ class DefinitionUse:
 
         return await run_sized(len(content), read)
 
+    def _is_counted(self) -> bool:
+        return self._counted is not None and self._counted.until > trio.current_time()
+
     async def _count(self, connection: TrioConnection) -> _Counted:
         async with self._counting:  # the second one in line finds the first one's answer
-            now = trio.current_time()
-            if self._counted is None or self._counted.until <= now:
+            if self._counted is None or not self._is_counted():
                 rows, sampled = await store.by_step(connection)
                 by_definition: defaultdict[int, list[StepUse]] = defaultdict(list)
                 for row in rows:
                     by_definition[row.definition].append(row)
-                self._counted = _Counted(now + KEPT_S, datetime.now(UTC), sampled, by_definition)
+                self._counted = _Counted(trio.current_time() + KEPT_S, datetime.now(UTC), sampled, by_definition)
             return self._counted
+
+
+def _open(counted: _Counted | None, key: int | None) -> int | None:
+    return None if counted is None or key is None else sum(row.roots for row in counted.by_definition.get(key, []))
+
+
+async def _types_of_each(variables: Sequence[bytes]) -> list[dict[str, str]]:
+    return await run_sized(sum(map(len, variables)), lambda: [_types(text) for text in variables])
+
+
+def _types(variables: bytes) -> dict[str, str]:
+    """The JSON type of each."""
+    found = msgspec.json.decode(variables, type=dict[str, msgspec.Raw])
+    return {name: _TYPES.get(bytes(value)[:1], "number") for name, value in found.items()}
 
 
 class _Named(msgspec.Struct):

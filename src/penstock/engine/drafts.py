@@ -17,10 +17,11 @@ from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
 from penstock.core.expression import Expression, ExpressionError, parse
 from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions
+from penstock.engine.hiding import Hiding
 from penstock.engine.instances import Instances
 from penstock.engine.payload import PayloadLimits, check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.offload import run_long
+from penstock.offload import run_long, run_sized
 from penstock.store import activity as activity_store
 from penstock.store import definitions as store
 from penstock.store.database import Database
@@ -95,6 +96,7 @@ class Drafts:
         definitions: Definitions,
         instances: Instances,
         limits: PayloadLimits,
+        hiding: Hiding,
         *,
         polled: bool,
     ) -> None:
@@ -104,6 +106,7 @@ class Drafts:
         self._definitions = definitions
         self._instances = instances
         self._limits = limits
+        self._hiding = hiding
 
     async def validate(self, body: bytes) -> DraftCheck:
         """Whether ``body`` could be uploaded. Raises PayloadTooLarge."""
@@ -140,6 +143,8 @@ class Drafts:
                 raise PayloadTooLarge(
                     f"the instance has more than {self._limits.variables_max_bytes} bytes of variables"
                 )
+            clear = variables
+            variables = await run_sized(len(clear), lambda: self._hiding.drop(clear))
         return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
 
 

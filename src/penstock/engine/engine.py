@@ -23,6 +23,7 @@ from penstock.engine.definitions import Definitions
 from penstock.engine.drafts import Drafts
 from penstock.engine.events import Events
 from penstock.engine.failures import Failures
+from penstock.engine.hiding import Hiding
 from penstock.engine.ids import IdSource
 from penstock.engine.inbox import Inbox
 from penstock.engine.instances import Instances
@@ -108,19 +109,20 @@ class Engine:
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
-        looks, audit = Looks(database), settings.audit_log_enabled
+        looks, audit, polled = Looks(database), settings.audit_log_enabled, not settings.through_kafka
         self.looks = looks
         self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
-        self.inbox = Inbox(database, self.definitions, audit=audit)
+        self.hiding = Hiding(settings.console_hide_variables)
+        self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
-        self.definition_use = DefinitionUse(self.looks, self.definitions)
-        self.drafts = Drafts(database, self.definitions, self.instances, self.limits, polled=not settings.through_kafka)
+        self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
+        self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
-        self.standing = Standing(self.looks, self.definitions, polled=not settings.through_kafka)
+        self.standing = Standing(self.looks, self.definitions, polled=polled)
         self.failures = Failures(database, self.looks, self.definitions)
-        self.overview = Overview(self.looks, self.instances, self.polls.activity)
+        self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
         self.watch = Watch(database, self.overview)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         for batcher in self.batchers():

@@ -54,6 +54,12 @@ def first_instance(at: datetime) -> int:
     return min(max(0, ms) << (_NUMBER_BITS + _COUNTER_BITS), _MAX)
 
 
+def age_s(instance: int) -> float:
+    """How long ago the instance was started, by this machine's clock; never negative."""
+    started_ms = (instance >> (_NUMBER_BITS + _COUNTER_BITS)) + EPOCH_MS
+    return max(0.0, time.time() - started_ms / 1_000)
+
+
 def show_instance(id: int) -> str:
     """The text of an instance id."""
     return f"{id:x}"

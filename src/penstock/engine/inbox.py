@@ -20,6 +20,7 @@ from penstock.core.expression import ExpressionError, OutOfSteps, parse
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.hiding import Hiding
 from penstock.engine.paging import NAME_MAX_CHARS, read_numbers, slice_limit
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
@@ -67,8 +68,9 @@ class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Inbox:
     """The operations on the list of open user tasks."""
 
-    def __init__(self, database: Database, definitions: Definitions, *, audit: bool) -> None:
+    def __init__(self, database: Database, definitions: Definitions, hiding: Hiding, *, audit: bool) -> None:
         self._database = database
+        self._hiding = hiding
         self._definitions = definitions
         self._audit = audit
         self._whole = False
@@ -142,7 +144,7 @@ class Inbox:
             return [
                 None
                 if source is None or (text := variables.get(task.instance)) is None
-                else _summary(source, text, definition.secret_variables, now)
+                else _summary(source, self._hiding.drop(text.encode()), definition.secret_variables, now)
                 for task, source, definition in zip(tasks, sources, loaded, strict=True)
             ]
 
@@ -321,7 +323,7 @@ def summary_of(metadata: object, step_id: str) -> str | None:
     return metadata if isinstance(metadata, str) and len(metadata) <= SUMMARY_MAX_CHARS else None
 
 
-def _summary(source: str, variables: str, secret: frozenset[str], now: datetime) -> str | None:
+def _summary(source: str, variables: bytes, secret: frozenset[str], now: datetime) -> str | None:
     values = {name: value for name, value in msgspec.json.decode(variables).items() if name not in secret}
     try:
         found, _ = parse(source).measure(values, now, None, SUMMARY_STEPS)

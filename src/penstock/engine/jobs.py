@@ -215,6 +215,7 @@ class Jobs:
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
+                self._note_done(item.call.worker, item.loaded, item.step, verdict)
                 outcomes[index] = self._outcome(requests[index].job_id, verdict)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -292,11 +293,18 @@ class Jobs:
             item = FastCompletion(job, call, request.variables, loaded, step, plan, business_key)
             verdict = await self._fast_path.submit(item)
             if verdict is not Verdict.APPLY:
+                self._note_done(call.worker, loaded, step, verdict)
                 return verdict
         done = JobCompleted(job.token, call.worker, request.variables)
         answer = await self._full_path.submit(ReportCommand(job, call, done))
         assert isinstance(answer, Verdict)
+        self._note_done(call.worker, loaded, step, answer)
         return answer
+
+    def _note_done(self, worker: str, loaded: LoadedDefinition, step: int, verdict: Verdict) -> None:
+        """For people who look; what was applied before is not counted again."""
+        if verdict is Verdict.DONE:
+            self._polls.activity.note_report(worker, loaded.definition.steps[step].job_type or "", failed=False)
 
     async def _load(self, known: ExecutionInfo) -> tuple[LoadedDefinition, int]:
         assert known.definition is not None
@@ -328,6 +336,8 @@ class Jobs:
         if answer is Verdict.IGNORED:
             self._metrics.fails_ignored.inc()
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
+        if answer is Verdict.DONE:
+            self._polls.activity.note_report(call.worker, "", failed=True)
         return answer
 
     async def _park(self, request: Park, *, explicit: bool) -> Verdict:

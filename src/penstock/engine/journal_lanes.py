@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from penstock.core.state import InstanceStatus, TokenState
+from penstock.engine.ids import age_s
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
@@ -378,7 +379,7 @@ class JournalLanes:
         self._leases.forget(held.instance, held.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if lease is not None and lease.loaded is not None:
-            self._metrics.note_end(lease.loaded.definition.id, status.name)
+            self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(held.instance))
         item.answer(True)
 
 

@@ -46,7 +46,7 @@ LEASED_MAX: Final = 200
 
 
 class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open job: ``since`` when it waits, is under way, or backs off."""
+    """An open job: ``since`` when it waits, is under way, or backs off. ``progress``: what its worker told last."""
 
     id: str
     job_type: str
@@ -60,6 +60,7 @@ class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     worker_id: str | None = None
     lease_until: datetime | None = None
     retry_at: datetime | None = None
+    progress: msgspec.Raw | None = None
 
 
 class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -233,6 +234,7 @@ class OpenWork:
             failures=row.failures,
             worker_id=row.worker,
             lease_until=row.lease_until,
+            progress=None if row.progress is None else msgspec.Raw(row.progress.encode()),
         )
 
     def forget(self) -> None:

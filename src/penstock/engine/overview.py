@@ -6,7 +6,7 @@ decide anything: what it says is told, not acted on.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -14,14 +14,17 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from penstock.engine.activity import Activity, Depth
-from penstock.engine.causes import cause_of
+from penstock.engine import attention, ids
+from penstock.engine.activity import TOOK, Activity, Depth, EngineReport
+from penstock.engine.attention import EMPTY, NOBODY, Attention
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.looks import Looks
-from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.errors import BadRequest
+from penstock.metrics.registry import DURATION_BUCKETS
 from penstock.store import activity as store
+from penstock.store.activity import DONE_WITHIN_S, QueueFacts
+from penstock.store.connection import TrioConnection
 from penstock.wire.model import Instance
 from penstock.wire.page import Page
 
@@ -40,13 +43,12 @@ FAILURES_MAX: Final = 200
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
 JOB_TYPES_MAX: Final = 1_000
-LAG_S: Final = 0.5
-"""So late the event loop is when nothing is as it should be: calls are answered later than that."""
-_GROWS_OVER: Final = 30
-"""Measurements: five minutes."""
-_GROWS_FROM_JOBS: Final = 100
-_GROWS_AGE_S: Final = 60.0
-_NO_WORKER_AGE_S: Final = 5.0
+COUNTED_MAX: Final = 100_000
+"""Jobs that wait are counted so far."""
+LAST_POLLS_MAX: Final = 20
+"""Of queues that nobody polls, those that wait longest."""
+DATABASE_KEPT_S: Final = 30.0
+"""So old the size of the database may be."""
 
 
 class Rate(msgspec.Struct, frozen=True, rename="camel"):
@@ -73,27 +75,26 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
     failed: list[int]
 
 
-class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A job type with jobs that wait (exact to 100,000), or with workers. ``series``: 15 minutes of what waited."""
+class Durations(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds from start to completion, of those that completed; estimated within steps of about the double."""
+
+    p50: float | None = None
+    p99: float | None = None
+
+
+class QueueRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A job type with jobs that wait (exact to 100,000), with workers, or with jobs under lease (as engines know of
+    theirs). ``series``: 15 minutes of what waited; ``done_per_second``: of the last minute."""
 
     job_type: str
     waiting: int
+    waiting_exact: bool
     oldest_seconds: float
+    locked: int
     workers: int
+    done_per_second: float
     series: list[int]
-
-
-class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Something that needs somebody. ``query`` leads to it in the list of instances."""
-
-    kind: str
-    severity: str
-    text: str
-    detail: str = ""
-    count: int = 0
-    since: datetime | None = None
-    job_type: str | None = None
-    query: dict[str, str] = {}
+    last_poll_at: datetime | None = None
 
 
 class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,6 +105,7 @@ class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
     completed: Rate
     failed: Rate
     cancelled: Rate
+    durations: Durations
     open: OpenCount
     series: Series
     queues: list[QueueRow]
@@ -112,22 +114,45 @@ class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
-    """A worker that an engine has seen within a day."""
+    """A worker that an engine has seen within a day. ``leased``: the jobs that it had then; what it did and reported as
+    failed within the 15 minutes before."""
 
     id: str
     job_types: list[str]
     last_poll_at: datetime
+    leased: int
+    done_last_15m: int = msgspec.field(name="doneLast15m")
+    failed_last_15m: int = msgspec.field(name="failedLast15m")
     engine: int
 
 
-class EngineView(msgspec.Struct, frozen=True, rename="camel"):
-    """An engine that lives, or did within a day."""
+class EngineView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An engine that lives, or did within a day. ``report``: what it said of itself within five seconds."""
 
     number: int
     host: str
     mode: str
     schema_version: int
     alive: bool
+    report: EngineReport | None = None
+
+
+class DatabaseView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The database. ``history_since``: where its oldest partition of history begins; ``oldest_instance`` is what keeps
+    the partition of its time."""
+
+    version: str
+    bytes: int
+    partitions: int
+    history_since: datetime | None = None
+    oldest_instance: str | None = None
+
+
+class EngineList(msgspec.Struct, frozen=True):
+    """All engines by number, and what they share."""
+
+    items: list[EngineView]
+    database: DatabaseView
 
 
 class _Kept(NamedTuple):
@@ -138,8 +163,12 @@ class _Kept(NamedTuple):
 class Overview:
     """Reads for people."""
 
-    def __init__(self, looks: Looks, instances: Instances, activity: Activity) -> None:
+    def __init__(
+        self, looks: Looks, instances: Instances, activity: Activity, retention_days: float | None = None
+    ) -> None:
         self._looks = looks
+        self._retention_days = retention_days
+        self._database: tuple[float, DatabaseView] | None = None
         self._instances = instances
         self._activity = activity
         self._kept: dict[str, _Kept] = {}
@@ -160,42 +189,57 @@ class Overview:
         limit = min(max(limit, 1), WORKERS_MAX)
         async with self._looks.connection() as connection:
             found = await store.read_workers(connection, after or "", limit, job_type)
-        items = [WorkerView(row.worker, row.job_types, row.polled_at, row.engine) for row in found]
+        items = [
+            WorkerView(row.worker, row.job_types, row.polled_at, row.leased, row.done, row.failed, row.engine)
+            for row in found
+        ]
         return Page(items=items, next=items[-1].id if len(items) == limit else None)
 
     async def job_types(self) -> list[QueueRow]:
-        """Those with jobs that wait or workers that poll, those first that wait longest."""
+        """Those with jobs that wait or are under lease, or with workers that poll, those first that wait longest."""
         async with self._looks.connection() as connection:
-            workers = await store.read_worker_counts(connection)
-        return self._queues(self._activity.depths[-1] if self._activity.depths else {}, workers, JOB_TYPES_MAX)
+            facts = await store.read_queue_facts(connection)
+            last_polls = await self._last_polls(connection, facts)
+        return self._queues(facts, last_polls, JOB_TYPES_MAX)
 
-    async def engines(self) -> list[EngineView]:
+    async def engines(self) -> EngineList:
         """By number."""
         async with self._looks.connection() as connection:
             found = await store.read_engines(connection)
-        return [
-            EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0)
-            for row in found
-        ]
+            database = await self._read_database(connection)
+        return EngineList([_engine(row) for row in found], database)
+
+    async def _read_database(self, connection: TrioConnection) -> DatabaseView:
+        now = trio.current_time()
+        if self._database is None or self._database[0] <= now:
+            facts = await store.read_database(connection)
+            oldest = None if facts.oldest_instance is None else ids.show_instance(facts.oldest_instance)
+            view = DatabaseView(facts.version, facts.size_bytes, facts.partitions, facts.since, oldest)
+            self._database = now + DATABASE_KEPT_S, view
+        return self._database[1]
 
     def forget(self) -> None:
         """Read anew the next time."""
         self._kept.clear()
+        self._database = None
 
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
         async with self._looks.connection() as connection:
             now = await store.read_clock(connection)
             steps = await store.read_steps(connection, range_s, step_s)
-            workers = await store.read_worker_counts(connection)
+            took = await store.read_durations(connection, range_s)
+            facts = await store.read_queue_facts(connection)
+            last_polls = await self._last_polls(connection, facts)
             open_count = await store.count_open(connection, OPEN_MAX + 1)
             engines = await store.read_engines(connection)
         failures = await self._failures(now - timedelta(seconds=range_s))
-        depths: Mapping[str, Depth] = self._activity.depths[-1] if self._activity.depths else {}
-        attention = [
-            *_causes(failures),
-            *self._queues_in_need(depths, workers),
-            *(_gone(engine) for engine in engines if engine.left_s <= 0),
-            *self._own_troubles(),
+        activity = self._activity
+        needs = [
+            *attention.of_failures(failures),
+            *attention.of_queues(activity.depths, facts, last_polls, now)[:QUEUES_MAX],
+            *attention.of_engines(engines),
+            *attention.of_this_engine(activity.away(), activity.worst_lag_s()),
+            *attention.of_retention(activity.held, self._retention_days, now),
         ]
         return OverviewView(
             at=now,
@@ -203,10 +247,11 @@ class Overview:
             completed=_rate(steps, "completed", range_s),
             failed=_rate(steps, "failed", range_s),
             cancelled=_rate(steps, "cancelled", range_s),
+            durations=_durations(took),
             open=OpenCount(min(open_count, OPEN_MAX), open_count <= OPEN_MAX),
             series=_series(steps, now, range_s, step_s),
-            queues=self._queues(depths, workers),
-            attention=attention,
+            queues=self._queues(facts, last_polls),
+            attention=needs,
             engines=sum(engine.left_s > 0 for engine in engines),
         )
 
@@ -216,100 +261,43 @@ class Overview:
         summaries = await self._instances.summarize(found.items)
         return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
 
+    def _depths(self) -> Mapping[str, Depth]:
+        return self._activity.depths[-1] if self._activity.depths else {}
+
+    async def _last_polls(self, connection: TrioConnection, facts: Mapping[str, QueueFacts]) -> dict[str, datetime]:
+        """Of queues that nobody polls now, when somebody did within a day."""
+        names = attention.unserved(self._depths(), facts)[:LAST_POLLS_MAX]
+        return await store.read_last_polls(connection, names) if names else {}
+
     def _queues(
-        self, depths: Mapping[str, Depth], workers: Mapping[str, int], limit: int = QUEUES_MAX
+        self, facts: Mapping[str, QueueFacts], last_polls: Mapping[str, datetime], limit: int = QUEUES_MAX
     ) -> list[QueueRow]:
         """Those that wait longest first."""
-        names = sorted({*depths, *workers}, key=lambda name: (-depths.get(name, _EMPTY).oldest_s, name))[:limit]
-        return [
-            QueueRow(
-                name,
-                depths.get(name, _EMPTY).waiting,
-                depths.get(name, _EMPTY).oldest_s,
-                workers.get(name, 0),
-                [measured.get(name, _EMPTY).waiting for measured in self._activity.depths],
+        depths = self._depths()
+        names = sorted({*depths, *facts}, key=lambda name: (-depths.get(name, EMPTY).oldest_s, name))[:limit]
+        rows: list[QueueRow] = []
+        for name in names:
+            depth, known = depths.get(name, EMPTY), facts.get(name, NOBODY)
+            rows.append(
+                QueueRow(
+                    name,
+                    depth.waiting,
+                    depth.waiting < COUNTED_MAX,
+                    depth.oldest_s,
+                    known.locked,
+                    known.workers,
+                    round(known.done / DONE_WITHIN_S, 2),
+                    [measured.get(name, EMPTY).waiting for measured in self._activity.depths],
+                    known.polled_at or last_polls.get(name),
+                )
             )
-            for name in names
-        ]
-
-    def _queues_in_need(self, depths: Mapping[str, Depth], workers: Mapping[str, int]) -> list[Attention]:
-        found: list[Attention] = []
-        for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):
-            jobs = f"{depth.waiting:,} {'job waits' if depth.waiting == 1 else 'jobs wait'}"
-            if not workers.get(name) and depth.oldest_s >= _NO_WORKER_AGE_S:
-                text = f"Nobody polls for {name}"
-                detail = f"{jobs}, the oldest for {_in_words(depth.oldest_s)}"
-                found.append(Attention("no-worker", "critical", text, detail, depth.waiting, job_type=name))
-            elif self._grows(name, depth):
-                before = self._activity.depths[-_GROWS_OVER].get(name, _EMPTY).waiting
-                detail = f"{jobs}, {before:,} five minutes ago; the oldest for {_in_words(depth.oldest_s)}"
-                text = f"{name} falls behind"
-                found.append(Attention("queue-grows", "warning", text, detail, depth.waiting, job_type=name))
-        return found[:QUEUES_MAX]
-
-    def _own_troubles(self) -> list[Attention]:
-        """Of the engine that answers."""
-        lag_s = self._activity.worst_lag_s()
-        found = [
-            Attention(
-                "degraded", "critical", f"{name} is away", "As the engine that answers sees it; work waits for it."
-            )
-            for name in self._activity.away()
-        ]
-        if lag_s >= LAG_S:
-            text = "An engine does too much at once"
-            found.append(Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute"))
-        return found
-
-    def _grows(self, name: str, depth: Depth) -> bool:
-        measured = self._activity.depths
-        if len(measured) < _GROWS_OVER or depth.waiting < _GROWS_FROM_JOBS or depth.oldest_s < _GROWS_AGE_S:
-            return False
-        return depth.waiting > 1.2 * measured[-_GROWS_OVER].get(name, _EMPTY).waiting
-
-
-_EMPTY: Final = Depth(0, 0.0)
+        return rows
 
 
 def check_range(name: str) -> None:
     """Raises BadRequest for a range that there is not."""
     if name not in RANGES:
         raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
-
-
-def _causes(failures: Sequence[Instance]) -> list[Attention]:
-    """One for each cause, the most frequent first."""
-    groups: dict[tuple[str, int, str], list[Instance]] = {}
-    for one in failures:
-        key = one.definition_id, one.definition_version, cause_of(one.failure_reason or "")
-        groups.setdefault(key, []).append(one)
-    found: list[Attention] = []
-    counts = Counter({key: len(group) for key, group in groups.items()})
-    for (definition, version, _), count in counts.most_common(10):
-        group = groups[definition, version, _]
-        ends = [one.completed_at for one in group if one.completed_at is not None]
-        noun = "1 instance" if count == 1 else f"{count} instances"
-        found.append(
-            Attention(
-                "failures",
-                "critical",
-                f"{noun} of {definition} v{version} failed",
-                group[0].failure_reason or "",
-                count,
-                min(ends),
-                query={
-                    "status": "FAILED",
-                    "definitionId": definition,
-                    **({"cause": reason[:CAUSE_MAX_CHARS]} if (reason := group[0].failure_reason) else {}),
-                },
-            )
-        )
-    return found
-
-
-def _gone(engine: store.KnownEngine) -> Attention:
-    detail = f"{engine.description}, {_in_words(-engine.left_s)} ago. Others go on with its work."
-    return Attention("engine-gone", "warning", f"Engine {engine.number} went away without a word", detail)
 
 
 def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Rate:
@@ -332,8 +320,30 @@ def _series(steps: Sequence[store.Step], now: datetime, range_s: int, step_s: in
     )
 
 
-def _in_words(seconds: float) -> str:
-    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {name}"
-    return f"{int(seconds)} s"
+def _engine(row: store.KnownEngine) -> EngineView:
+    report: EngineReport | None = None
+    if row.facts is not None:
+        try:
+            report = msgspec.json.decode(row.facts, type=EngineReport)
+        except msgspec.MsgspecError:  # another version's
+            report = None
+    return EngineView(row.number, row.description, row.dispatch_mode, row.schema_version, row.left_s > 0, report)
+
+
+def _durations(took: Mapping[str, int]) -> Durations:
+    """From counts by the bound of their bucket."""
+    buckets = sorted((float(name.removeprefix(TOOK)), count) for name, count in took.items())
+    return Durations(_percentile(buckets, 0.5), _percentile(buckets, 0.99)) if buckets else Durations()
+
+
+def _percentile(buckets: Sequence[tuple[float, int]], share: float) -> float:
+    """As if those of a bucket lay evenly between its bound and the one below it."""
+    wanted = share * sum(count for _, count in buckets)
+    seen = 0
+    for bound, count in buckets:
+        if seen + count >= wanted:
+            below = max((one for one in DURATION_BUCKETS if one < bound), default=0.0)
+            upper = below if math.isinf(bound) else bound
+            return round(below + (upper - below) * (wanted - seen) / count, 3)
+        seen += count
+    return buckets[-1][0]

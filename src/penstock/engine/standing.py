@@ -62,7 +62,7 @@ class Why(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open execution, with the name of the token's state."""
+    """An open execution, with the name of the token's state. ``progress``: what its worker told last."""
 
     id: str
     step_id: str
@@ -74,6 +74,7 @@ class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     worker_id: str | None = None
     lease_until: datetime | None = None
     retry_at: datetime | None = None
+    progress: msgspec.Raw | None = None
 
 
 class OpenTimer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -289,6 +290,7 @@ def _shown(instance: int, place: _Place, retry_at: datetime | None) -> OpenStep:
         token.worker if held else None,
         token.lease_until if held else None,
         retry_at,
+        None if token.progress is None else msgspec.Raw(token.progress.encode()),
     )
 
 

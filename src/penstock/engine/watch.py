@@ -9,6 +9,7 @@ serves all. Nothing is added to any path that writes.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -26,6 +27,8 @@ LOOK_S: Final = 1.0
 WAIT_MAX_S: Final = 30.0
 INSTANCES_MAX: Final = 200
 """That one call watches."""
+NEWER_MAX: Final = 100
+"""Counted so far."""
 CALLS_MAX: Final = 1_000
 """Parked in one engine."""
 WATCHED_MAX: Final = 2_000
@@ -35,12 +38,12 @@ KEPT_MAX_COUNT: Final = 20_000
 
 
 class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has changed. ``tag`` is the ``since`` of the next call; ``newer``: instances were started. ``overview`` is
-    there when it was asked for and is another one than before."""
+    """What has changed. ``tag`` is the ``since`` of the next call; ``newer``: so many instances were started,
+    counted to 100. ``overview`` is there when it was asked for and is another one than before."""
 
     tag: str
     changed: list[str]
-    newer: bool = False
+    newer: int = 0
     overview: OverviewView | None = None
 
 
@@ -74,8 +77,8 @@ class Watch:
         self._readings: dict[str, _Reading] = {}
         self._name = secrets.token_hex(4)
         self._looks = 1
-        self._newest = 0
         self._newest_at = 0
+        self._latest: list[int] = []
         self._known: dict[int, _Known] = {}
         self._watched: Counter[int] = Counter()
         self._parked = 0
@@ -144,12 +147,13 @@ class Watch:
         watched = list(self._watched)
         async with self._database.connection() as connection:
             marks = await store.marks(connection, watched) if watched else {}
-            newest = await store.newest(connection)
+            started = await store.newer(connection, self._latest[-1] if self._latest else 0, NEWER_MAX)
         self._looks += 1
         for id in watched:
             self._note(id, marks.get(id))
-        if newest > self._newest:
-            self._newest, self._newest_at = newest, self._looks
+        if started:
+            self._latest = [*self._latest, *started][-NEWER_MAX:]
+            self._newest_at = self._looks
         for id in list(self._known) if len(self._known) > KEPT_MAX_COUNT else ():
             if id not in self._watched:
                 del self._known[id]
@@ -196,13 +200,16 @@ class Watch:
             for id in unknown:
                 self._known.setdefault(id, _Known(marks.get(id), self._looks))
         view = None if overview is None else await self._read(overview)
-        newer = newest is not None and self._newest > newest
-        return Changes(self._tag(), [ids.show_instance(id) for id in watched], newer, view)
+        return Changes(self._tag(), [ids.show_instance(id) for id in watched], self._newer(newest), view)
+
+    def _newer(self, than: int | None) -> int:
+        """Instances that were started later, of those that were seen last."""
+        return 0 if than is None else len(self._latest) - bisect_right(self._latest, than)
 
     def _since(self, look: int, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes | None:
         """What was seen to change after a look; None when nothing was."""
         changed = [id for id in watched if (known := self._known.get(id)) is not None and known.changed_at > look]
-        newer = newest is not None and self._newest > newest and self._newest_at > look
+        newer = self._newer(newest) if self._newest_at > look else 0
         reading = None if overview is None else self._readings.get(overview)
         view = reading.view if reading is not None and reading.changed_at > look else None
         if not changed and not newer and view is None:

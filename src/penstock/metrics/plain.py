@@ -58,3 +58,11 @@ class Histogram(prometheus_client.Histogram):
         """Count one of that size."""
         self._sum.value += amount
         self._buckets[bisect_left(self._upper_bounds, amount)].value += 1
+
+    def counts(self) -> list[int]:
+        """How many were observed in each bucket, that of the greatest last. Of one without labels, or a child."""
+        return [int(bucket.value) for bucket in self._buckets]
+
+    def total(self) -> float:
+        """The sum of what was observed."""
+        return float(self._sum.value)

@@ -12,6 +12,7 @@ users choose: see ``MAX_JOB_TYPES`` and ``MAX_DEFINITIONS``. What a description 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -32,6 +33,10 @@ LATENCY_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 # From a job's birth to a worker's hands: 5 ms to a parked worker, hours in a backlog.
 PICKUP_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# From a call of a few steps to something that waits for people for a month.
+DURATION_BUCKETS: Final = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1_800, 7_200, 28_800, 86_400, 604_800, 2_592_000,
+)  # fmt: skip
 LAG_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 
 K = TypeVar("K", bound=str | tuple[str, ...])
@@ -86,6 +91,9 @@ class Metrics:
             )
         )
         self._ended_definitions: set[str] = set()
+        self.instance_seconds = self._histogram(
+            "penstock_instance_duration_seconds", "From the start of an instance to its completion", DURATION_BUCKETS
+        )
         self.steps_executed: Family[str, Counter] = Family(
             self._counter("workflow_steps_executed", "Step executions that ended, by type", "step_type")
         )
@@ -219,9 +227,11 @@ class Metrics:
         self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
 
-    def note_end(self, definition_id: str, outcome: str) -> None:
+    def note_end(self, definition_id: str, outcome: str, took_s: float) -> None:
         """An instance of the definition ended."""
         self.instances_completed[outcome].inc()
+        if outcome == "COMPLETED":
+            self.instance_seconds.observe(took_s)
         if definition_id not in self._ended_definitions:
             if len(self._ended_definitions) >= MAX_DEFINITIONS:
                 definition_id = "other"
@@ -237,6 +247,21 @@ class Metrics:
         for sample in ended.samples:
             totals[sample.labels["outcome"].lower()] = int(sample.value)
         return totals
+
+    def duration_totals(self) -> dict[float, int]:
+        """How many instances completed that took at most so many seconds, and more than the bound before."""
+        counts = self.instance_seconds.counts()
+        return {bound: count for bound, count in zip((*DURATION_BUCKETS, math.inf), counts, strict=True) if count}
+
+    def batch_totals(self) -> tuple[int, float]:
+        """How many transactions there were, and how many items they took together."""
+        lanes = self.batch_items.values()
+        return sum(sum(lane.counts()) for lane in lanes), sum(lane.total() for lane in lanes)
+
+    def clients(self) -> int:
+        """Connections of clients, of all listeners."""
+        (found,) = self._open_connections.collect()
+        return sum(int(sample.value) for sample in found.samples)
 
     def set_queue(self, rows: Iterable[tuple[str, int, float]]) -> None:
         """Replaces the gauges of the queue by (job type, ready jobs, age of the oldest in seconds)."""

@@ -37,6 +37,10 @@ class DefinitionUseRoutes:
         found = await self._engine.definition_use.tokens(path_text(id), query_number(request, "version"))
         return respond(Reply(200, _encode(found)))
 
+    async def variables(self, id: str) -> Response:
+        """``GET /v1/definitions/{id}/variables``"""
+        return respond(Reply(200, _encode(await self._engine.definition_use.variables(path_text(id)))))
+
     async def impact(self, id: str) -> Response:
         """``POST /v1/definitions/{id}/impact``"""
         body = await body_of(request)

@@ -19,6 +19,7 @@ from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
+from penstock.rest.hiding import asked_by_console, hide, hide_outputs, hide_pieces
 from penstock.rest.operation import INTEGER, Parameter
 from penstock.rest.reading import (
     body_of,
@@ -76,6 +77,15 @@ class InstanceRoutes:
         self._instances = engine.instances
         self._repair = engine.repair
         self._standing = engine.standing
+        self._hiding = engine.hiding
+
+    async def _shown(self, view: Instance) -> bytes:
+        """As the caller may see it: the console without what is hidden."""
+        if _are_large([view]):
+            await take_turn()
+        if self._hiding.is_on and asked_by_console(request):
+            (view,) = await hide(self._hiding, [view])
+        return _encode(view)
 
     async def list(self) -> Response:
         """``GET /v1/instances``, with ``view=summary`` without variables"""
@@ -92,6 +102,8 @@ class InstanceRoutes:
             items = await self._instances.summaries(found.items)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
         pieces = self._instances.read(found.items)
+        if self._hiding.is_on and asked_by_console(request):
+            pieces = hide_pieces(self._hiding, pieces)
         first: list[Instance] = await anext(pieces, list[Instance]())
         if len(first) == len(found.items):
             await pieces.aclose()
@@ -108,10 +120,7 @@ class InstanceRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
-        view = await self._instances.get(id)
-        if _are_large([view]):
-            await take_turn()
-        return respond(Reply(200, _encode(view)))
+        return respond(Reply(200, await self._shown(await self._instances.get(id))))
 
     async def history(self, id: str) -> Response:
         """``GET /v1/instances/{id}/history``; with ``order=newest`` a slice"""
@@ -122,7 +131,10 @@ class InstanceRoutes:
                 query_number(request, "limit"),
                 query_flag(request, "output"),
             )
-            return respond(Reply(200, _encode(await self._standing.history(id, cursor, limit, output=output))))
+            found = await self._standing.history(id, cursor, limit, output=output)
+            if output and self._hiding.is_on:
+                found = found.holding(await hide_outputs(self._hiding, found.items))
+            return respond(Reply(200, _encode(found)))
         if order is not None:
             raise BadRequest(f"order: must be {NEWEST}, or be left out for all in order of entry")
         return respond(Reply(200, b'{"items":%b}' % _encode(await self._instances.history(id))))
@@ -132,7 +144,10 @@ class InstanceRoutes:
         after = query_text(request, "after")
         if after is None:
             raise BadRequest("after: is needed, the id of an execution")
-        return respond(Reply(200, _encode(await self._standing.variables_after(id, after))))
+        found = await self._standing.variables_after(id, after)
+        text = bytes(found.variables)
+        masked = await run_sized(len(text), lambda: self._hiding.mask(text))
+        return respond(Reply(200, _encode(msgspec.structs.replace(found, variables=msgspec.Raw(masked)))))
 
     async def state(self, id: str) -> Response:
         """``GET /v1/instances/{id}/state``"""
@@ -147,13 +162,14 @@ class InstanceRoutes:
     async def cancel(self, id: str) -> Response:
         """``POST /v1/instances/{id}/cancel``"""
         body = _read_cancel(await body_of(request))
-        return respond(Reply(200, _encode(await self._instances.cancel(id, body.reason, force=bool(body.force)))))
+        cancelled = await self._instances.cancel(id, body.reason, force=bool(body.force))
+        return respond(Reply(200, await self._shown(cancelled)))
 
     async def edit_variables(self, id: str) -> Response:
         """``POST /v1/instances/{id}/variables``"""
         data = await body_of(request)
         edit = await run_sized(len(data), lambda: _read_edit(data))
-        return respond(Reply(200, _encode(await self._repair.edit_variables(id, edit))))
+        return respond(Reply(200, await self._shown(await self._repair.edit_variables(id, edit))))
 
     async def retry(self, id: str) -> Response:
         """``POST /v1/instances/{id}/retry``"""
@@ -164,17 +180,18 @@ class InstanceRoutes:
             raise BadRequest("stepId: needs a fromStepId, where the instance is to go on")
         else:
             view = await self._instances.retry(id, body.note)
-        return respond(Reply(200, _encode(view)))
+        return respond(Reply(200, await self._shown(view)))
 
     async def skip(self, id: str) -> Response:
         """``POST /v1/instances/{id}/skip``"""
         data = await body_of(request)
         skip = await run_sized(len(data), lambda: _read_skip(data))
-        return respond(Reply(200, _encode(await self._repair.skip(id, skip))))
+        return respond(Reply(200, await self._shown(await self._repair.skip(id, skip))))
 
     async def move(self, id: str) -> Response:
         """``POST /v1/instances/{id}/move``"""
-        return respond(Reply(200, _encode(await self._repair.move(id, _read_move(await body_of(request))))))
+        move = _read_move(await body_of(request))
+        return respond(Reply(200, await self._shown(await self._repair.move(id, move))))
 
 
 def _filter() -> InstanceFilter:

@@ -7,13 +7,13 @@ from typing import Final
 
 from penstock.access.roles import Permission
 from penstock.engine.bulk import BulkPreview, BulkRequest, BulkStarted, BulkView
-from penstock.engine.definition_use import ImpactView, TokensView, VersionCounts, VersionView
+from penstock.engine.definition_use import ImpactView, TokensView, VariablesInUse, VersionCounts, VersionView
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.instances import InstanceCount
 from penstock.engine.open_work import TimerView, UnlockBody
-from penstock.engine.overview import EngineView, OverviewView, QueueRow, WorkerView
+from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerView
 from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
@@ -43,8 +43,9 @@ from penstock.wire.page import Page
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
-    Page[WorkerView], EngineView, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
-    UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView, ImpactView, InstanceState,
+    Page[WorkerView], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
+    UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView, VariablesInUse, ImpactView,
+    InstanceState,
     InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
@@ -184,7 +185,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
         "listEngines", "service", "List engines, those gone within a day, too (addition)",
-        answer=list_in("items", EngineView),
+        "With what they say of themselves, and what of the database is of interest.", answer=struct(EngineList),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
@@ -204,6 +205,12 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "As of the last minute; with more than 500,000 open branches estimated.",
         parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
         answer=struct(TokensView), errors=(404, 503),
+    ),
+    Operation(
+        "GET", "/v1/definitions/{id}/variables", DefinitionUseRoutes.variables, Permission.VIEW,
+        "listVariables", "definitions", "List variables that instances of a definition have (addition)",
+        "By name, with their JSON types, of the newest 100 instances of any version.",
+        answer=struct(VariablesInUse), errors=(404, 503),
     ),
     Operation(
         "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,

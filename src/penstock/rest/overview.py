@@ -44,4 +44,4 @@ class OverviewRoutes:
 
     async def engines(self) -> Response:
         """``GET /v1/engines``"""
-        return respond(Reply(200, b'{"items":%b}' % _encode(await self._engine.overview.engines())))
+        return respond(Reply(200, _encode(await self._engine.overview.engines())))

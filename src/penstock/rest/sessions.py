@@ -74,6 +74,11 @@ def cookie_of(method: str, headers: Mapping[bytes, bytes], cookies: Iterable[byt
     return cookie
 
 
+def has_session(cookies: Mapping[str, str]) -> bool:
+    """Whether a call says that it is of a session, whatever that is worth."""
+    return _SECURE in cookies or _PLAIN in cookies
+
+
 class SessionRoutes:
     """Sign in, sign out."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import trio
 
 from penstock.engine.engine import Engine
+from penstock.engine.lease_book import LeaseBook
 from penstock.store import activity as activity_store
 from penstock.store import idempotency
 from penstock.store import jobs as job_store
@@ -19,6 +21,8 @@ PURGE_MAX_ROWS = 1_000
 """Old keys that one transaction forgets: some ten milliseconds."""
 ROLL_UP_ROUNDS = 6
 """Samples of the console are summed up once a minute."""
+LEASES_AT_ONCE = 2_000
+"""Leases that are counted before others have their turn: a millisecond."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
 
@@ -59,9 +63,11 @@ class Housekeeping:
         """What the console shows of the last rounds; an engine without work and workers writes nothing."""
         engine, activity = self._engine, self._engine.polls.activity
         activity.note_depths(depths)
-        counts, workers, seen = activity.take_counts(), activity.workers(), activity.take_workers()
-        if counts or workers:
-            await activity_store.write_sample(connection, engine.ids.number, counts, workers)
+        by_type, by_worker = await _leased(engine.polls.leases)
+        counts, workers, seen = activity.take_counts(), activity.workers(), activity.take_workers(by_worker)
+        queues = activity.take_queues(by_type)
+        if counts or workers or queues:
+            await activity_store.write_sample(connection, engine.ids.number, counts, workers, queues)
         if seen:
             await activity_store.write_workers(connection, engine.ids.number, seen)
         self._round += 1
@@ -77,3 +83,19 @@ class Housekeeping:
         self._engine.metrics.loop_lag_seconds.observe(late_s)
         self._engine.polls.activity.note_lag(late_s)
         self._engine.metrics.parked_polls.set(len(self._engine.polls.waiters))
+
+
+async def _leased(leases: LeaseBook) -> tuple[Counter[str], Counter[str]]:
+    """Jobs under lease by job type and by worker, as this engine knows of them."""
+    by_type: Counter[str] = Counter()
+    by_worker: Counter[str] = Counter()
+    now = trio.current_time()
+    for number, lease in enumerate(leases.all(), 1):
+        if number % LEASES_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        if lease.ends_at <= now:
+            continue
+        by_worker[lease.worker] += 1
+        if lease.loaded is not None:
+            by_type[lease.loaded.definition.steps[lease.step].job_type or ""] += 1
+    return by_type, by_worker

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import trio
 
+from penstock import __version__
 from penstock.engine.engine import Engine
 from penstock.engine.events import Events
 from penstock.engine.journal_items import Mail
@@ -180,6 +181,15 @@ class Membership:
         )
         self._renew_at = trio.current_time() + RENEW_INTERVAL_S
 
+    def _facts(self) -> str | None:
+        """What is said of this engine to people who look at all of them."""
+        engine = self._engine
+        if engine is None:
+            return None
+        pool = self._database.pool.statistics()
+        report = engine.polls.activity.report(__version__, pool.idle + pool.busy, len(engine.polls.leases))
+        return msgspec.json.encode(report).decode()
+
     async def _renew(self, connection: TrioConnection) -> None:
         self._renew_at = trio.current_time() + RENEW_INTERVAL_S
         # our lease may have run out during an outage; whoever switched the mode then has another number, as a rule
@@ -189,7 +199,7 @@ class Membership:
         needed = await store.needed_version(connection)
         if needed > SCHEMA_VERSION:
             raise Superseded(_too_old(needed))
-        if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S):
+        if await store.renew_number(connection, self.number, self.holder, NUMBER_LEASE_S, self._facts()):
             return
         await self._claim(connection)  # the number was given away
         if self._engine is not None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import trio
 
+from penstock.engine.activity import Held
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.log import RateLimitedLog, get_logger
@@ -46,6 +47,7 @@ class Retention:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._removed_to: dict[str, int] = {}  # by partition: where to go on; from the start in the next process
+        self._oldest_held: Held | None = None
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -59,8 +61,10 @@ class Retention:
         async with self._engine.database.connection(patient=True) as connection:
             await prepare_partitions(connection, settings.partition_days)
             if settings.retention_days is not None:
+                self._oldest_held = None
                 for partition in await store.over(connection, "history", settings.retention_days):
                     busy |= await self._end(connection, partition, settings.retention_days)
+                self._engine.polls.activity.held = self._oldest_held
                 for partition in await store.over(connection, "journal", settings.retention_days):
                     if (await store.left(connection, partition)).oldest is None:
                         await self._drop(connection, partition)
@@ -90,6 +94,8 @@ class Retention:
         if left.oldest is None:
             await self._drop(connection, partition)
         else:
+            if self._oldest_held is None:
+                self._oldest_held = Held(left.instances, left.oldest, partition.until)
             _held.info(
                 partition.name,
                 "history is kept by instances that are open, or ended lately",

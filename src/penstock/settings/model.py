@@ -155,6 +155,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     console_enabled: Annotated[
         bool, _listeners("Serve the web console at `/console/`, and send browsers there from `/`.")
     ] = True
+    console_hide_variables: Annotated[
+        tuple[str, ...],
+        _listeners(
+            "Names of variables whose values the console does not show, such as `password` or `card*`. Programs still"
+            " read them."
+        ),
+    ] = ()
     grpc_reflection_enabled: Annotated[bool, _listeners("Tell gRPC clients which services there are.")] = True
     processes: Annotated[int, _listeners("Engine processes that share the ports.", 1, 64)] = 1
     shutdown_grace_seconds: Annotated[

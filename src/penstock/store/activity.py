@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from penstock.store.arrays import floats, texts
+from penstock.store.arrays import floats, ints, texts
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
@@ -17,6 +17,8 @@ DAY_S: Final = 24 * HOUR_S
 WEEK_S: Final = 7 * DAY_S
 _ROLL_UPS: Final = ((10, 60, HOUR_S), (60, 600, DAY_S))
 _PURGE_MAX_ROWS: Final = 1_000
+DONE_WITHIN_S: Final = 60
+"""As `read_queue_facts` reads."""
 
 
 class Step(NamedTuple):
@@ -30,22 +32,65 @@ class Step(NamedTuple):
 
 
 class SeenWorker(NamedTuple):
-    """A worker, by the name it gave to an engine."""
+    """A worker, by the name it gave to an engine; how many jobs it had, did and reported as failed."""
 
     worker: str
     engine: int
     job_types: list[str]
     polled_at: datetime
+    leased: int
+    done: int
+    failed: int
+
+
+class WorkerNote(NamedTuple):
+    """What an engine writes of a worker that it has seen."""
+
+    worker: str
+    job_types: Sequence[str]
+    ago_s: float
+    leased: int
+    done: int
+    failed: int
+
+
+class QueueNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine writes of a job type: jobs under its leases, jobs done since its last sample, seconds since a
+    worker polled."""
+
+    locked: int = 0
+    done: int = 0
+    polled: float | None = None
+
+
+class QueueFacts(NamedTuple):
+    """What all engines say of a job type. ``done``: within `DONE_WITHIN_S`; ``polled_at``: of the same time."""
+
+    workers: int
+    locked: int
+    done: int
+    polled_at: datetime | None
+
+
+class DatabaseFacts(NamedTuple):
+    """The database, for people. ``since`` is the beginning of its oldest partition of history."""
+
+    version: str
+    size_bytes: int
+    partitions: int
+    since: datetime | None
+    oldest_instance: int | None
 
 
 class KnownEngine(NamedTuple):
-    """An engine that lives, or did until lately: then ``left_s`` is negative."""
+    """An engine that lives, or did until lately: then ``left_s`` is negative. ``facts``: JSON, of version 18 on."""
 
     number: int
     dispatch_mode: str
     description: str
     schema_version: int
     left_s: float
+    facts: str | None
 
 
 async def read_clock(connection: TrioConnection) -> datetime:
@@ -54,21 +99,26 @@ async def read_clock(connection: TrioConnection) -> datetime:
 
 
 async def write_sample(
-    connection: TrioConnection, engine: int, counts: Mapping[str, int], workers: Mapping[str, int]
+    connection: TrioConnection,
+    engine: int,
+    counts: Mapping[str, int],
+    workers: Mapping[str, int],
+    queues: Mapping[str, QueueNote],
 ) -> None:
     """What this engine counted since it did so before."""
-    encode = msgspec.json.encode
-    await connection.fetch(SQL["write_sample"], (engine, encode(counts).decode(), encode(workers).decode()))
+    columns = [msgspec.json.encode(one).decode() for one in (counts, workers, queues)]
+    await connection.fetch(SQL["write_sample"], (engine, *columns))
 
 
-async def write_workers(
-    connection: TrioConnection, engine: int, seen: Sequence[tuple[str, Sequence[str], float]]
-) -> None:
-    """(worker, job types, seconds ago) of those that polled since the last time."""
+async def write_workers(connection: TrioConnection, engine: int, seen: Sequence[WorkerNote]) -> None:
+    """Of those that polled since the last time."""
     columns = (
-        texts(name for name, _, _ in seen),
-        texts(msgspec.json.encode(types).decode() for _, types, _ in seen),
-        floats(ago for _, _, ago in seen),
+        texts(note.worker for note in seen),
+        texts(msgspec.json.encode(note.job_types).decode() for note in seen),
+        floats(note.ago_s for note in seen),
+        ints(note.leased for note in seen),
+        ints(note.done for note in seen),
+        ints(note.failed for note in seen),
     )
     await connection.fetch(SQL["write_workers"], (engine, *columns))
 
@@ -91,6 +141,27 @@ async def read_steps(connection: TrioConnection, range_s: int, step_s: int) -> l
     return [Step(*cast(Any, row)) for row in await connection.fetch(SQL["read_samples"], (range_s, step_s))]
 
 
+async def read_durations(connection: TrioConnection, range_s: int) -> dict[str, int]:
+    """How many instances completed within the last ``range_s`` seconds, by the name of the bound of their durations."""
+    return dict(cast(Any, await connection.fetch(SQL["read_durations"], (range_s,))))
+
+
+async def read_queue_facts(connection: TrioConnection) -> dict[str, QueueFacts]:
+    """By job type, of those that engines said something of lately."""
+    rows = cast(Any, await connection.fetch(SQL["read_queue_facts"]))
+    return {name: QueueFacts(*facts) for name, *facts in rows}
+
+
+async def read_last_polls(connection: TrioConnection, job_types: Sequence[str]) -> dict[str, datetime]:
+    """When a worker of a day polled last for each; those for which none did are missing."""
+    return dict(cast(Any, await connection.fetch(SQL["read_last_polls"], (texts(job_types),))))
+
+
+async def read_database(connection: TrioConnection) -> DatabaseFacts:
+    """Its size takes a look at each of its files."""
+    return DatabaseFacts(*cast(Any, (await connection.fetch(SQL["database_facts"]))[0]))
+
+
 async def read_worker_counts(connection: TrioConnection) -> dict[str, int]:
     """How many workers poll for each job type."""
     return dict(cast(Any, await connection.fetch(SQL["read_worker_counts"])))
@@ -101,7 +172,7 @@ async def read_workers(
 ) -> list[SeenWorker]:
     """In order of their names; all, or those of a job type."""
     rows = cast(Any, await connection.fetch(SQL["read_workers"], (after, limit, job_type)))
-    return [SeenWorker(worker, engine, msgspec.json.decode(types), at) for worker, engine, types, at in rows]
+    return [SeenWorker(worker, engine, msgspec.json.decode(types), *rest) for worker, engine, types, *rest in rows]
 
 
 async def count_open(connection: TrioConnection, limit: int) -> int:

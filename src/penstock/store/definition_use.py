@@ -13,6 +13,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
+FAILED_MAX: Final = 10_000
 Counts = dict[str, int]
 """By statuses of the wire."""
 COUNTED_MAX: Final = 10_000
@@ -81,6 +82,11 @@ def _counts(rows: Sequence[Any]) -> dict[int, Counts]:
     for key, status, count in rows:
         found.setdefault(key, {})[status] = count
     return found
+
+
+async def failed_by_step(connection: TrioConnection, definition: int) -> dict[str, int]:
+    """Of a definition's instances that failed, `FAILED_MAX` at most, how many did at each step."""
+    return dict(cast(Any, await connection.fetch(SQL["failed_by_step"], (definition, FAILED_MAX))))
 
 
 async def by_step(connection: TrioConnection) -> tuple[list[StepUse], bool]:

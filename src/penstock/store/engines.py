@@ -42,9 +42,11 @@ async def claim_number(
     raise PenstockError("no free engine number: 1,024 engines have one on this database")
 
 
-async def renew_number(connection: TrioConnection, number: int, holder: str, lease_s: float) -> bool:
-    """Extend the lease; False when the number was taken over."""
-    return bool(await connection.fetch(SQL["renew_number"], (number, holder, lease_s)))
+async def renew_number(
+    connection: TrioConnection, number: int, holder: str, lease_s: float, facts: str | None = None
+) -> bool:
+    """Extend the lease; False when the number was taken over. ``facts``: what the engine says of itself, JSON."""
+    return bool(await connection.fetch(SQL["renew_number"], (number, holder, lease_s, facts)))
 
 
 async def leave(connection: TrioConnection, number: int, holder: str) -> None:

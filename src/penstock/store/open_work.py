@@ -33,6 +33,7 @@ class OpenJob(NamedTuple):
     worker: str | None
     lease_until: datetime | None
     definition: int
+    progress: str | None = None
 
 
 class TimerKey(NamedTuple):

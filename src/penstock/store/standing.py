@@ -23,7 +23,7 @@ BEYOND_ALL: Final = 2**63 - 1
 
 
 class StandingToken(NamedTuple):
-    """An open execution. ``reason``: of its last attempt's end."""
+    """An open execution. ``reason``: of its last attempt's end; ``progress``: JSON, as its worker told it last."""
 
     token: int
     seq: int
@@ -36,6 +36,7 @@ class StandingToken(NamedTuple):
     claimed_at: datetime | None
     lease_until: datetime | None
     reason: str | None
+    progress: str | None
 
 
 class StandingTimer(NamedTuple):

@@ -15,7 +15,6 @@ async def marks(connection: TrioConnection, instances: Sequence[int]) -> dict[in
     return dict(cast(Any, await connection.fetch(SQL["watch_marks"], (arrays.ints(instances),))))
 
 
-async def newest(connection: TrioConnection) -> int:
-    """The instance that was started last; 0 when there is none."""
-    rows = await connection.fetch(SQL["newest_instance"])
-    return cast(int, rows[0][0]) if rows else 0
+async def newer(connection: TrioConnection, than: int, limit: int) -> list[int]:
+    """The newest instances with a greater id, at most so many, the oldest of them first."""
+    return sorted(cast(int, row[0]) for row in await connection.fetch(SQL["newer_instances"], (than, limit)))

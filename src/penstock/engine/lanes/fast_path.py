@@ -14,6 +14,7 @@ from penstock.core.fast_path import FastPlan
 from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.deliveries import Delivery
+from penstock.engine.ids import age_s
 from penstock.engine.lanes.held import find_held_jobs
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
@@ -156,7 +157,7 @@ class FastPath(Lane[FastCompletion]):
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if row.new_seq is None:
             self._metrics.steps_executed["END"].inc()
-            self._metrics.note_end(definition.id, "COMPLETED")
+            self._metrics.note_end(definition.id, "COMPLETED", age_s(job.instance))
         else:
             variables = None if cached is None else merged(cached, item.output)
             waiter, item.waiter = item.waiter, None

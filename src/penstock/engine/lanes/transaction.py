@@ -17,7 +17,7 @@ from penstock.core.state import TAKEN_KINDS, HistoryKind, InstanceStatus, Token,
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
-from penstock.engine.ids import IdSource
+from penstock.engine.ids import IdSource, age_s
 from penstock.engine.lanes.failed import FailedInstances
 from penstock.engine.losses import Loss
 from penstock.engine.polls import Polls
@@ -264,4 +264,5 @@ class Transaction:
         if out.instance.status is InstanceStatus.FAILED:
             self._parts.failed.tell(out.instance.id, loaded.definition.id, out.instance.failure or "")
         if out.ended:
-            metrics.note_end(loaded.definition.id, InstanceStatus(out.instance.status).name)
+            status = InstanceStatus(out.instance.status).name
+            metrics.note_end(loaded.definition.id, status, age_s(out.instance.id))

@@ -172,3 +172,9 @@ CREATE TABLE map_result (              -- what is collected of the items of a fo
   value       jsonb NOT NULL,
   PRIMARY KEY (instance_id, token_id, item)
 );
+-- The console: what engines say of themselves, of their queues and of the workers that they see.
+ALTER TABLE engine ADD COLUMN facts jsonb;
+ALTER TABLE sample ADD COLUMN queues jsonb;
+ALTER TABLE worker_seen ADD COLUMN leased int NOT NULL DEFAULT 0;
+ALTER TABLE worker_seen ADD COLUMN done int NOT NULL DEFAULT 0;
+ALTER TABLE worker_seen ADD COLUMN failed int NOT NULL DEFAULT 0;

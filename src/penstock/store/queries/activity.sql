@@ -2,8 +2,9 @@
 -- the paths that serve jobs write nothing here.
 
 -- name: write_sample
--- Of the engine $1: counts since its last one $2, workers by job type $3.
-INSERT INTO sample (span_s, at, engine, counts, workers) VALUES (10, penstock_now(), $1::int, $2::jsonb, $3::jsonb)
+-- Of the engine $1: counts since its last one $2, workers by job type $3, and what else it knows of each type $4.
+INSERT INTO sample (span_s, at, engine, counts, workers, queues)
+VALUES (10, penstock_now(), $1::int, $2::jsonb, $3::jsonb, $4::jsonb)
 ON CONFLICT DO NOTHING
 
 -- name: roll_up_samples
@@ -44,17 +45,49 @@ SELECT w.key, sum(w.value::bigint)::bigint FROM (
   ORDER BY engine, at DESC) latest, jsonb_each_text(latest.workers) w
 GROUP BY 1
 
+-- name: read_durations
+-- How many instances of all engines completed within the last $1 seconds, by the bound of how long they took.
+SELECT c.key, sum(c.value::bigint)::bigint
+FROM (VALUES (10), (60), (600)) AS spans(seconds)
+CROSS JOIN LATERAL (
+  SELECT counts FROM sample
+  WHERE span_s = spans.seconds AND at >= penstock_now() - $1::int * interval '1 s' ORDER BY at OFFSET 0) s
+CROSS JOIN LATERAL jsonb_each_text(s.counts) c WHERE c.key LIKE 'took %' GROUP BY 1
+
+-- name: read_queue_facts
+-- (job type, workers that poll for it, jobs under lease, jobs done within a minute, its last poll) by what each engine said within
+-- 30 seconds, of what was done and asked within a minute.
+WITH lately AS MATERIALIZED (
+  SELECT at, engine, workers, queues FROM sample WHERE span_s = 10 AND at > penstock_now() - interval '60 s' ORDER BY at OFFSET 0),
+latest AS (
+  SELECT DISTINCT ON (engine) workers, queues FROM lately WHERE at > penstock_now() - interval '30 s' ORDER BY engine, at DESC)
+SELECT f.name, sum(f.workers)::bigint, sum(f.locked)::bigint, sum(f.done)::bigint, max(f.polled_at) FROM (
+  SELECT w.key AS name, w.value::bigint AS workers, 0 AS locked, 0 AS done, NULL::timestamptz AS polled_at
+  FROM latest, jsonb_each_text(latest.workers) w
+  UNION ALL
+  SELECT q.key, 0, (q.value ->> 'locked')::bigint, 0, NULL FROM latest, jsonb_each(latest.queues) q
+  UNION ALL
+  SELECT q.key, 0, 0, (q.value ->> 'done')::bigint, lately.at - (q.value ->> 'polled')::float8 * interval '1 s'
+  FROM lately, jsonb_each(lately.queues) q) f
+GROUP BY 1
+
+-- name: read_last_polls
+-- When a worker of a day polled last for each of the job types $1. Reads all workers, of which there are some thousands per engine.
+SELECT n.name, max(w.polled_at) FROM unnest($1::text[]) AS n(name) JOIN worker_seen w ON w.job_types ? n.name GROUP BY 1
+
 -- name: write_workers
--- Seen by the engine $1: workers $2 with the job types $3 (JSON), $4 seconds ago.
-INSERT INTO worker_seen (worker, engine, job_types, polled_at)
-SELECT w.worker, $1::int, w.job_types::jsonb, penstock_now() - w.ago * interval '1 s'
-FROM unnest($2::text[], $3::text[], $4::float8[]) AS w(worker, job_types, ago)
-ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polled_at = excluded.polled_at
+-- Seen by the engine $1: workers $2 with the job types $3 (JSON), $4 seconds ago; jobs that each has $5, did $6 and reported as
+-- failed $7.
+INSERT INTO worker_seen (worker, engine, job_types, polled_at, leased, done, failed)
+SELECT w.worker, $1::int, w.job_types::jsonb, penstock_now() - w.ago * interval '1 s', w.leased, w.done, w.failed
+FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::int[]) AS w(worker, job_types, ago, leased, done, failed)
+ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polled_at = excluded.polled_at,
+  leased = excluded.leased, done = excluded.done, failed = excluded.failed
 
 -- name: read_workers
--- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine, job types, polled at). By the
--- primary key; with a type all rows may be read, of which there are at most 10,000 per engine.
-SELECT worker, engine, job_types::text, polled_at FROM worker_seen WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) ORDER BY worker, engine LIMIT $2::int
+-- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine, job types, polled at,
+-- jobs that it has, did, reported as failed). By the primary key; with a type all rows may be read, some thousands per engine.
+SELECT worker, engine, job_types::text, polled_at, leased, done, failed FROM worker_seen WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) ORDER BY worker, engine LIMIT $2::int
 
 -- name: purge_workers
 -- Those not seen for $1 seconds, of the first $3 after $2; the last one looked at.
@@ -69,7 +102,14 @@ SELECT max(worker) FROM looked_at
 SELECT count(*) FROM (SELECT 1 FROM (SELECT id, instance_id FROM token ORDER BY id LIMIT 10 * $1::int) t WHERE id = instance_id LIMIT $1::int) n
 
 -- name: all_engines
--- (number, mode, description, schema version, seconds that its lease lasts, negative when it is over), without those that are over
--- for a day. A thousand rows at most.
-SELECT number, dispatch_mode, description, schema_version, extract(epoch FROM leased_until - penstock_now())::float8
+-- (number, mode, description, schema version, seconds that its lease lasts, negative when it is over, what it said of itself),
+-- without those that are over for a day. A thousand rows at most. An older engine that took the number says nothing.
+SELECT number, dispatch_mode, description, schema_version, extract(epoch FROM leased_until - penstock_now())::float8,
+  CASE WHEN schema_version >= 18 THEN facts::text END
 FROM engine WHERE leased_until > penstock_now() - interval '1 day' ORDER BY number
+
+-- name: database_facts
+-- The server's version, the database's bytes, partitions of history, and since when the oldest is; the oldest instance.
+SELECT current_setting('server_version'), pg_database_size(current_database()),
+  (SELECT count(*) FROM log_partition WHERE parent = 'history')::int, (SELECT min(since) FROM log_partition WHERE parent = 'history'),
+  (SELECT id FROM instance ORDER BY id LIMIT 1)

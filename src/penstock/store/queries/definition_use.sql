@@ -41,5 +41,10 @@ SELECT i.definition, CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 
   (count(*) * 100 / $2::float8)::bigint
 FROM instance i TABLESAMPLE SYSTEM ($2::float8) WHERE i.definition = ANY($1::int[]) GROUP BY 1, 2
 
+-- name: failed_by_step
+-- Of the definition's $1 instances that failed, counted to $2: how many at each step. An index alone.
+SELECT step, count(*)::int FROM (
+  SELECT step FROM abnormal_end WHERE definition = $1::int AND step IS NOT NULL LIMIT $2::int) f GROUP BY step
+
 -- name: walk_for_seconds
 SET LOCAL statement_timeout = '10s'

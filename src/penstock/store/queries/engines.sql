@@ -10,7 +10,7 @@ WHERE NOT EXISTS (SELECT FROM engine e WHERE e.number = n AND e.leased_until > p
 ORDER BY random() LIMIT 1
 ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until,
   dispatch_mode = excluded.dispatch_mode, description = excluded.description, schema_version = excluded.schema_version,
-  process = excluded.process
+  process = excluded.process, facts = NULL
 WHERE engine.leased_until <= penstock_now()
 RETURNING number
 
@@ -23,7 +23,7 @@ WHERE holder = $1::uuid AND leased_until > penstock_now() RETURNING number
 SELECT pg_backend_pid()
 
 -- name: renew_number
-UPDATE engine SET leased_until = penstock_now() + $3::float8 * interval '1 s'
+UPDATE engine SET leased_until = penstock_now() + $3::float8 * interval '1 s', facts = $4::jsonb
 WHERE number = $1::int AND holder = $2::uuid RETURNING number
 
 -- name: leave

@@ -14,7 +14,8 @@ WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.seq
 -- name: leased_jobs
 -- In the state $3 (under a lease, or handed to Kafka), of the job type $1 (null: any): those that are longest under way.
 -- A walk over all tokens.
-SELECT 0, t.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.claimed_at, t.claimed_by, t.lease_until, i.definition
+SELECT 0, t.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.claimed_at, t.claimed_by, t.lease_until, i.definition,
+  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
 FROM (SELECT * FROM token WHERE state = $3::smallint AND ($1::int IS NULL OR job_type = $1) ORDER BY claimed_at LIMIT $2::int) t
 CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
 ORDER BY t.claimed_at

@@ -8,7 +8,8 @@ SELECT t.id, t.seq, t.step, t.state, t.entered_at, t.attempt, t.failures, t.clai
     SELECT h.reason FROM (
       SELECT h.token_id, h.seq, h.reason, h.pos FROM history h
       WHERE h.instance_id = $1::bigint AND h.pos > t.seq ORDER BY h.pos DESC LIMIT 200) h
-    WHERE h.token_id = t.id AND h.seq = t.seq ORDER BY h.pos DESC LIMIT 1) END
+    WHERE h.token_id = t.id AND h.seq = t.seq ORDER BY h.pos DESC LIMIT 1) END,
+  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
 FROM token t
 WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
   AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)

@@ -9,5 +9,6 @@ SELECT i.id, hashtextextended(concat_ws(' ', i.status, i.folded_pos, (
 FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
   SELECT i.id, i.status, i.folded_pos FROM instance i WHERE i.id = w.id OFFSET 0) i
 
--- name: newest_instance
-SELECT id FROM instance ORDER BY id DESC LIMIT 1
+-- name: newer_instances
+-- The newest $2 instances above $1.
+SELECT id FROM instance WHERE id > $1::bigint ORDER BY id DESC LIMIT $2::int

@@ -1,0 +1,165 @@
+"""What needs somebody, in words: failures by cause, queues that nobody serves, engines that went, what is held back.
+
+Pure. Must not decide anything: what it says is told, not acted on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from penstock.engine.activity import Depth, Held
+from penstock.engine.causes import cause_of
+from penstock.engine.ids import show_instance
+from penstock.engine.paging import CAUSE_MAX_CHARS
+from penstock.store.activity import KnownEngine, QueueFacts
+from penstock.wire.model import Instance
+
+CAUSES_MAX: Final = 10
+LAG_S: Final = 0.5
+"""So late the event loop is when nothing is as it should be: calls are answered later than that."""
+HELD_RETENTIONS: Final = 2
+"""Old history is told of from twice the retention on: what ended within the retention started no earlier, unless it ran
+for as long."""
+_HELD_MAX: Final = 1_000
+_GROWS_OVER: Final = 30
+"""Measurements: five minutes."""
+_GROWS_FROM_JOBS: Final = 100
+_GROWS_AGE_S: Final = 60.0
+_NO_WORKER_AGE_S: Final = 5.0
+NOBODY: Final = QueueFacts(0, 0, 0, None)
+EMPTY: Final = Depth(0, 0.0)
+
+
+class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Something that needs somebody. ``query`` leads to it in the list of instances."""
+
+    kind: str
+    severity: str
+    text: str
+    detail: str = ""
+    count: int = 0
+    since: datetime | None = None
+    job_type: str | None = None
+    query: dict[str, str] = {}
+
+
+def of_failures(failures: Sequence[Instance]) -> list[Attention]:
+    """One for each cause, the most frequent first."""
+    groups: dict[tuple[str, int, str], list[Instance]] = {}
+    for one in failures:
+        key = one.definition_id, one.definition_version, cause_of(one.failure_reason or "")
+        groups.setdefault(key, []).append(one)
+    counts = Counter({key: len(group) for key, group in groups.items()})
+    return [_of_cause(key[0], key[1], groups[key]) for key, _ in counts.most_common(CAUSES_MAX)]
+
+
+def _of_cause(definition: str, version: int, group: Sequence[Instance]) -> Attention:
+    count, reason = len(group), group[0].failure_reason or ""
+    noun = "1 instance" if count == 1 else f"{count} instances"
+    query = {"status": "FAILED", "definitionId": definition}
+    if reason:
+        query["cause"] = reason[:CAUSE_MAX_CHARS]
+    since = min(one.completed_at for one in group if one.completed_at is not None)
+    return Attention(
+        "failures", "critical", f"{noun} of {definition} v{version} failed", reason, count, since, query=query
+    )
+
+
+def unserved(depths: Mapping[str, Depth], facts: Mapping[str, QueueFacts]) -> list[str]:
+    """Job types whose jobs wait while nobody polls for them, those first that wait longest."""
+    waiting = sorted(depths.items(), key=lambda row: -row[1].oldest_s)
+    return [
+        name for name, depth in waiting if depth.oldest_s >= _NO_WORKER_AGE_S and not facts.get(name, NOBODY).workers
+    ]
+
+
+def of_queues(
+    measured: Sequence[Mapping[str, Depth]],
+    facts: Mapping[str, QueueFacts],
+    last_polls: Mapping[str, datetime],
+    now: datetime,
+) -> list[Attention]:
+    """Queues without workers, and those that grow; those first that wait longest. ``measured``: the latest last."""
+    depths = measured[-1] if measured else {}
+    nobody_polls = set(unserved(depths, facts))
+    found: list[Attention] = []
+    for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):
+        jobs = f"{depth.waiting:,} {'job waits' if depth.waiting == 1 else 'jobs wait'}"
+        if name in nobody_polls:
+            polled = last_polls.get(name)
+            ago = "" if polled is None else f"; the last poll was {in_words((now - polled).total_seconds())} ago"
+            detail = f"{jobs}, the oldest for {in_words(depth.oldest_s)}{ago}"
+            found.append(
+                Attention("no-worker", "critical", f"Nobody polls for {name}", detail, depth.waiting, job_type=name)
+            )
+        elif _grows(measured, name, depth):
+            before = measured[-_GROWS_OVER].get(name, EMPTY).waiting
+            detail = f"{jobs}, {before:,} five minutes ago; the oldest for {in_words(depth.oldest_s)}"
+            found.append(
+                Attention("queue-grows", "warning", f"{name} falls behind", detail, depth.waiting, job_type=name)
+            )
+    return found
+
+
+def _grows(measured: Sequence[Mapping[str, Depth]], name: str, depth: Depth) -> bool:
+    if len(measured) < _GROWS_OVER or depth.waiting < _GROWS_FROM_JOBS or depth.oldest_s < _GROWS_AGE_S:
+        return False
+    return depth.waiting > 1.2 * measured[-_GROWS_OVER].get(name, EMPTY).waiting
+
+
+def of_engines(engines: Sequence[KnownEngine]) -> list[Attention]:
+    """Those that went away."""
+    return [
+        Attention(
+            "engine-gone",
+            "warning",
+            f"Engine {engine.number} went away without a word",
+            f"{engine.description}, {in_words(-engine.left_s)} ago. Others go on with its work.",
+        )
+        for engine in engines
+        if engine.left_s <= 0
+    ]
+
+
+def of_this_engine(away: Sequence[str], lag_s: float) -> list[Attention]:
+    """What the engine that answers has to do without, and how late its event loop is."""
+    found = [
+        Attention("degraded", "critical", f"{name} is away", "As the engine that answers sees it; work waits for it.")
+        for name in away
+    ]
+    if lag_s >= LAG_S:
+        text = "An engine does too much at once"
+        found.append(Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute"))
+    return found
+
+
+def of_retention(held: Held | None, retention_days: float | None, now: datetime) -> list[Attention]:
+    """History that is kept for much longer than it is to be."""
+    if held is None or retention_days is None or held.until > now - timedelta(days=HELD_RETENTIONS * retention_days):
+        return []
+    some = f"{held.instances:,}" if held.instances < _HELD_MAX else f"{_HELD_MAX:,} or more"
+    noun = "instance keeps" if held.instances == 1 else "instances keep"
+    return [
+        Attention(
+            "retention",
+            "warning",
+            f"{some} {noun} old history",
+            f"Nothing that started before {held.until:%Y-%m-%d} can go: they are open, or ended lately."
+            f" The oldest is {show_instance(held.oldest)}.",
+            held.instances,
+            query={"startedBefore": held.until.isoformat()},
+        )
+    ]
+
+
+def in_words(seconds: float) -> str:
+    """The greatest unit of it."""
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {name}"
+    return f"{max(0, int(seconds))} s"
