@@ -136,7 +136,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     )
     driver.rows(
         "INSERT INTO sample (span_s, at, engine, counts, workers, queues) VALUES"
-        " (10, penstock_now(), 0, '{\"took 0.5\": 1}', '{\"pack\": 1}', '{\"pack\": {\"locked\": 1}}') RETURNING 1"
+        ' (10, penstock_now(), 0, \'{"took 0.5": 1}\', \'{"pack": 1}\', \'{"pack": {"locked": 1}}\') RETURNING 1'
     )
     edit = VariablesEdit(set=msgspec.Raw(b'{"edited": true}'), remove=["from"], note="by hand")
     await driver.engine.repair.edit_variables(waiting, edit)
