@@ -7,6 +7,7 @@ operations of the parts and nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -109,24 +110,24 @@ class Engine:
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
-        looks, audit, polled = Looks(database), settings.audit_log_enabled, not settings.through_kafka
-        self.looks = looks
-        self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
+        self.looks, audit, polled = Looks(database), settings.audit_log_enabled, not settings.through_kafka
+        self.instances = Instances(
+            database, self.looks, settings, self.definitions, self.starts, self.full_path, self.runs
+        )
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.hiding = Hiding(settings.console_hide_variables)
         self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
-        self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
+        self.open_work = OpenWork(database, self.looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.standing = Standing(self.looks, self.definitions, polled=polled)
         self.failures = Failures(database, self.looks, self.definitions)
         self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
         self.watch = Watch(database, self.overview)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
-        for batcher in self.batchers():
-            metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
+        _watch(self.batchers(), metrics)
         self._folding: set[int] = set()
         self._stopping = False
         self._looking = trio.Lock()
@@ -193,6 +194,11 @@ class Engine:
             self.full_path.submit_nowait(item, within_s=0)
         except TooManyRequests:
             self._folding.discard(instance)
+
+
+def _watch(batchers: Sequence[Batcher[Any]], metrics: Metrics) -> None:
+    for batcher in batchers:
+        metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
 
 
 def _batch_age_s(batcher: Batcher[Any]) -> float:
