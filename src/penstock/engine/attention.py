@@ -85,7 +85,7 @@ def of_queues(
     now: datetime,
 ) -> list[Attention]:
     """Queues without workers, and those that grow; those first that wait longest. ``measured``: the latest last."""
-    depths = measured[-1] if measured else {}
+    depths: Mapping[str, Depth] = measured[-1] if measured else {}
     nobody_polls = set(unserved(depths, facts))
     found: list[Attention] = []
     for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):

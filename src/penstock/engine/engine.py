@@ -110,20 +110,19 @@ class Engine:
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
-        self.looks, audit, polled = Looks(database), settings.audit_log_enabled, not settings.through_kafka
-        self.instances = Instances(
-            database, self.looks, settings, self.definitions, self.starts, self.full_path, self.runs
-        )
+        self.looks = looks = Looks(database)
+        audit, polled = settings.audit_log_enabled, not settings.through_kafka
+        self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.hiding = Hiding(settings.console_hide_variables)
         self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
-        self.open_work = OpenWork(database, self.looks, self.definitions, self.jobs, self.polls, audit=audit)
+        self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.standing = Standing(self.looks, self.definitions, polled=polled)
-        self.failures = Failures(database, self.looks, self.definitions)
+        self.failures = Failures(database, looks, self.definitions)
         self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
         self.watch = Watch(database, self.overview)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
