@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.correlation import Address, Closing, Wait, correlate, give
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import ChildStart, Effects, HistoryRow, MapState, Timer
 from penstock.core.event import (
@@ -22,6 +23,7 @@ from penstock.core.event import (
     JobFailed,
     JobParked,
     JobSignalled,
+    MessageReceived,
     RetryRequested,
     Started,
     TaskCompleted,
@@ -33,6 +35,7 @@ from penstock.core.parsing import parse_definition
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.state import (
     CLOSING_KINDS,
+    MESSAGE_TIMER,
     WAIT_TIMER,
     HistoryKind,
     Instance,
@@ -75,6 +78,9 @@ class Machine:
         self.maps: dict[int, MapState] = {}  # of forEach steps, by token
         self.items: dict[tuple[int, int], bytes] = {}  # variables of their items
         self.results: dict[tuple[int, int], bytes] = {}
+        self.waits: dict[tuple[int, int], Address] = {}  # for messages, by (token, seq)
+        self.messages: dict[int, tuple[Address, bytes]] = {}
+        self.given: dict[tuple[int, int], int] = {}  # what is for a wait
         self.now = START
         self.inputs = inputs
         self.max_work = max_work
@@ -191,6 +197,26 @@ class Machine:
             variables = self.encode({**msgspec.json.decode(call.variables), **(output or {})})
         return self.apply(ChildEnded(token.id, "1f", call.definition_id, status, reason, code, variables))
 
+    def publish(self, name: str, key: str, output: Json) -> None:
+        """As its publisher does it: whoever waits longest has it at once."""
+        id = next(self.ids)
+        self.messages[id] = (name, key), msgspec.json.encode(output)
+        open_waits = [
+            Wait(seq, token, INSTANCE)
+            for (token, seq), address in self.waits.items()
+            if address == (name, key) and (token, seq) not in self.given
+        ]
+        for wait in give(open_waits, id, for_all=False):
+            self.given[wait.token_id, wait.seq] = id
+            self.receive(self.tokens[wait.token_id])
+
+    def receive(self, token: Token) -> Effects:
+        """What is for the wait gets there."""
+        id = self.given[token.id, token.seq]
+        (name, _), output = self.messages[id]
+        self.timers.pop((token.id, token.seq, MESSAGE_TIMER), None)
+        return self.apply(MessageReceived(token.id, id, name, None, output))
+
     def cancel(self, reason: str | None = None) -> Effects:
         return self.apply(CancelRequested(reason))
 
@@ -297,6 +323,33 @@ class Machine:
 
     # -- the rows
 
+    def _correlate(self, out: Effects) -> None:
+        """As the store does at the end of each transaction."""
+        closing = [Closing(*key, self.waits.pop(key), self.given.pop(key, None)) for key in out.unsubscribed]
+        self.waits |= {(one.token_id, one.seq): (one.name, one.key) for one in out.subscribed}
+        waits: dict[Address, list[Wait]] = {}
+        for (token, seq), address in self.waits.items():
+            if (token, seq) not in self.given:
+                waits.setdefault(address, []).append(Wait(seq, token, INSTANCE))
+        taken = {*self.given.values(), *(one.message for one in closing)}
+        kept: dict[Address, list[int]] = {}
+        for id, (address, _) in self.messages.items():
+            if id not in taken:
+                kept.setdefault(address, []).append(id)
+        decided = correlate(waits, kept, closing, out.received)
+        for id in decided.done:
+            del self.messages[id]
+        for wait, id in decided.given.items():
+            self.given[wait.token_id, wait.seq] = id
+            timer = Timer(self.now, wait.token_id, wait.seq, MESSAGE_TIMER)
+            self.timers[timer.token_id, timer.seq, timer.index] = timer
+
+    @property
+    def kept_messages(self) -> list[str]:
+        """Their keys, in the order in which they came."""
+        given = set(self.given.values())
+        return [key for id, ((_, key), _) in sorted(self.messages.items()) if id not in given]
+
     def _take(self, out: Effects) -> None:
         self.instance = out.instance
         self.seen_tokens += out.inserted
@@ -337,6 +390,7 @@ class Machine:
         for index, kept in self.signals.items():
             self.signals[index] = [signal for signal in kept if signal[0] not in used]
         self._take_maps(out)
+        self._correlate(out)
         if out.snapshot is not None:
             self.snapshot = out.snapshot
         if out.chain is not None:

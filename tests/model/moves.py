@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from hypothesis import strategies as st
 
 from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import ERROR_CODES, outputs, random_output
+from penstock.testing.random_definitions import ERROR_CODES, MESSAGE_KEYS, outputs, random_output
 from tests.model.reference_model import TASKS, ReferenceModel, kind
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ MAX_WORK = 120_000
 class Move(NamedTuple):
     """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep. An
     edit sets ``output`` and removes ``removed``; of a park ``index`` says what it waits for; a failure may bring
-    ``code`` and ``output``."""
+    ``code`` and ``output``; ``code`` is a message's key."""
 
     what: str
     place: int = 0
@@ -68,6 +68,8 @@ def possible(game: ReferenceModel) -> list[Move]:
         if may_end and job:
             moves.append(Move("err", place))
             moves += [Move("park", place, how) for how in (PARK_UNTIL, PARK_SIGNAL, PARK_EITHER)]
+    if any(step.get("message") for step in game.steps.values()) and len(game.kept_messages) < 3:
+        moves.append(Move("publish"))
     open_steps = {mark.step for mark in game.open_tokens}
     moves += [
         Move("keep signal", step=name)
@@ -152,6 +154,8 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
         return move._replace(output=drawing.output())
     if move.what == "err":
         return move._replace(output=drawing.output(), code=drawing.pick(ERROR_CODES))
+    if move.what == "publish":
+        return move._replace(output=drawing.output(), code=drawing.pick(MESSAGE_KEYS))
     if move.what == "edit":
         given = drawing.output()
         removed = drawing.pick(sorted({*game.variables, "absent"} - given.keys() - {"moment"}))
@@ -181,6 +185,8 @@ def play(game: ReferenceModel, move: Move) -> None:
         case "keep signal":
             for _ in range(move.times):
                 game.keep_signal(move.step, output_of(move))
+        case "publish":
+            game.publish(move.code, output_of(move))
         case "edit":
             game.edit(output_of(move), move.removed)
         case "cancel":
@@ -196,6 +202,7 @@ def play(game: ReferenceModel, move: Move) -> None:
                 game.move(move.place, move.step)
         case _:
             raise AssertionError(move.what)
+    game.correlate()
 
 
 def output_of(move: Move) -> dict[str, Any]:

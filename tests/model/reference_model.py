@@ -25,6 +25,8 @@ from penstock.engine.advancer import STARTS_MAX
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT", "CALL_ACTIVITY")
 CONTINUE = -3
 """The timer of what is left for a move of its own: the next of many kept signals."""
+RECEIVE = -8
+"""The timer of a wait that there is a message for."""
 
 
 @dataclass(eq=False)
@@ -55,6 +57,7 @@ class ModelToken:
     called: dict[str, Any] | None = None  # what its call gave to the instance that it waits for
     failed_child: dict[str, Any] | None = None  # the same of one that failed, and goes on with a retry
     reentered: bool = False  # by a retry
+    key: str = ""  # of the message that it waits for
 
 
 class Stuck(Exception):
@@ -97,6 +100,9 @@ class ReferenceModel:
         self.refused = 0
         self._saved: tuple[list[ModelToken], list[Block]] | None = None
         self._signals: dict[str, list[dict[str, Any]]] = {}
+        self._messages: list[tuple[int, str, dict[str, Any]]] = []  # kept: number, key, output
+        self._given: dict[tuple[int, int], tuple[ModelToken, tuple[int, str, dict[str, Any]]]] = {}
+        self._published = 0
         self._inside = {
             step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
         }
@@ -105,6 +111,7 @@ class ReferenceModel:
         self.tokens.append(first)
         self._go(first, definition["steps"][0]["id"])
         self._settle()
+        self.correlate()
 
     # -- what can be seen
 
@@ -170,12 +177,50 @@ class ReferenceModel:
         token.parked, token.signal = False, ""
         token.timers.discard(-2)
 
+    def publish(self, key: str, output: dict[str, Any]) -> None:
+        """To the wait with this key that is oldest and has no message yet; else it is kept."""
+        self._published += 1
+        token = self.receiver(key)
+        if token is None:
+            self._messages.append((self._published, key, output))
+            return
+        self._begin()
+        self._leave_with(token, output)
+        self._settle()
+
+    def receiver(self, key: str) -> ModelToken | None:
+        """Who would get a message with this key."""
+        waits = [token for token in self.open_tokens if token.key == key]
+        return next((token for token in waits if (id(token), token.entered) not in self._given), None)
+
+    @property
+    def kept_messages(self) -> list[str]:
+        return [key for _, key, _ in self._messages]
+
+    def correlate(self) -> None:
+        """After each move: what was for a wait that is closed is kept again; the oldest is for who waits longest."""
+        for place, (token, message) in list(self._given.items()):
+            if not (token in self.tokens and token.open and token.key and token.entered == place[1]):
+                del self._given[place]
+                self._messages.append(message)
+        self._messages.sort(key=lambda message: message[0])
+        for token in self.open_tokens:
+            if token.key and (id(token), token.entered) not in self._given:
+                found = next((message for message in self._messages if message[1] == token.key), None)
+                if found is not None:
+                    self._messages.remove(found)
+                    self._given[id(token), token.entered] = token, found
+                    token.timers.add(RECEIVE)
+
     def fire(self, place: int, index: int) -> None:
         token = self.open_tokens[place]
         step = self.steps[token.step]
         self._begin()
         token.timers.remove(index)
-        if kind(step) == "WAIT" and self._signals.get(step["id"]):
+        if index == RECEIVE:
+            _, (_, _, output) = self._given.pop((id(token), token.entered))
+            self._leave_with(token, output)
+        elif kind(step) == "WAIT" and self._signals.get(step["id"]):
             self._take_signal(token)
         elif index == CONTINUE and kind(step) == "CALL_ACTIVITY":
             try:
@@ -341,6 +386,7 @@ class ReferenceModel:
         token.step, token.entered = name, self._entries
         token.failures, token.backing_off, token.timers = 0, False, set()
         token.parked, token.signal = False, ""
+        token.key = ""
         token.called = None
         if not token.reentered:
             token.failed_child = None
@@ -358,6 +404,9 @@ class ReferenceModel:
                 token.timers.add(-2)
                 if until.startswith("${"):
                     self._evaluate(until)
+            if step.get("message"):
+                key = step["message"]["correlationKey"]
+                token.key = self._evaluate(key) if key.startswith("${") else key
         if kind(step) == "CALL_ACTIVITY":
             self._call(token, step)
         events = step.get("boundaryEvents") or []

@@ -23,7 +23,7 @@ from penstock.errors import Conflict, PenstockError
 from penstock.store import jobs as job_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
-from penstock.testing.random_definitions import START_VARIABLES, random_definition
+from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
 from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -54,6 +54,7 @@ MOVES = {
     "cancel",
     "retry",
     "keep signal",
+    "publish",
     "edit",
     "skip",
     "move",
@@ -163,6 +164,9 @@ class Played:
                 for _ in range(move.times):
                     await self.signal(move.step, output_of(move), early=True)
                 return
+            case "publish":
+                await self.publish(move.code, output_of(move), received=self.game.receiver(move.code) is not None)
+                return
             case _:
                 pass
         token, seq = self.open_executions()[move.place]
@@ -192,6 +196,15 @@ class Played:
                     error = {"error_code": move.code, "variables": msgspec.json.encode(output_of(move))}
                 retryable = move.what != "fail for good"
                 await self.engine.fail(job, "boom", retryable=retryable, attempt=attempt, **error)
+
+    async def publish(self, key: str, output: dict[str, Any], *, received: bool) -> None:
+        """Once or twice, which is once."""
+        id = f"{self.seed}-{len(self.moves)}"
+        for _ in range(self.source.randint(1, 2)):
+            answer = await self.engine.publish(f"{MESSAGE}-{self.seed}", key, output, message_id=id)
+            assert ([one.instance_id for one in answer.delivered], answer.kept) == (
+                ([self.instance], False) if received else ([], True)
+            )
 
     async def mend(self, move: Move) -> None:
         """A step is skipped, or a token moved; refused where that would break a join."""
@@ -332,6 +345,10 @@ class Played:
         assert running == [mark.step for mark in game.open_tokens]
         assert [item.step_id for item in items] == [item.step_id for item in sorted(items, key=lambda i: seq_of(i.id))]
         kept = Counter(signal.step_id for signal in await self.engine.engine.tasks.buffered(self.instance))
+        told = self.engines[0].rows(
+            "SELECT key FROM message WHERE name = %s AND NOT taken ORDER BY id", f"{MESSAGE}-{self.seed}"
+        )
+        assert [key for (key,) in told] == game.kept_messages
         assert kept == (game.kept_signals if game.status in ("ACTIVE", "FAILED") else Counter())
 
     def compare_rows(self, game: ReferenceModel) -> None:
@@ -373,6 +390,8 @@ def own_job_types(body: Json, seed: int) -> Json:
             step["jobType"] = f"{step['jobType']}-{seed}"
         if step["type"] == "CALL_ACTIVITY":
             step["definitionId"] = f"{step['definitionId']}-{seed}"
+        if "message" in step:
+            step["message"]["name"] = f"{MESSAGE}-{seed}"
     return {**body, "id": f"game-{seed}"}
 
 

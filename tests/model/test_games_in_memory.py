@@ -27,7 +27,7 @@ from penstock.core.mending import find_mover
 from penstock.core.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end, timer
-from penstock.testing.random_definitions import START_VARIABLES, definitions, random_definition, random_output
+from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, definitions, random_definition, random_output
 from tests.core.machine import Machine
 from tests.model.moves import (
     MAX_AUTOMATIC,
@@ -44,7 +44,7 @@ from tests.model.moves import (
     play,
     without_ids,
 )
-from tests.model.reference_model import CONTINUE, ReferenceModel
+from tests.model.reference_model import CONTINUE, RECEIVE, ReferenceModel
 from tests.shapes import choose, gateway, joining, task, wait
 
 MOVES_MAX = 30
@@ -80,6 +80,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
     assert closed == game.closed
     kept = Counter({steps[index].id: len(signals) for index, signals in machine.signals.items() if signals})
     assert kept == game.kept_signals
+    assert machine.kept_messages == game.kept_messages
 
 
 def open_tokens(machine: Machine) -> list[Any]:
@@ -108,8 +109,14 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
     if move.what in ("skip", "move"):
         mend(machine, move, game)
         return
+    if move.what == "publish":
+        machine.publish(MESSAGE, move.code, output_of(move))
+        return
     token = open_tokens(machine)[move.place]
     step = machine.definition.steps[token.step]
+    if move.what == "fire" and move.index == RECEIVE:
+        machine.receive(token)
+        return
     if move.what == "fire":
         machine.now = max(machine.now, machine.timers[token.id, token.seq, move.index].fire_at)
         machine.apply(TimerFired(token.id, move.index))
@@ -233,6 +240,34 @@ def test_advance_plays_by_the_rules_where_many_signals_are_kept() -> None:
     assert slices > 50
 
 
+def test_advance_plays_by_the_rules_where_many_messages_are_kept() -> None:
+    """Random definitions seldom have two waits for one message."""
+    told = [{"name": MESSAGE, "correlationKey": key} for key in ("${'of-' + word}", "fixed")]
+    body = definition(
+        task("x", "fork"),
+        gateway("fork", "w", "w2"),
+        wait("w", "again", message=told[0], boundaryEvents=[timer("w2", "PT2H"), timer("join", interrupting=True)]),
+        choose("again", {"n > 7": "join", "n < 0": "w2", "true": "w"}),
+        wait("w2", "w", message=told[1], duration="PT1H", conditionalNextSteps={"n % 2 == 0": "w", "true": "join"}),
+        joining("join", "w"),
+        end(),
+    )
+    body["steps"][0]["boundaryEvents"] = [timer("end", "P9D")]  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
+    early = late = 0
+    for seed in range(400):
+        try:
+            source = random.Random(seed)
+            opening = [Move("publish", output=random_output(source), code=key) for key in ("of-b", "fixed")]
+            _, _, moves = play_a_game(body, Seeded(source), *opening)
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        early += sum(move.what == "fire" and move.index == RECEIVE for move in moves)
+        late += sum(move.what == "publish" for move in moves) - len(opening)
+    assert early > 30
+    assert late > 30
+
+
 def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
     """Random definitions seldom have it."""
     body = definition(
@@ -254,11 +289,10 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 
 GAMES = 800
 WANTED = {
-    "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal", "edit",
-    "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED", "ended CANCELLED",
-    "a call", "a failed call",
-    "a join fired", "a side token", "an interruption", "an error caught", "an END failed it", "a result",
-    "a step open twice", "an END closed others", "long",
+    "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal",
+    "edit", "publish", "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED",
+    "ended CANCELLED", "a call", "a failed call", "a join fired", "a side token", "an interruption",
+    "an error caught", "an END failed it", "a result", "a step open twice", "an END closed others", "long",
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from penstock.http import HttpServer, listen
 from penstock.rest.app import make_app
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json
-from penstock.testing.random_definitions import START_VARIABLES, random_definition
+from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.model.moves import MAX_AUTOMATIC, PARK_SIGNAL, PARK_UNTIL, SIGNAL, Move, output_of
@@ -117,6 +117,9 @@ class PlayedOverRest(Played):
             for _ in range(move.times):
                 await self.signal(move.step, output_of(move), early=True)
             return
+        if move.what == "publish":
+            await self.publish(move.code, output_of(move), received=game.receiver(move.code) is not None)
+            return
         step = game.steps[game.open_tokens[move.place].step]
         if move.what == "signal job":
             await self.signal(SIGNAL, output_of(move))
@@ -133,6 +136,15 @@ class PlayedOverRest(Played):
             await self.signal(step["id"], output_of(move))
         else:
             await self.report(await self.take(self.running[move.place]), move)
+
+    async def publish(self, key: str, output: dict[str, Any], *, received: bool) -> None:
+        about = {"name": f"{MESSAGE}-{self.seed}", "correlationKey": key, "messageId": f"{self.seed}-{len(self.moves)}"}
+        for _ in range(self.source.randint(1, 2)):
+            status, found = await self.call("POST", "/v1/messages", {**about, "variables": output})
+            assert (status, found["kept"]) == (200, not received), found
+            assert [one["instanceId"] for one in found["delivered"]] == ([self.instance] if received else [])
+        kept = (await self.get("/v1/messages", name=about["name"], limit=200))["items"]
+        assert sum(not one["taken"] for one in kept) <= len(self.moves)
 
     async def may_mend(self, what: str, about: Json) -> bool:
         status, found = await self.call("POST", f"/v1/instances/{self.instance}/{what}", about)
@@ -438,4 +450,6 @@ async def test_the_engine_plays_by_the_rules_over_rest(engines: list[tuple[Drive
     if GAMES >= GAMES_DEFAULT:  # enough of everything, else it would prove nothing
         assert set(moves) == MOVES
         assert moves.total() > 3.5 * GAMES
-        assert set(calls) == {"POST definitions", "POST instances", "GET instances", "POST jobs"}
+        assert set(calls) == {
+        "POST definitions", "POST instances", "GET instances", "POST jobs", "POST messages", "GET messages",
+    }  # fmt: skip

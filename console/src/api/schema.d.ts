@@ -2597,6 +2597,11 @@ export interface components {
             duration?: string;
             /** @description `WAIT`: goes on at this time (addition). */
             until?: string;
+            /** @description `WAIT`: goes on with a message of this name and key, text or `${expression}` (addition). */
+            message?: {
+                name: string;
+                correlationKey: string;
+            };
             /** @description `WAIT`: signals that come early are kept (addition). */
             buffer?: boolean;
         };

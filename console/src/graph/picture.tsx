@@ -49,6 +49,8 @@ const ICON: Record<string, string> = {
   JOIN_GATEWAY: "M14 8h-4M10 8C7 8 8 3 2 3M10 8C7 8 8 13 2 13M10 8H2",
   END: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zM6 6h4v4H6z",
 };
+/** Of a wait for a message. */
+const ENVELOPE = "M1.700 3.500h12.600v9H1.700zM1.700 3.700 8 8.600l6.300-4.900";
 const GLYPH: Record<StepState["look"], string> = {
   done: "M-3.400 .2-1 2.600 3.600-2.600",
   run: "M-1.500 0a1.500 1.500 0 1 1 3 0a1.500 1.500 0 1 1-3 0",
@@ -314,11 +316,11 @@ function Node({ step, x, y, width, height, far, state, note, running, selected, 
         event.preventDefault();
       }}
     >
-      <title>{`${name} (${step.type})`}</title>
+      <title>{`${name} (${step.type}${step.message ? `, message ${step.message.name}` : ""})`}</title>
       {selected && <rect className="halo" x="-5" y="-5" width={width + 10} height={height + 10} rx="13" />}
       <rect className="body" width={width} height={height} rx={step.type === "END" ? height / 2 : 9} />
       {tall && <rect className="chip" x="8" y={height / 2 - 14} width="28" height="28" rx="7" />}
-      <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={ICON[step.type] ?? ICON.SERVICE_TASK} />
+      <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={step.message ? ENVELOPE : (ICON[step.type] ?? ICON.SERVICE_TASK)} />
       {far ? (
         <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
       ) : (

@@ -358,7 +358,7 @@ function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: st
   );
 }
 
-const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-time": "wait" };
+const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
 
 /** In one sentence why it stands where it stands: the engine's. */
 function WhyLine({ why, instance, signals }: { why: Why; instance: InstanceSummary; signals: number }) {

@@ -238,11 +238,13 @@ def _place(
             return _Place(token, step, "retries", f"will be tried again{reason}", retry)
         case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
             code, text = _WAITS.get(step.type, ("waits", "waits"))
+            if step.message is not None:
+                code, text = "waits-for-message", f"waits for the message '{step.message.name}' '{token.message_key}'"
             due = next((timer.fire_at for timer in own if timer.timer == WAIT_TIMER), None)
             if due is not None and step.type is StepType.SERVICE_TASK:
                 code, text = "waits-for-time", "was parked by its worker until its time or a signal comes"
             elif due is not None:
-                code, text = "waits-for-time", "waits for a signal or its time"
+                code, text = "waits-for-time", f"{text} or its time"
             return _Place(token, step, code, text, due or first)
         case _:
             assert_never(state)

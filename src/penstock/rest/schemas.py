@@ -182,6 +182,12 @@ _STEP: Final[Schema] = {
         "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
         "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},
         "until": {"type": "string", "description": "`WAIT`: goes on at this time (addition)."},
+        "message": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "correlationKey": {"type": "string"}},
+            "required": ["name", "correlationKey"],
+            "description": "`WAIT`: goes on with a message of this name and key, text or `${expression}` (addition).",
+        },
         "buffer": {"type": "boolean", "description": "`WAIT`: signals that come early are kept (addition)."},
     },
     "required": ["id", "name", "type"],

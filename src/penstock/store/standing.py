@@ -37,6 +37,7 @@ class StandingToken(NamedTuple):
     lease_until: datetime | None
     reason: str | None
     progress: str | None
+    message_key: str | None
 
 
 class StandingTimer(NamedTuple):

@@ -44,6 +44,10 @@ _ASSIGNMENTS: Final[tuple[tuple[str, object], ...]] = (
     ("numbers", "${map(numbers, # + n)}"),
     ("many", "${count(1..4000, # > n)}"),
 )
+MESSAGE: Final = "told"
+"""The name of the messages that waits of random definitions wait for."""
+MESSAGE_KEYS: Final = ("fixed", "of-a", "of-b", "of-")
+"""The keys that they may have."""
 ERROR_CODES: Final = ("DECLINED", "TIME.OUT")
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
 CHILD: Final = "child"
@@ -86,9 +90,9 @@ def definitions(
     waits, boundary timers, dead ends and branches that leave their block. Start instances with START_VARIABLES.
 
     ``max_steps``: about so many at most. ``failing``: some conditions fail, or none matches. ``additions``:
-    retryBackoff, timeout, duration and until, error boundaries and codes. ``wild``: some references are turned
-    elsewhere, as far as the definition stays valid (jumps into blocks, joins without their gateway, endless loops).
-    ``calls``: some steps call the definition `CHILD`.
+    retryBackoff, timeout, duration and until, messages, error boundaries and codes. ``wild``: some references are
+    turned elsewhere, as far as the definition stays valid (jumps into blocks, joins without their gateway, endless
+    loops). ``calls``: some steps call the definition `CHILD`.
     """
 
     def pick(choices: Sequence[_T]) -> _T:
@@ -224,7 +228,10 @@ class _Builder:
         if kind == "WAIT":
             durations: tuple[Json, ...] = ({"duration": "PT1H"}, {"duration": "${'PT' + string(len(numbers)) + 'M'}"})
             untils: tuple[Json, ...] = ({"until": "2031-05-04T12:00:00Z"}, {"until": "${string(now())}"})
-            return self._pick(durations + untils)
+            messages: tuple[Json, ...] = tuple(
+                {"message": {"name": MESSAGE, "correlationKey": key}} for key in ("fixed", "${'of-' + word}")
+            )
+            return self._pick((*durations, *untils, *messages, {**messages[1], **durations[0]}))
         return {}
 
     def _timer(self, after: str, place: _Place) -> Json:

@@ -2,14 +2,15 @@
 
 -- name: standing_tokens
 -- The open executions of the instance $1, in order of entry, at most $2; with the reason why a job's last attempt ended, if that is
--- among the last 200 rows of history.
+-- among the last 200 rows of history, and the key of the message that it waits for.
 SELECT t.id, t.seq, t.step, t.state, t.entered_at, t.attempt, t.failures, t.claimed_by, t.claimed_at, t.lease_until,
   CASE WHEN t.failures > 0 OR t.expiries > 0 THEN (
     SELECT h.reason FROM (
       SELECT h.token_id, h.seq, h.reason, h.pos FROM history h
       WHERE h.instance_id = $1::bigint AND h.pos > t.seq ORDER BY h.pos DESC LIMIT 200) h
     WHERE h.token_id = t.id AND h.seq = t.seq ORDER BY h.pos DESC LIMIT 1) END,
-  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
+  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq),
+  (SELECT u.key FROM subscription u WHERE u.token_id = t.id AND u.seq = t.seq)
 FROM token t
 WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
   AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
