@@ -328,6 +328,12 @@ async def test_what_is_no_message_is_refused(driver: Driver, fields: dict[str, A
     assert driver.rows(MESSAGES) == []
 
 
+async def test_where_it_stands_is_told_with_the_message(driver: Driver) -> None:
+    instance = await waiting(driver)
+    found = await driver.engine.standing.state(instance)
+    assert (found.why.code, found.why.text) == ("waits-for-message", "w waits for the message 'paid' '7'")
+
+
 async def test_kept_messages_are_listed_oldest_first(driver: Driver) -> None:
     for key in ("7", "8", "7"):
         await driver.publish("paid", key, {"n": key})
