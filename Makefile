@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs lock psycopg sizes clean
+.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs site lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ pictures: $(INSTALLED) ## the console's pages as pictures, in docs/images/consol
 
 docs: $(INSTALLED) ## the pages and sources that are written from others
 	@$(BIN)/python tools/docs.py
+
+site: $(INSTALLED) ## the documentation as a site in build/site; installs mkdocs-material
+	@$(BIN)/python -m pip install -q -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 lock: $(INSTALLED) ## locks/ anew: newer versions of what is installed, by their hashes
 	@$(BIN)/python tools/lock.py

@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     if importlib.util.find_spec("playwright") is None:
         reasons["browser"] = "no playwright in this environment: pip install -e '.[dev]'"
+    if importlib.util.find_spec("mkdocs") is None:
+        reasons["site"] = "no mkdocs-material in this environment: make site"
     if os.geteuid() != 0:
         reasons["root"] = "this is not root"
     elif not open_to_nobody():

@@ -1,0 +1,72 @@
+"""The workers of docs/other-languages.md do jobs; the page holds the files word for word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from penstock.client import SyncClient, TimedOut
+from penstock.testing.postgres import Server
+from tests.house.sources import TOP
+from tests.sdk.running_engine import RunningEngine, running_engine
+
+WORKERS: Final = TOP / "examples" / "workers"
+PAGE: Final = TOP / "docs" / "other-languages.md"
+GREETING: Final = {
+    "id": "greeting",
+    "name": "Greeting",
+    "steps": [
+        {"id": "say", "name": "Say", "type": "SERVICE_TASK", "jobType": "greeting.say", "nextStep": "end"},
+        {"id": "end", "name": "End", "type": "END"},
+    ],
+}
+COMMANDS: Final = {
+    "worker.mjs": ("node",),
+    "worker.go": ("go", "run"),
+    "Worker.java": ("java",),
+}
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
+        with SyncClient(running.url) as client:
+            client.upload_definition(GREETING)
+        yield running
+
+
+def test_the_page_holds_every_worker_word_for_word() -> None:
+    files = sorted(path.name for path in WORKERS.iterdir())
+    assert files == sorted(COMMANDS)
+    assert [name for name in files if (WORKERS / name).read_text() not in PAGE.read_text()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
+)
+def test_a_worker_in_another_language_completes_jobs(engine: RunningEngine, tmp_path: Path, name: str) -> None:
+    command = COMMANDS[name]
+    assert shutil.which(command[0]), f"no {command[0]} on this machine"
+    environment = os.environ | {"PENSTOCK_URL": engine.url, "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    with (tmp_path / "log").open("w+") as log:
+        worker = subprocess.Popen(
+            [*command, WORKERS / name], env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            with SyncClient(engine.url) as client:
+                made = client.start_instance("greeting", {"name": "Ada"})
+                ended = client.wait_until_ended(made.id, timeout_s=50)
+        except TimedOut as error:
+            raise AssertionError((tmp_path / "log").read_text()) from error
+        finally:
+            os.killpg(worker.pid, 9)  # `go run` has a child of its own
+            worker.wait()
+    assert (ended.status, ended.variables["greeting"]) == ("COMPLETED", "Hello, Ada")

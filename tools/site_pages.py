@@ -1,0 +1,38 @@
+"""What mkdocs does beside its settings (mkdocs.yml): pages of the repository's top become pages of the site.
+
+They stand outside of docs/, where people and code hosts look for them. Links between the two are turned; links to what
+is no page (examples, sources) become plain text, as a site has no address for them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]*)((?:#[^)\s]*)?)\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """The pages of the top are files of the site, too."""
+    made: Any = import_module("mkdocs.structure.files").File  # of the extra `docs`, which type checkers don't have
+    for name in PAGES:
+        files.append(made.generated(config, name, content=(TOP / name).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links as they are on the site."""
+    top = page.file.src_uri in PAGES
+    markdown = re.sub(r"(src(?:set)?=\")docs/", r"\1", markdown) if top else markdown
+
+    def turn(link: re.Match[str]) -> str:
+        text, target, anchor = link.groups()
+        path = target.removeprefix("docs/") if top else target.removeprefix("../")
+        inside = files.get_file_from_path(path) is not None
+        return f"[{text}]({path}{anchor})" if inside else text
+
+    return LINK.sub(turn, markdown)
